@@ -1,0 +1,36 @@
+"""Lockstep finds the first operator where a training run leaves its reference, and proves it.
+
+The public face. Everything is loaded when it is first used: `import lockstep` itself loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from lockstep.core.errors import LockstepError
+from lockstep.core.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from lockstep.capture.api import record
+    from lockstep.locate.run import compare
+    from lockstep.store.reader import open_recording as open  # noqa: A004
+
+__all__ = ["LockstepError", "__version__", "compare", "open", "record"]
+
+_LAZY = {
+    "compare": ("lockstep.locate.run", "compare"),
+    "open": ("lockstep.store.reader", "open_recording"),
+    "record": ("lockstep.capture.api", "record"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    return getattr(importlib.import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,143 @@
+"""Recording from inside a script: `with lockstep.record("ref", model=model): ...`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from lockstep.capture.options import LEVELS, SAVES, StepSelection, parse_ranks
+from lockstep.capture.recorder import Recorder, active_recorder
+from lockstep.capture.setup import seed_everything
+from lockstep.core.errors import CaptureError, UsageError
+from lockstep.core.manifest import Options
+from lockstep.store.run import RunDirectory
+
+
+class Recording:
+    """A recording in the making; use it as a context manager, or by `start`, `step` and `stop`.
+
+    Parameters
+    ----------
+    directory
+        Where to; must not exist yet unless `force`.
+    model
+        The model whose module paths are to be plain; found by itself where left out.
+    steps
+        How many steps (an integer), or which (`"0:3"`, `"10,20"`).
+    level
+        "module", "api" or "aten".
+    save
+        "stats", "sketch" or "tensors".
+    only, skip
+        Shell patterns on module paths and operators.
+    ranks
+        Ranks to record, e.g. "0"; all of them by default.
+    max_bytes
+        Stop recording beyond so many bytes on disk.
+    seed
+        Fix all random numbers and ask for deterministic algorithms; nothing is touched where None.
+    force
+        Replace a recording that is there.
+
+    Raises
+    ------
+    UsageError, OutputExistsError
+        If an option is wrong, or the directory is taken.
+
+    Examples
+    --------
+    >>> with record("ref", model=model, steps=2):                                       # doctest: +SKIP
+    ...     train(model)
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        model: torch.nn.Module | None = None,
+        steps: int | str = 2,
+        level: str = "api",
+        save: str = "sketch",
+        only: Iterable[str] = (),
+        skip: Iterable[str] = (),
+        ranks: str = "",
+        max_bytes: int | None = None,
+        seed: int | None = None,
+        force: bool = False,
+    ) -> None:
+        StepSelection.parse(steps)
+        parse_ranks(ranks)
+        _check_choice("level", level, LEVELS)
+        _check_choice("save", save, SAVES)
+        text = f"0:{steps}" if isinstance(steps, int) else steps
+        self.path = Path(directory).absolute()
+        self._options = Options(text, ranks, level, save, list(only), list(skip), max_bytes, seed)
+        self._model = model
+        self._force = force
+        self._run: RunDirectory | None = None
+        self._recorder: Recorder | None = None
+
+    def start(self) -> None:
+        """Begin to record; the first step begins at once.
+
+        Raises
+        ------
+        CaptureError
+            If a recording is running already.
+        """
+        if active_recorder() is not None or self._recorder is not None:
+            raise CaptureError("a recording is already running in this process; stop it before starting another")
+        self._run = RunDirectory.create(
+            self.path, list(sys.argv), self._options, force=self._force, shared=_shared_by_ranks()
+        )
+        if self._options.seed is not None:
+            seed_everything(self._options.seed)
+        self._recorder = Recorder(self.path, self._options, model=self._model, wait_for_optimizer=False)
+        self._recorder.arm()
+
+    def step(self) -> None:
+        """End the current step by hand, for loops whose optimizer is not a `torch.optim.Optimizer`.
+
+        Where an optimizer has just ended the step this does nothing.
+        """
+        if self._recorder is not None:
+            self._recorder.end_step_by_hand()
+
+    def stop(self) -> None:
+        """Stop recording and close the files."""
+        self._close(interrupted=False)
+
+    def __enter__(self) -> Recording:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._close(interrupted=kind is not None)
+
+    def _close(self, *, interrupted: bool) -> None:
+        if self._recorder is not None:
+            self._recorder.finish(interrupted=interrupted)
+        if self._run is not None:
+            self._run.finish(exit_code=None)
+        self._recorder = self._run = None
+
+
+def record(directory: str | Path, **options: object) -> Recording:
+    """Start describing a recording; see `Recording` for the options."""
+    return Recording(directory, **options)  # type: ignore[arg-type]
+
+
+def _shared_by_ranks() -> bool:
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{name} {value!r}: choose one of {', '.join(choices)}")

@@ -1,0 +1,227 @@
+"""Distinct tensor contents: known by identity first, by digest second, measured once.
+
+Identity is (storage, offset, extents, strides, dtype, version). A storage's address is reused after it is freed, so every
+storage met in a step is pinned by a weak reference, which keeps the address from being given out again; and a change
+through an alias that does not share the version counter (`x.data.mul_()`) is counted per storage.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from lockstep.core.record import Statistics
+from lockstep.devices.kernels import digest_of, dtype_name, numbers_of, raw_bytes
+from lockstep.store.tensors import RawTensor, can_store
+from lockstep.store.writer import Row
+
+UNRECORDED = -1
+"""Content number of a tensor that is known to come from inside the step but was not measured."""
+
+
+class ContentSink(Protocol):
+    """Where contents go; `RankWriter` is the real one."""
+
+    def add_content(self, row: Row) -> None: ...
+
+    def add_tensor(self, tensor: RawTensor) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Numbers about one run of contiguous bytes, whatever shape is laid over it."""
+
+    digest: str
+    statistics: Statistics | None
+    sketch: bytes | None
+    stored: int | None
+    shard: int | None
+
+
+class Contents:
+    """Gives every distinct tensor content of one rank a number, and measures it the first time.
+
+    Parameters
+    ----------
+    sink
+        Takes the rows and tensors.
+    save
+        "stats", "sketch" or "tensors".
+    """
+
+    def __init__(self, sink: ContentSink, save: str) -> None:
+        self._sink = sink
+        self._save = save
+        self._next = 0
+        self._lock = threading.RLock()
+        self._by_identity: dict[Hashable, int] = {}
+        self._flat_by_identity: dict[Hashable, _Measured] = {}
+        self._pins: dict[int, StorageWeakRef] = {}
+        self._epochs: dict[int, int] = {}
+        self._arrived: set[int] = set()
+        self._by_digest: dict[tuple[str, str, tuple[int, ...], str], int] = {}
+        self._flat_by_digest: dict[tuple[str, str], _Measured] = {}
+
+    def known(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor was met in this step, or shares its storage with one that came from inside the step."""
+        storage = _storage_of(tensor)
+        if storage is None:
+            return True
+        address = storage._cdata
+        if address not in self._pins:
+            return False
+        return address not in self._arrived or self._identity(tensor) in self._by_identity
+
+    def known_as_is(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's present content was met in this step."""
+        return bool(unreadable(tensor)) or self._identity(tensor) in self._by_identity
+
+    def arrived(self, tensor: torch.Tensor) -> int:
+        """Number of the content of a tensor that comes from outside of the step."""
+        number = self.of(tensor)
+        storage = _storage_of(tensor)
+        if storage is not None:
+            self._arrived.add(storage._cdata)
+        return number
+
+    def of(self, tensor: torch.Tensor) -> int:
+        """Number of the tensor's content as it is now."""
+        with self._lock:
+            why_not = unreadable(tensor)
+            if why_not:
+                return self._add(tensor, None, why_not)
+            key = self._identity(tensor)
+            number = self._by_identity.get(key, UNRECORDED)
+            if number == UNRECORDED:
+                number = self._by_identity[key] = self._content(tensor, key)
+            return number
+
+    def note(self, tensor: torch.Tensor) -> None:
+        """Remember that the tensor comes from inside the step, without measuring it."""
+        with self._lock:
+            if not unreadable(tensor):
+                self._by_identity.setdefault(self._identity(tensor), UNRECORDED)
+
+    def changed(self, tensor: torch.Tensor) -> None:
+        """Tell that the tensor's bytes were written to."""
+        storage = _storage_of(tensor)
+        if storage is not None:
+            with self._lock:
+                self._epochs[storage._cdata] = self._epochs.get(storage._cdata, 0) + 1
+
+    def forget_identities(self) -> None:
+        """Drop everything known by identity, at the end of a step; digests stay known."""
+        with self._lock:
+            self._by_identity.clear()
+            self._flat_by_identity.clear()
+            self._epochs.clear()
+            self._arrived.clear()
+            self._pins.clear()
+
+    def _identity(self, tensor: torch.Tensor) -> tuple[Hashable, ...]:
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        if address not in self._pins:
+            self._pins[address] = StorageWeakRef(storage)
+        version = -1 if tensor.is_inference() else tensor._version
+        return (
+            address,
+            tensor.storage_offset(),
+            tensor.dtype,
+            version,
+            self._epochs.get(address, 0),
+            tensor.shape,
+            tensor.stride(),
+            tensor.is_conj() or tensor.is_neg(),
+        )
+
+    def _content(self, tensor: torch.Tensor, key: tuple[Hashable, ...]) -> int:
+        tensor = tensor.detach()
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()
+        flat_key = (*key[:5], tensor.numel()) if tensor.is_contiguous() else None
+        measured = self._flat_by_identity.get(flat_key) if flat_key else None
+        if measured is None:
+            fresh = not tensor.is_contiguous()
+            flat = tensor.contiguous().view(-1)
+            measured = self._measure(flat, fresh=fresh)
+            if flat_key:
+                self._flat_by_identity[flat_key] = measured
+        return self._add(tensor, measured, "")
+
+    def _measure(self, flat: torch.Tensor, *, fresh: bool) -> _Measured:
+        digest, dtype = digest_of(flat), dtype_name(flat.dtype)
+        found = self._flat_by_digest.get((digest, dtype))
+        if found is not None:
+            return found
+        statistics, sketch = numbers_of(flat, with_sketch=self._save != "stats")
+        stored = shard = None
+        if self._save == "tensors" and can_store(dtype):
+            data = raw_bytes(flat)
+            stored = self._next
+            shard = self._sink.add_tensor(RawTensor(stored, dtype, (flat.numel(),), data if fresh else data.copy()))
+        packed = None if sketch is None else np.ascontiguousarray(sketch, dtype="<f8").tobytes()
+        measured = _Measured(digest, statistics, packed, stored, shard)
+        self._flat_by_digest[(digest, dtype)] = measured
+        return measured
+
+    def _add(self, tensor: torch.Tensor, measured: _Measured | None, note: str) -> int:
+        dtype, shape, device = dtype_name(tensor.dtype), tuple(tensor.shape), str(tensor.device)
+        if measured is not None:
+            found = self._by_digest.get((measured.digest, dtype, shape, device))
+            if found is not None:
+                return found
+            self._by_digest[(measured.digest, dtype, shape, device)] = self._next
+        number = self._next
+        self._next += 1
+        self._sink.add_content((number, dtype, [int(extent) for extent in shape], device, *_columns(measured), note))
+        return number
+
+
+def unreadable(tensor: torch.Tensor) -> str:
+    """Why a tensor's numbers cannot be read here, or ""."""
+    if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
+        if tensor.layout is not torch.strided:
+            return f"{str(tensor.layout).removeprefix('torch.')} layout"
+    elif getattr(type(tensor), "__torch_dispatch__", None) not in (None, torch._C._disabled_torch_dispatch_impl):
+        return f"tensor subclass {type(tensor).__name__}"
+    elif tensor.layout is not torch.strided:
+        return f"{str(tensor.layout).removeprefix('torch.')} layout"
+    if tensor.device.type == "meta":
+        return "meta tensor, it has no data"
+    if tensor.is_quantized:
+        return "quantized tensor"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "inside a torch.func transform"
+    return ""
+
+
+def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    return None if unreadable(tensor) else tensor.untyped_storage()
+
+
+def _columns(measured: _Measured | None) -> Row:
+    if measured is None:
+        return (None,) * 11
+    numbers = measured.statistics
+    if numbers is None:
+        return (measured.digest, *(None,) * 7, measured.sketch, measured.stored, measured.shard)
+    return (
+        measured.digest,
+        numbers.minimum,
+        numbers.maximum,
+        numbers.mean,
+        numbers.norm,
+        numbers.nan_count,
+        numbers.inf_count,
+        numbers.zero_count,
+        measured.sketch,
+        measured.stored,
+        measured.shard,
+    )

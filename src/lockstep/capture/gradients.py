@@ -1,0 +1,180 @@
+"""Gradients that enter and leave a call, tapped on the autograd graph.
+
+Hooks sit on graph nodes, not on tensors or modules: they neither change what a module returns nor break in-place
+operators (pytorch#61519), and they see what *this* call sends to an input where the input has other consumers too. The
+nodes a call created are those with a sequence number from its start on; edges that leave them towards an input of the
+call carry the gradients that leave the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import Node, get_gradient_edge
+
+Edge = tuple[Node, int]
+Deliver = Callable[[int, torch.Tensor], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedInput:
+    """An input of a call that takes a gradient: its position and where its gradient goes in the graph."""
+
+    index: int
+    edge: Edge
+
+
+class EdgeFinder:
+    """Finds where the gradient of a tensor goes; leaf edges are kept for the step, as finding one costs microseconds."""
+
+    def __init__(self) -> None:
+        self._leaves: dict[int, tuple[torch.Tensor, Edge]] = {}
+
+    def edge_of(self, tensor: torch.Tensor) -> Edge | None:
+        """Edge of a tensor that requires a gradient, else None."""
+        if not tensor.requires_grad:
+            return None
+        node = tensor.grad_fn
+        if node is not None:
+            return node, tensor.output_nr
+        known = self._leaves.get(id(tensor))
+        if known is None or known[0] is not tensor:
+            edge = get_gradient_edge(tensor)
+            known = self._leaves[id(tensor)] = (tensor, (edge.node, edge.output_nr))
+        return known[1]
+
+    def forget(self) -> None:
+        """Drop the kept edges, and with them the references to the graph."""
+        self._leaves.clear()
+
+
+def first_sequence_number() -> int:
+    """Number that the next graph node of this thread will have."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+def watch_outputs(outputs: Sequence[tuple[int, torch.Tensor]], since: int, deliver: Deliver) -> list[Node]:
+    """Deliver the gradient of every output whose node was created by the call; returns those nodes."""
+    by_node: dict[Node, list[tuple[int, int]]] = {}
+    for index, tensor in outputs:
+        node = tensor.grad_fn if tensor.requires_grad else None
+        if node is not None and node._sequence_nr() >= since and not _is_accumulate(node):
+            by_node.setdefault(node, []).append((tensor.output_nr, index))
+    for node, positions in by_node.items():
+        node.register_prehook(_incoming_hook(positions, deliver))
+    return list(by_node)
+
+
+def watch_inputs(
+    inputs: Sequence[WatchedInput], nodes: list[Node], since: int, deliver: Deliver, pending: PendingSums
+) -> None:
+    """Deliver the gradient that the call sends to each input, once all its contributions have arrived."""
+    wanted: dict[Edge, list[int]] = {}
+    for watched in inputs:
+        wanted.setdefault(watched.edge, []).append(watched.index)
+    leaving = _edges_leaving(nodes, wanted, since)
+    counts: dict[Edge, int] = {}
+    for _, _, edge in leaving:
+        counts[edge] = counts.get(edge, 0) + 1
+    sums = {edge: _Sum(wanted[edge], count, deliver, pending) for edge, count in counts.items()}
+    by_node: dict[Node, list[tuple[int, _Sum]]] = {}
+    for node, position, edge in leaving:
+        by_node.setdefault(node, []).append((position, sums[edge]))
+    for node, positions in by_node.items():
+        node.register_hook(_outgoing_hook(positions))
+
+
+def _edges_leaving(nodes: list[Node], wanted: dict[Edge, list[int]], since: int) -> list[tuple[Node, int, Edge]]:
+    leaving, seen, stack = [], set(nodes), list(nodes)
+    while stack:
+        node = stack.pop()
+        for position, (following, number) in enumerate(node.next_functions):
+            if following is None:
+                continue
+            edge = (following, number)
+            if edge in wanted:
+                leaving.append((node, position, edge))
+            elif following not in seen and following._sequence_nr() >= since and not _is_accumulate(following):
+                seen.add(following)
+                stack.append(following)
+    return leaving
+
+
+class PendingSums:
+    """Sums of which some parts have come; what backward did not reach is settled when it has ended."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, _Sum] = {}
+
+    def add(self, total: _Sum) -> None:
+        """Remember a sum that waits for more parts."""
+        self._open[id(total)] = total
+
+    def remove(self, total: _Sum) -> None:
+        """A sum is settled."""
+        self._open.pop(id(total), None)
+
+    def settle(self) -> None:
+        """Deliver what has come: the graph has run, so the other parts are zero."""
+        for total in list(self._open.values()):
+            total.settle()
+        self._open.clear()
+
+
+class _Sum:
+    """Adds up what several edges send to one input, and delivers it when every edge has sent its part."""
+
+    __slots__ = ("_came", "_count", "_deliver", "_indices", "_pending", "_total")
+
+    def __init__(self, indices: list[int], count: int, deliver: Deliver, pending: PendingSums) -> None:
+        self._indices, self._count, self._deliver, self._pending = indices, count, deliver, pending
+        self._came = 0
+        self._total: torch.Tensor | None = None
+
+    def add(self, gradient: torch.Tensor | None) -> None:
+        """Take one part, None where backward had nothing to send."""
+        self._came += 1
+        if gradient is not None:
+            self._total = gradient if self._total is None else _plus(self._total, gradient)
+        if self._came == self._count:
+            self.settle()
+            self._pending.remove(self)
+        elif self._came == 1:
+            self._pending.add(self)
+
+    def settle(self) -> None:
+        """Deliver the total and start anew."""
+        total, self._total, self._came = self._total, None, 0
+        if total is not None:
+            for index in self._indices:
+                self._deliver(index, total)
+
+
+def _plus(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        return left.detach() + right.detach()
+
+
+def _is_accumulate(node: Node) -> bool:
+    return node.name() == "torch::autograd::AccumulateGrad"
+
+
+def _incoming_hook(positions: list[tuple[int, int]], deliver: Deliver) -> Callable[[Any], None]:
+    def hook(gradients: tuple[torch.Tensor | None, ...]) -> None:
+        for number, index in positions:
+            gradient = gradients[number]
+            if gradient is not None:
+                deliver(index, gradient)
+
+    return hook
+
+
+def _outgoing_hook(positions: list[tuple[int, _Sum]]) -> Callable[[Any, Any], None]:
+    def hook(gradients: tuple[torch.Tensor | None, ...], _: Any) -> None:
+        for number, total in positions:
+            total.add(gradients[number])
+
+    return hook

@@ -1,0 +1,97 @@
+"""Finding the tensors, and the plain values, inside the arguments and results of a call."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+_MAX_DEPTH = 8
+_MAX_TEXT = 120
+_PLAIN = (bool, int, float, str)
+
+
+def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every tensor inside nested tuples, lists, mappings and dataclasses with its dotted name.
+
+    >>> [name for name, _ in tensors_in((torch.zeros(1), {"mask": torch.ones(1)}), "args")]
+    ['args.0', 'args.1.mask']
+    """
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif depth < _MAX_DEPTH:
+        for key, child in _children(value):
+            yield from tensors_in(child, f"{name}.{key}", depth + 1)
+
+
+def _children(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, (tuple, list)):
+        names = getattr(value, "_fields", None) or range(len(value))
+        yield from zip(names, value, strict=False)
+    elif isinstance(value, Mapping):
+        yield from value.items()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for item in dataclasses.fields(value):
+            yield item.name, getattr(value, item.name, None)
+
+
+def argument_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    """Tensors among the arguments of a call, named `args.0`, `kwargs.mask` ..."""
+    found = []
+    for position, value in enumerate(args):
+        if isinstance(value, torch.Tensor):
+            found.append((f"args.{position}", value))
+        elif value is not None and not isinstance(value, _PLAIN):
+            found.extend(tensors_in(value, f"args.{position}"))
+    for key, value in kwargs.items():
+        if value is not None and not isinstance(value, _PLAIN):
+            found.extend(tensors_in(value, f"kwargs.{key}"))
+    return found
+
+
+def plain_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Non-tensor arguments of a call as JSON values."""
+    found = {f"args.{position}": value for position, value in enumerate(args)} | {
+        f"kwargs.{key}": value for key, value in kwargs.items()
+    }
+    return {name: plain(value) for name, value in found.items() if not _holds_tensor(value)}
+
+
+def plain_attributes(module: torch.nn.Module) -> dict[str, Any]:
+    """Public settings of a module (eps, momentum, kernel_size ...) as JSON values."""
+    return {
+        name: plain(value)
+        for name, value in vars(module).items()
+        if not name.startswith("_") and name != "training" and _is_setting(value)
+    } | {"training": module.training}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON: numbers, strings and nested lists as they are, anything else as short text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value if not isinstance(value, str) else value[:_MAX_TEXT]
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else str(value)
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value[:32]]
+    if isinstance(value, torch.Tensor):
+        return value.item() if value.numel() == 1 and value.device.type != "meta" else "tensor"
+    if isinstance(value, (torch.dtype, torch.device, torch.memory_format, slice)):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in list(value.items())[:32]}
+    return type(value).__name__
+
+
+def _is_setting(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return len(value) <= 8 and all(isinstance(item, _PLAIN) for item in value)
+    return isinstance(value, _PLAIN)
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    return isinstance(value, (tuple, list)) and any(_holds_tensor(item) for item in value)

@@ -1,0 +1,129 @@
+"""Names of modules and parameters, as `named_modules()` gives them on the model that the training calls."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn import Module
+
+_WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_WRAPPER_CLASSES = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+
+
+@dataclass(slots=True)
+class Adopted:
+    """A root module met for the first time, with every module, parameter and buffer below it."""
+
+    root: Module
+    label: str
+    modules: list[tuple[str, Module]] = field(default_factory=list)
+
+
+class ModuleNames:
+    """Gives every module a path.
+
+    The first root that holds parameters is *the* model: its paths are plain. Other roots (a second network, a loss) have
+    their class name in front. Wrappers (DistributedDataParallel, `torch.compile`, checkpoint wrappers) leave no trace in
+    a path.
+    """
+
+    def __init__(self, model: Module | None = None) -> None:
+        self._paths: dict[Module, str] = {}
+        self._labels: set[str] = set()
+        self._primary: Module | None = None
+        self.owners: dict[int, tuple[torch.Tensor, str, str]] = {}
+        self._given = model
+
+    def path_of(self, module: Module) -> str | None:
+        """Path of a module met before, else None."""
+        return self._paths.get(module)
+
+    def name_child(self, module: Module, parent: Module, parent_path: str) -> str:
+        """Name a module that appeared inside a running module after the tree was walked."""
+        name = next((key for key, child in parent.named_children() if child is module), type(module).__name__)
+        path = self._paths[module] = _joined(parent_path, name)
+        return path
+
+    def adopt(self, module: Module) -> Adopted:
+        """Walk the whole tree that a module called from outside belongs to."""
+        root = self._root_of(module)
+        has_parameters = next(root.parameters(), None) is not None
+        if self._primary is None and has_parameters:
+            self._primary, label = root, ""
+        else:
+            label = self._fresh_label(type(root).__name__)
+        adopted = Adopted(root, label)
+        for path, child in _clean_tree(root, label):
+            if child not in self._paths:
+                self._paths[child] = path
+                adopted.modules.append((path, child))
+        for path, child in adopted.modules:
+            for name, tensor in (*child._parameters.items(), *child._buffers.items()):
+                if tensor is not None and id(tensor) not in self.owners:
+                    self.owners[id(tensor)] = (tensor, path, _joined(path, name))
+        return adopted
+
+    def owner_of(self, tensor: torch.Tensor) -> tuple[str, str] | None:
+        """Module path and full name of a parameter or buffer, else None."""
+        found = self.owners.get(id(tensor))
+        return found[1:] if found is not None and found[0] is tensor else None
+
+    def own(self, tensor: torch.Tensor, name: str) -> None:
+        """Name a parameter that belongs to no module."""
+        self.owners[id(tensor)] = (tensor, "", name)
+
+    def forget(self) -> None:
+        """Let go of every module and tensor."""
+        self._paths.clear()
+        self.owners.clear()
+        self._given = self._primary = None
+
+    def _root_of(self, module: Module) -> Module:
+        if self._given is not None and _contains(self._given, module):
+            return self._given
+        if not module._modules and not module._parameters:
+            return module
+        modules = [item for item in gc.get_objects() if issubclass(type(item), Module)]
+        children = {id(child) for item in modules for child in item._modules.values() if child is not None}
+        tops = [item for item in modules if id(item) not in children and item is not module]
+        return next((top for top in tops if _contains(top, module)), module)
+
+    def _fresh_label(self, name: str) -> str:
+        label, number = name, 1
+        while label in self._labels:
+            label, number = f"{name}_{number}", number + 1
+        self._labels.add(label)
+        return label
+
+
+def _contains(root: Module, module: Module) -> bool:
+    return any(child is module for child in root.modules())
+
+
+def _clean_tree(module: Module, path: str, seen: set[Module] | None = None) -> Iterator[tuple[str, Module]]:
+    """Every module once, like `named_modules`, with wrapper parts left out of the path."""
+    seen = set() if seen is None else seen
+    if module in seen:
+        return
+    seen.add(module)
+    yield path, module
+    for name, child in module._modules.items():
+        if child is not None:
+            transparent = name in _WRAPPER_PARTS or (name == "module" and isinstance(module, _WRAPPER_CLASSES))
+            yield from _clean_tree(child, path if transparent else _joined(path, name), seen)
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def class_name(module: Module) -> str:
+    """Class of a module with its package: `torch.nn.LSTM`, `transformers.models.gpt2...GPT2Block`, `train.Net`."""
+    kind = type(module)
+    package = kind.__module__
+    if package.startswith("torch.nn.modules."):
+        package = "torch.nn"
+    return kind.__name__ if package == "__main__" else f"{package}.{kind.__name__}"

@@ -1,0 +1,477 @@
+"""One rank's recording while it grows: turns what the taps see into rows.
+
+The taps (`interception`) know when something is called; the recorder knows which step it is; this module knows what a
+call looks like on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lockstep.capture.contents import Contents
+from lockstep.capture.gradients import (
+    EdgeFinder,
+    PendingSums,
+    WatchedInput,
+    first_sequence_number,
+    watch_inputs,
+    watch_outputs,
+)
+from lockstep.capture.leaves import plain, tensors_in
+from lockstep.capture.names import ModuleNames, class_name
+from lockstep.capture.options import SiteFilter
+from lockstep.capture.stacks import Stacks
+from lockstep.core.manifest import Event, NotSeen
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.store.writer import RankWriter
+
+NamedTensor = tuple[str, torch.Tensor]
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the code is: the module call around it, or the inside of a custom autograd function (`opaque`)."""
+
+    call_id: int
+    path: str
+    module_class: str
+    module: torch.nn.Module | None
+    opaque: bool = False
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """A call that has begun."""
+
+    id: int
+    step: int
+    kind: CallKind
+    phase: Phase
+    path: str
+    module_class: str
+    op: str
+    number: int
+    parent: int
+    sequence: int
+    stack: int
+    arguments: dict[str, Any]
+    recomputed: bool
+    inputs: list[NamedTensor]
+    labels: list[str]
+    parameters: frozenset[int]
+    versions: list[int]
+    edges: list[WatchedInput]
+    since: int
+    wanted: bool
+    counted: tuple[object, ...]
+    contents: list[tuple[int, int]] = field(default_factory=list)
+    occurrences: Counter[tuple[Role, int]] = field(default_factory=Counter)
+
+
+class Session:
+    """Emits calls, records and contents of one rank to its writer.
+
+    Parameters
+    ----------
+    writer
+        Takes the rows.
+    save
+        "stats", "sketch" or "tensors".
+    sites
+        Which sites are wanted.
+    names
+        Names of modules and parameters.
+    operators
+        Whether operators are recorded (levels api and aten); if not, tensors between modules are unseen.
+    parameter_name
+        Name of a parameter that no module owns, by its optimizer, or None.
+    """
+
+    def __init__(
+        self,
+        writer: RankWriter,
+        *,
+        save: str,
+        sites: SiteFilter,
+        names: ModuleNames,
+        operators: bool,
+        parameter_name: Callable[[torch.Tensor], str | None],
+    ) -> None:
+        self.writer = writer
+        self.names = names
+        self.contents = Contents(writer, save)
+        self.pending = PendingSums()
+        self.edges = EdgeFinder()
+        self.step = -1
+        self.call_count = 0
+        self.events: list[Event] = []
+        self.not_seen: list[NotSeen] = []
+        self._sites = sites
+        self._operators = operators
+        self._parameter_name = parameter_name
+        self._stacks = Stacks()
+        self._next_call = 0
+        self._next_sequence = 0
+        self._numbers: Counter[tuple[object, ...]] = Counter()
+        self._init_done: set[int] = set()
+        self._lock = threading.RLock()
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    def begin_step(self, step: int) -> None:
+        """Start a step: call numbers and identities start anew."""
+        self.step = step
+        self.call_count = 0
+        self._numbers.clear()
+        self._remember_parameters()
+
+    def end_step(self) -> None:
+        """End the step and flush it."""
+        self.pending.settle()
+        self.edges.forget()
+        self.contents.forget_identities()
+        self.writer.flush()
+        self.step = -1
+
+    # --- initial parameters --------------------------------------------------------------------------------------
+
+    def adopt(self, module: torch.nn.Module) -> None:
+        """Record the tree of a root module met for the first time: its shape and its initial parameters."""
+        adopted = self.names.adopt(module)
+        for path, child in adopted.modules:
+            own = [*child._parameters.items(), *child._buffers.items()]
+            count = sum(tensor.numel() for _, tensor in own if tensor is not None)
+            self.writer.add_module((path, class_name(child), count, child.training))
+            self._initial(path, child)
+
+    def adopt_parameter(self, tensor: torch.Tensor, name: str) -> None:
+        """Name and record a parameter that an optimizer holds but no module owns."""
+        if self.names.owner_of(tensor) is None:
+            self.names.own(tensor, name)
+            call = self._plain_call(CallKind.INIT, Phase.INIT, "", "torch.nn.Parameter", ())
+            self._emit_record(call, Phase.INIT, Role.PARAM, 0, name, self.contents.of(tensor))
+            self._emit_call(call)
+
+    def _initial(self, path: str, module: torch.nn.Module) -> None:
+        tensors = [(Role.PARAM, name, tensor) for name, tensor in module._parameters.items() if tensor is not None]
+        tensors += [(Role.BUFFER, name, tensor) for name, tensor in module._buffers.items() if tensor is not None]
+        fresh = [item for item in tensors if id(item[2]) not in self._init_done]
+        if not fresh:
+            return
+        if not self._sites.wants(path, class_name(module)):
+            for _, _, tensor in fresh:
+                self.contents.note(tensor)
+            return
+        call = self._plain_call(CallKind.INIT, Phase.INIT, path, class_name(module), ())
+        for index, (role, name, tensor) in enumerate(fresh):
+            self._init_done.add(id(tensor))
+            full = f"{path}.{name}" if path else name
+            self._emit_record(call, Phase.INIT, role, index, full, self.contents.of(tensor))
+        self._emit_call(call)
+
+    def _remember_parameters(self) -> None:
+        for tensor, path, name in list(self.names.owners.values()):
+            if self._sites.wants(path, name):
+                self.contents.of(tensor)
+            else:
+                self.contents.note(tensor)
+
+    # --- calls ---------------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        kind: CallKind,
+        place: Place | None,
+        op: str,
+        inputs: list[NamedTensor],
+        arguments: dict[str, Any],
+        *,
+        path: str,
+        module_class: str,
+        grad: bool,
+        phase: Phase = Phase.FORWARD,
+        recomputed: bool = False,
+    ) -> OpenCall:
+        """Begin a call: number it and record what goes in; `grad` tells whether autograd is on around it."""
+        wanted = self._sites.wants(path, op)
+        for name, tensor in inputs if wanted else ():
+            self._note_arrival(tensor, name, path, op, inside=place is not None)
+        call = self._open(kind, place, op, inputs, arguments, path, module_class, phase, recomputed, wanted)
+        if wanted:
+            call.contents = [(self._tick(), self.contents.of(tensor)) for _, tensor in inputs]
+        if grad and wanted:
+            for index, (_, tensor) in enumerate(inputs):
+                edge = self.edges.edge_of(tensor)
+                if edge is not None:
+                    call.edges.append(WatchedInput(index, edge))
+        call.since = first_sequence_number()
+        return call
+
+    def end(self, call: OpenCall, result: Any, *, buffers: Iterable[NamedTensor] = ()) -> None:
+        """End a call: record what came out, what it changed in place, and tap its gradients."""
+        outputs = list(tensors_in(result, "result"))
+        returned = {id(tensor) for _, tensor in outputs}
+        changed = [
+            (index, label, tensor)
+            for index, ((_, tensor), label, version) in enumerate(
+                zip(call.inputs, call.labels, call.versions, strict=True)
+            )
+            if _version(tensor) != version
+        ]
+        for _, _, tensor in changed:
+            self.contents.changed(tensor)
+        if not call.wanted:
+            for _, tensor in outputs:
+                self.contents.note(tensor)
+            return
+        self._emit_inputs(call)
+        for index, (name, tensor) in enumerate(outputs):
+            self._emit_record(call, call.phase, Role.OUTPUT, index, name, self.contents.of(tensor))
+        for index, label, tensor in changed:
+            if id(tensor) not in returned:
+                role = Role.OUTPUT if call.labels[index] == call.inputs[index][0] else Role.BUFFER
+                self._emit_record(call, call.phase, role, len(outputs) + index, label, self.contents.of(tensor))
+        for index, (label, tensor) in enumerate(buffers):
+            if not self.contents.known_as_is(tensor):
+                position = len(outputs) + len(call.inputs) + index
+                self._emit_record(call, call.phase, Role.BUFFER, position, label, self.contents.of(tensor))
+        self._emit_call(call)
+        self._tap(call, outputs)
+
+    def abandon(self, call: OpenCall) -> None:
+        """End a call that raised."""
+        if call.wanted:
+            call.arguments = {**call.arguments, "raised": True}
+            self._emit_inputs(call)
+            self._emit_call(call)
+
+    def retract(self, call: OpenCall) -> None:
+        """Undo a call that turned out not to deal in tensors."""
+        with self._lock:
+            self._numbers[call.counted] -= 1
+            self.call_count -= 1
+
+    def _emit_inputs(self, call: OpenCall) -> None:
+        for index, (sequence, content) in enumerate(call.contents):
+            row = (call.id, call.phase.value, Role.INPUT.value, index, call.labels[index], sequence, 0, content)
+            with self._lock:
+                self.writer.add_record(row)
+
+    def _tap(self, call: OpenCall, outputs: list[NamedTensor]) -> None:
+        if not any(tensor.requires_grad for _, tensor in outputs):
+            return
+        nodes = watch_outputs(
+            [(index, tensor) for index, (_, tensor) in enumerate(outputs)],
+            call.since,
+            self._deliverer(call, Role.GRAD_OUTPUT, [name for name, _ in outputs]),
+        )
+        if nodes and call.edges:
+            deliver = self._deliverer(call, Role.GRAD_INPUT, call.labels)
+            watch_inputs(call.edges, nodes, call.since, deliver, self.pending)
+
+    def _deliverer(self, call: OpenCall, role: Role, labels: list[str]) -> Callable[[int, torch.Tensor], None]:
+        def deliver(index: int, gradient: torch.Tensor) -> None:
+            if self.step != call.step:
+                return
+            with quiet():
+                kind = Role.PARAM_GRAD if role is Role.GRAD_INPUT and index in call.parameters else role
+                number = self.contents.of(gradient)
+                occurrence = call.occurrences[kind, index]
+                call.occurrences[kind, index] += 1
+                self._emit_record(call, Phase.BACKWARD, kind, index, labels[index], number, occurrence)
+
+        return deliver
+
+    # --- loss, gradients, optimizer ------------------------------------------------------------------------------
+
+    def loss(self, tensor: torch.Tensor) -> None:
+        """Record the tensor that backward starts from."""
+        call = self._plain_call(CallKind.LOSS, Phase.FORWARD, "", "loss", ())
+        self._emit_record(call, Phase.FORWARD, Role.LOSS, 0, "loss", self.contents.of(tensor))
+        self._emit_call(call)
+
+    def accumulated(self, parameter: torch.Tensor) -> None:
+        """Record a parameter's gradient after one backward has added to it."""
+        owner = self.names.owner_of(parameter)
+        if owner is None or parameter.grad is None or not self._sites.wants(owner[0], "accumulate_grad"):
+            return
+        call = self._plain_call(CallKind.GRADIENT, Phase.BACKWARD, owner[0], "accumulate_grad", (owner[1],))
+        number = self.contents.of(parameter.grad)
+        self._emit_record(call, Phase.BACKWARD, Role.PARAM_GRAD, 0, owner[1], number)
+        self._emit_call(call)
+
+    def before_update(
+        self, optimizer: torch.optim.Optimizer, op: str, group: Mapping[str, Any], parameter: torch.Tensor
+    ) -> OpenCall | None:
+        """Record one parameter, its gradient and its state as the optimizer gets them."""
+        path, name = self.names.owner_of(parameter) or ("", "parameter")
+        if not self._sites.wants(path, op):
+            return None
+        arguments = {key: plain(value) for key, value in group.items() if key != "params"}
+        call = self._plain_call(CallKind.OPTIMIZER, Phase.OPTIMIZER, path, op, (name,), arguments)
+        self._emit_record(call, Phase.OPTIMIZER, Role.PARAM, 0, name, self.contents.of(parameter))
+        if parameter.grad is not None:
+            self._emit_record(call, Phase.OPTIMIZER, Role.PARAM_GRAD, 0, name, self.contents.of(parameter.grad))
+        self._state(call, Role.STATE, optimizer, parameter, name)
+        return call
+
+    def after_update(self, optimizer: torch.optim.Optimizer, call: OpenCall, parameter: torch.Tensor) -> None:
+        """Record what the optimizer made of it."""
+        _, name = self.names.owner_of(parameter) or ("", "parameter")
+        self.contents.changed(parameter)
+        self._emit_record(call, Phase.OPTIMIZER, Role.PARAM_AFTER, 0, name, self.contents.of(parameter))
+        self._state(call, Role.STATE_AFTER, optimizer, parameter, name)
+        self._emit_call(call)
+
+    def _state(
+        self, call: OpenCall, role: Role, optimizer: torch.optim.Optimizer, parameter: torch.Tensor, name: str
+    ) -> None:
+        state = optimizer.state.get(parameter) or {}
+        for index, (key, tensor) in enumerate(tensors_in(dict(state), "")):
+            if role is Role.STATE_AFTER:
+                self.contents.changed(tensor)
+            label = f"{name}|{key.removeprefix('.')}"
+            self._emit_record(call, Phase.OPTIMIZER, role, index, label, self.contents.of(tensor))
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    def _note_arrival(self, tensor: torch.Tensor, name: str, path: str, op: str, *, inside: bool) -> None:
+        if tensor.grad_fn is not None or self.names.owner_of(tensor) is not None:
+            return
+        if tensor.requires_grad and (parameter := self._parameter_name(tensor)):
+            self.adopt_parameter(tensor, parameter)
+            return
+        if (inside and not self._operators) or self.contents.known(tensor):
+            return
+        call = self._plain_call(CallKind.DATA, Phase.DATA, "", "batch", ())
+        where = f"{name} of {path or op}"
+        self._emit_record(call, Phase.DATA, Role.OUTPUT, 0, where, self.contents.arrived(tensor))
+        self._emit_call(call)
+
+    def _plain_call(
+        self,
+        kind: CallKind,
+        phase: Phase,
+        path: str,
+        op: str,
+        key: tuple[str, ...],
+        arguments: dict[str, Any] | None = None,
+    ) -> OpenCall:
+        return self._open(kind, None, op, [], arguments or {}, path, "", phase, False, True, key)
+
+    def _open(
+        self,
+        kind: CallKind,
+        place: Place | None,
+        op: str,
+        inputs: list[NamedTensor],
+        arguments: dict[str, Any],
+        path: str,
+        module_class: str,
+        phase: Phase,
+        recomputed: bool,
+        wanted: bool,
+        key: tuple[str, ...] = (),
+    ) -> OpenCall:
+        owners = [self.names.owner_of(tensor) for _, tensor in inputs]
+        counted = (kind, phase, path, op, recomputed, *key)
+        with self._lock:
+            number = self._numbers[counted]
+            self._numbers[counted] += 1
+            identity, self._next_call = self._next_call, self._next_call + 1
+            self.call_count += 1
+            stack, frames = self._stacks.here()
+            if frames is not None:
+                self.writer.add_stack(stack, frames)
+        return OpenCall(
+            id=identity,
+            step=self.step,
+            kind=kind,
+            phase=phase,
+            path=path,
+            module_class=module_class,
+            op=op,
+            number=number,
+            parent=-1 if place is None else place.call_id,
+            sequence=self._tick(),
+            stack=stack,
+            arguments=arguments,
+            recomputed=recomputed,
+            inputs=inputs,
+            labels=[owner[1] if owner else name for owner, (name, _) in zip(owners, inputs, strict=True)],
+            parameters=frozenset(
+                index
+                for index, (owner, (_, tensor)) in enumerate(zip(owners, inputs, strict=True))
+                if owner is not None and tensor.requires_grad
+            ),
+            versions=[_version(tensor) for _, tensor in inputs],
+            edges=[],
+            since=0,
+            wanted=wanted,
+            counted=counted,
+        )
+
+    def _tick(self) -> int:
+        with self._lock:
+            self._next_sequence += 1
+            return self._next_sequence
+
+    def _emit_record(
+        self, call: OpenCall, phase: Phase, role: Role, index: int, name: str, content: int, occurrence: int = 0
+    ) -> None:
+        with self._lock:
+            sequence = self._tick()
+            self.writer.add_record((call.id, phase.value, role.value, index, name, sequence, occurrence, content))
+
+    def _emit_call(self, call: OpenCall) -> None:
+        with self._lock:
+            self.writer.add_call(
+                (
+                    call.id,
+                    call.step,
+                    call.kind.value,
+                    call.phase.value,
+                    call.path,
+                    call.module_class,
+                    call.op,
+                    call.number,
+                    call.parent,
+                    call.sequence,
+                    call.stack,
+                    json.dumps(call.arguments),
+                    call.recomputed,
+                )
+            )
+
+
+class quiet:  # noqa: N801 - reads as a statement: `with quiet():`
+    """Context in which Lockstep's own tensor work leaves no trace: no autograd history, no function or dispatch mode."""
+
+    __slots__ = ("_dispatch", "_function", "_grad")
+
+    def __enter__(self) -> None:
+        self._grad = torch.is_grad_enabled()
+        self._function = torch._C.DisableTorchFunction()
+        self._function.__enter__()
+        torch._C._set_grad_enabled(False)
+        self._dispatch = None
+        if torch._C._len_torch_dispatch_stack():
+            self._dispatch = torch.utils._python_dispatch._disable_current_modes()
+            self._dispatch.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        if self._dispatch is not None:
+            self._dispatch.__exit__(None, None, None)
+        torch._C._set_grad_enabled(self._grad)
+        self._function.__exit__(None, None, None)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else int(tensor._version)

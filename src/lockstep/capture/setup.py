@@ -1,0 +1,159 @@
+"""The set-up of a training process: what a later comparison may need to explain a difference."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import random
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lockstep.core.errors import UsageError
+from lockstep.core.manifest import Options, RankManifest
+from lockstep.store.schema import SCHEMA_VERSION
+
+_ENVIRONMENT_PREFIXES = (
+    "ASCEND_", "ATEN_", "CUBLAS_", "CUDA_", "CUDNN_", "DNNL_", "GLOO_", "HCCL_", "HIP_", "KMP_", "LOCAL_", "MASTER_",
+    "MIOPEN_", "MKL_", "NCCL_", "NPU_", "NVIDIA_TF32", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTORCH_", "RANK", "ROCM_",
+    "TORCH", "WORLD_SIZE", "XLA_", "PYTHONHASHSEED",
+)  # fmt: skip
+_PACKAGES = ("torch", "torch-npu", "numpy", "transformers", "accelerate", "deepspeed", "lightning", "triton", "apex")
+
+
+def rank_and_world_size() -> tuple[int, int]:
+    """This process's rank and the number of ranks, from torch.distributed or the launcher's environment."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    try:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
+
+
+def claim_rank_directory(recording: Path, rank: int) -> Path:
+    """Make this process's directory: `rank0`, or `rank0-1` where another process of the same rank came first.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    recording.mkdir(parents=True, exist_ok=True)
+    number = 0
+    while True:
+        directory = recording / (f"rank{rank}-{number}" if number else f"rank{rank}")
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return directory
+
+
+def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
+    """Describe this process before its first recorded step."""
+    manifest = RankManifest(
+        schema=SCHEMA_VERSION,
+        rank=f"rank{rank}",
+        world_size=world_size,
+        pid=os.getpid(),
+        argv=list(getattr(sys, "orig_argv", sys.argv)),
+        python=sys.version.split()[0],
+    )
+    manifest.platform = {
+        "system": platform.platform(),
+        "machine": platform.machine(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "cores": str(os.cpu_count()),
+    }
+    manifest.devices = _devices()
+    manifest.packages = _packages()
+    manifest.environment = {
+        key: value for key, value in sorted(os.environ.items()) if key.startswith(_ENVIRONMENT_PREFIXES)
+    }
+    manifest.seeds = {"torch": str(torch.initial_seed())}
+    if options.seed is not None:
+        manifest.seeds["lockstep"] = f"--seed {options.seed}"
+    note_run_state(manifest)
+    return manifest
+
+
+def note_run_state(manifest: RankManifest) -> None:
+    """Refresh what the script may change while it runs: threads, precision switches, mixed precision."""
+    manifest.numerics = {
+        "threads": str(torch.get_num_threads()),
+        "interop_threads": str(torch.get_num_interop_threads()),
+        "default_dtype": str(torch.get_default_dtype()),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()),
+        "onednn": str(torch.backends.mkldnn.enabled),
+        "cudnn": f"enabled={torch.backends.cudnn.enabled} deterministic={torch.backends.cudnn.deterministic}"
+        f" benchmark={torch.backends.cudnn.benchmark}",
+    }
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        manifest.distributed = {
+            "backend": str(distributed.get_backend()),
+            "rank": str(distributed.get_rank()),
+            "world_size": str(distributed.get_world_size()),
+        }
+
+
+def note_autocast(manifest: RankManifest, device: str) -> None:
+    """Note that autocast was on during a recorded call."""
+    manifest.mixed_precision[f"autocast_{device}"] = str(torch.get_autocast_dtype(device))
+
+
+def as_json(manifest: Any) -> dict[str, Any]:
+    """A manifest dataclass as JSON values."""
+    return dataclasses.asdict(manifest)
+
+
+def seed_everything(seed: int) -> None:
+    """Fix Python's, NumPy's and torch's random numbers and ask for deterministic algorithms.
+
+    What `seed_all` of ptdbg_ascend does. `CUBLAS_WORKSPACE_CONFIG` and `PYTHONHASHSEED` must be set before the process
+    starts, which `lockstep record --seed` sees to.
+
+    Raises
+    ------
+    UsageError
+        If the seed is outside of what NumPy takes (0 .. 2**32 - 1).
+    """
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"seed {seed}: give a number from 0 to {2**32 - 1}")
+    random.seed(seed)
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    import numpy as np  # noqa: PLC0415 - only seeded runs need NumPy here
+
+    np.random.seed(seed)
+
+
+def _devices() -> list[str]:
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None or not accelerator.is_available():
+        return ["cpu"]
+    kind = accelerator.current_accelerator()
+    names = [f"{kind}:{number}" for number in range(accelerator.device_count())]
+    if kind is not None and kind.type == "cuda":
+        names = [f"{name} {torch.cuda.get_device_name(number)}" for number, name in enumerate(names)]
+    return ["cpu", *names]
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found | {"torch": torch.__version__}

@@ -1,0 +1,68 @@
+"""The command line: `lockstep VERB ...`. Verbs load when they are used, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from lockstep.core.errors import LockstepError
+from lockstep.core.version import VERSION
+
+VERBS = {
+    "record": "Run a command and record its training.",
+    "compare": "Compare two recordings and name the operator at fault.",
+    "show": "Show what is in a recording.",
+}
+
+
+class _LazyGroup(click.Group):
+    """A group whose verbs live in `lockstep.cli.<verb>`, each with a command of the verb's name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"lockstep.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(VERSION, prog_name="lockstep")
+def cli() -> None:
+    """Find the first operator where a training run leaves its reference.
+
+    \b
+    lockstep record -o ref  -- python train.py --device cuda
+    lockstep record -o cand -- python train.py --device npu
+    lockstep compare ref cand
+
+    Exit codes as diff(1): 0 agrees, 1 differs, 2 failed. `record` passes the command's own code on.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code, and is the one place where errors become text."""
+    try:
+        code = cli.main(args=arguments, prog_name="lockstep", standalone_mode=False)
+    except LockstepError as error:
+        print(f"lockstep: {error}", file=sys.stderr)
+        return 2
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except click.Abort:
+        print("lockstep: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 2
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,170 @@
+"""What a judge is asked and what it answers; the fixed rule of the source documents as the simplest judge.
+
+A judge looks at one step of the data flow at a time: what went in, what came out. It never sees the rest of the run,
+so that another source of knowledge (a calibration, a re-run in double precision) can take its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lockstep.compare.measured import Measured
+from lockstep.compare.operators import Family, canonical_name, family_of
+from lockstep.compare.rules import accuracy_reached
+from lockstep.core.finding import Evidence
+from lockstep.core.site import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One aligned call as a judge sees it.
+
+    Parameters
+    ----------
+    op
+        Operator or module class as recorded.
+    inputs, outputs
+        The forward tensors; `inputs` holds operand parameters too.
+    gradients
+        Gradients entering the call in the backward pass; empty when the forward pass is judged.
+    arguments
+        Non-tensor arguments of the reference's call.
+    setting_differs
+        Whether a non-tensor argument has another value in the candidate.
+    """
+
+    op: str
+    inputs: tuple[Measured, ...] = ()
+    outputs: tuple[Measured, ...] = ()
+    gradients: tuple[Measured, ...] = ()
+    arguments: dict[str, Any] = field(default_factory=dict)
+    setting_differs: bool = False
+
+    @property
+    def family(self) -> Family:
+        """Error model that applies."""
+        return family_of(self.op)
+
+    @property
+    def name(self) -> str:
+        """Canonical operator name."""
+        return canonical_name(self.op)
+
+    @property
+    def entering(self) -> tuple[Measured, ...]:
+        """Everything that the judged outputs are computed from."""
+        return (*self.gradients, *self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a judge says of one output.
+
+    Parameters
+    ----------
+    tolerance
+        How far the output may be off here, relative to its norm like `Measured.difference`.
+    floor
+        The part of it that needs no difference of the inputs, relative too: the noise floor.
+    beyond_floor
+        The output is off by more than the noise floor.
+    unexplained
+        The output is off by more than the inputs and the floor explain.
+    """
+
+    tolerance: float
+    floor: float
+    beyond_floor: bool
+    unexplained: bool
+
+
+AGREES = Judgement(0.0, 0.0, beyond_floor=False, unexplained=False)
+"""Bitwise equal."""
+
+
+class Judge(Protocol):
+    """Tells whether what leaves a site is explained by what enters it."""
+
+    @property
+    def name(self) -> str:
+        """As it stands under `judged_by`."""
+
+    def operator(self, operation: Operation, output: Measured) -> Judgement:
+        """Judge one output, gradient or parameter gradient of an aligned call."""
+
+    def passage(
+        self, sources: Sequence[Measured], target: Measured, *, operators: int
+    ) -> Judgement:
+        """Judge a tensor against those that it was computed from by `operators` calls without partner.
+
+        With 0 operators the target is a source itself or a sum of sources.
+        """
+
+
+class FixedRule:
+    """The fixed rule: an output differs when it fails `accuracy_reached`; inputs that fail explain it."""
+
+    @property
+    def name(self) -> str:
+        """As it stands under `judged_by`."""
+        return "fixed"
+
+    def operator(self, operation: Operation, output: Measured) -> Judgement:
+        """Judge one output of an aligned call."""
+        return self._judged(operation.entering, output)
+
+    def passage(
+        self, sources: Sequence[Measured], target: Measured, *, operators: int
+    ) -> Judgement:
+        """Judge a tensor against those that it was computed from."""
+        return self._judged(sources, target)
+
+    def _judged(self, entering: Sequence[Measured], output: Measured) -> Judgement:
+        fails = _fails(output)
+        return Judgement(
+            tolerance=math.nan,
+            floor=math.nan,
+            beyond_floor=fails,
+            unexplained=fails and not any(_fails(item) for item in entering),
+        )
+
+
+def _fails(measured: Measured) -> bool:
+    if measured.equal:
+        return False
+    if measured.shape_differs:
+        return True
+    return accuracy_reached(measured.metrics) is False
+
+
+def relative_judgement(output: Measured, *, floor: float, inherited: float) -> Judgement:
+    """Judge a distance against what is allowed, both in the tensor's unit."""
+    if output.equal:
+        return AGREES
+    tolerance = floor + inherited
+    scale = output.norm if output.norm > 0 else 1.0
+    known = output.known and output.distance == output.distance
+    return Judgement(
+        tolerance=tolerance / scale,
+        floor=floor / scale,
+        beyond_floor=known and output.distance > floor,
+        unexplained=known and output.distance > tolerance,
+    )
+
+
+def largest(items: Sequence[Measured], *, floating: bool = True) -> float:
+    """Largest relative difference among tensors that round, or 0."""
+    return max((item.relative for item in items if item.floating is floating), default=0.0)
+
+
+def is_gradient(output: Measured) -> bool:
+    """Whether a record belongs to the backward pass."""
+    return output.pair.present.role in (Role.GRAD_INPUT, Role.GRAD_OUTPUT, Role.PARAM_GRAD)
+
+
+def word_for_evidence(output: Measured) -> str:
+    """How sure the numbers are: "", "estimated " or "at least "."""
+    return {Evidence.SKETCH: "estimated ", Evidence.STATISTICS: "at least "}.get(output.metrics.evidence, "")

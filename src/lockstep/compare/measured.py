@@ -1,0 +1,137 @@
+"""Two aligned tensors with what judging needs: how large they are and how far apart, in the tensors' own unit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from lockstep.compare.metrics import measure, symmetric_difference
+from lockstep.core.dtypes import is_floating, unit_roundoff
+from lockstep.core.finding import Evidence, Metrics, Pair
+from lockstep.core.record import Content
+
+_RESOLUTION = 2.0**-44
+"""Share of a tensor's norm below which its measured distance means nothing: distances come from double-precision sums
+(unit roundoff 2**-53) over up to 1e9 elements. Only tensors with an attention mask's -3e38 among small numbers feel it."""
+
+_UNSEEN_ROUNDINGS = 256.0
+"""Roundings that statistics may hide: where only norms are known, tensors of equal norm may still be apart by a
+network's usual noise, some hundred unit roundoffs (JUDGING's 12-layer transformer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A pair of tensors, measured.
+
+    Parameters
+    ----------
+    difference
+        Symmetric relative Euclidean distance; `inf` where one side has NaN, Inf or a shape that the other lacks; NaN
+        where it is not known.
+    norm, distance
+        Larger Euclidean norm and Euclidean distance of the two, in the tensors' unit.
+    peak
+        Largest magnitude among finite elements on either side.
+    unit
+        Unit roundoff of the coarser of the two dtypes.
+    """
+
+    pair: Pair
+    metrics: Metrics
+    equal: bool
+    difference: float
+    norm: float
+    distance: float
+    peak: float
+    numel: int
+    unit: float
+    floating: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents."""
+        return self.pair.present.shape
+
+    @property
+    def shape_differs(self) -> bool:
+        """Whether the two have different extents."""
+        left, right = self.pair.reference, self.pair.candidate
+        return left is not None and right is not None and left.shape != right.shape
+
+    @property
+    def known(self) -> bool:
+        """Whether it can be said if the two agree."""
+        return self.equal or not math.isnan(self.difference)
+
+    @property
+    def possible_distance(self) -> float:
+        """How far apart the two may be, given what the numbers can show: for use as an input's difference."""
+        if self.equal:
+            return 0.0
+        if not self.known:
+            return math.inf
+        if self.metrics.evidence is Evidence.STATISTICS:
+            return 8.0 * self.distance + _UNSEEN_ROUNDINGS * self.unit * self.norm
+        return self.distance + _RESOLUTION * self.norm
+
+    @property
+    def relative(self) -> float:
+        """`possible_distance` over the norm, 0 for equal tensors."""
+        far = self.possible_distance
+        if far == 0.0:
+            return 0.0
+        return far / self.norm if self.norm > 0 else math.inf
+
+
+def measure_pair(pair: Pair, *, read_tensors: bool = False) -> Measured:
+    """Measure two aligned records; both must be there."""
+    assert pair.reference is not None
+    assert pair.candidate is not None
+    left, right = pair.reference.content, pair.candidate.content
+    floating = is_floating(left.dtype) or is_floating(right.dtype)
+    equal = left.digest is not None and left.digest == right.digest
+    if left.shape != right.shape:
+        metrics, difference = Metrics(Evidence.NONE), math.inf
+    else:
+        with np.errstate(invalid="ignore", over="ignore"):  # sketches of attention masks may overflow
+            metrics = measure(left, right, read_tensors=read_tensors)
+        difference = 0.0 if equal else _difference(left, right, metrics)
+    norm = max(_norm(left), _norm(right))
+    if floating and difference == 0.0 and metrics.evidence in (Evidence.DIGEST, Evidence.TENSORS):
+        equal = True  # the same numbers, though maybe in another dtype
+    return Measured(
+        pair=pair,
+        metrics=metrics,
+        equal=equal,
+        difference=difference,
+        norm=norm,
+        distance=0.0 if difference == 0.0 else difference * norm if norm > 0 else difference,
+        peak=max(_peak(left), _peak(right)),
+        numel=max(left.numel, right.numel),
+        unit=max(unit_roundoff(left.dtype), unit_roundoff(right.dtype)),
+        floating=floating,
+    )
+
+
+def _difference(left: Content, right: Content, metrics: Metrics) -> float:
+    if metrics.evidence is Evidence.NONE:
+        return math.nan
+    if is_floating(left.dtype) and is_floating(right.dtype):
+        return symmetric_difference(left, right, metrics)
+    if metrics.evidence is Evidence.TENSORS:
+        return symmetric_difference(left, right, metrics)
+    return math.inf if left.dtype == right.dtype or metrics.rel_l2 > 0 else math.nan
+
+
+def _norm(content: Content) -> float:
+    norm = content.statistics.norm if content.statistics is not None else 0.0
+    return norm if math.isfinite(norm) else 0.0
+
+
+def _peak(content: Content) -> float:
+    if content.statistics is None:
+        return 0.0
+    low, high = content.statistics.minimum, content.statistics.maximum
+    return max((abs(value) for value in (low, high) if math.isfinite(value)), default=0.0)

@@ -1,0 +1,162 @@
+"""What comparing two recordings found: metrics, findings, origins and the comparison as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from lockstep.core.manifest import Event
+from lockstep.core.record import Call, TensorRecord
+from lockstep.core.site import Phase, Role
+
+
+class Outcome(str, Enum):
+    """What is said of one pair of records."""
+
+    AGREE = "agree"
+    DIFFER = "differ"
+    MISSING = "missing"
+    INCOMPARABLE = "incomparable"
+
+
+class Verdict(str, Enum):
+    """What is said of two recordings."""
+
+    AGREE = "agree"
+    DIVERGED = "diverged"
+    INCOMPARABLE = "incomparable"
+
+
+class Evidence(str, Enum):
+    """Where the numbers of a measurement come from, best first."""
+
+    DIGEST = "digest"
+    TENSORS = "tensors"
+    SKETCH = "sketch"
+    STATISTICS = "statistics"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """How far a candidate tensor is from its reference; NaN where a number is not known.
+
+    The formulae and their sources stand at `lockstep.compare.metrics`. With `Evidence.SKETCH` the cosine, `rel_l2` and
+    `rmse` are estimates; with `Evidence.STATISTICS` `rel_l2` is a lower bound.
+    """
+
+    evidence: Evidence
+    cosine: float = float("nan")
+    max_abs: float = float("nan")
+    accumulated_relative: float = float("nan")
+    rel_l2: float = float("nan")
+    kl_divergence: float = float("nan")
+    standard_deviation: float = float("nan")
+    mean_abs: float = float("nan")
+    rmse: float = float("nan")
+    max_relative: float = float("nan")
+    mean_relative: float = float("nan")
+    max_ulp: float = float("nan")
+    within_1e_3: float = float("nan")
+    within_5e_3: float = float("nan")
+    nan_mismatch: int = 0
+    inf_mismatch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A reference record and the candidate record aligned with it; one side is None where the other has no partner."""
+
+    reference: TensorRecord | None
+    candidate: TensorRecord | None
+
+    @property
+    def present(self) -> TensorRecord:
+        """The reference record, or the candidate's where there is none."""
+        record = self.reference or self.candidate
+        assert record is not None
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is said of one pair: the outcome, the numbers, the tolerance and the reason in words.
+
+    `difference` is the symmetric relative Euclidean distance, `|c - r| / max(|c|, |r|)`; `tolerance` what it may be
+    here; `inherited` tells that the site's inputs explain it.
+    """
+
+    pair: Pair
+    outcome: Outcome
+    metrics: Metrics
+    difference: float
+    tolerance: float
+    reason: str
+    inherited: bool = False
+
+    @property
+    def margin(self) -> float:
+        """How many times the tolerance the difference is."""
+        if self.tolerance > 0:
+            return self.difference / self.tolerance
+        return float("inf") if self.difference > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A site whose inputs agree and whose outputs do not.
+
+    `tensor` names the parameter for the phases init and optimizer, else the argument or "". `source` is `file:line` of
+    the candidate's (else the reference's) call.
+    """
+
+    rank: str
+    step: int
+    phase: Phase
+    module: str
+    module_class: str
+    op: str
+    call: int
+    role: Role
+    index: int
+    tensor: str
+    source: str
+    finding: Finding
+    reason: str
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallPair:
+    """Two aligned calls, or one without a partner; `method` says how the alignment was found."""
+
+    reference: Call | None
+    candidate: Call | None
+    method: str
+
+    @property
+    def present(self) -> Call:
+        """The reference call, or the candidate's where there is none."""
+        call = self.reference or self.candidate
+        assert call is not None
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything that comparing two recordings found."""
+
+    reference: str
+    candidate: str
+    verdict: Verdict
+    judged_by: str
+    origins: tuple[Origin, ...]
+    findings: tuple[Finding, ...] = field(repr=False)
+    inherited: int
+    compared: int
+    missing: int
+    unaligned_reference: int
+    unaligned_candidate: int
+    not_compared: tuple[str, ...]
+    notes: tuple[str, ...]
+    events: tuple[Event, ...] = ()

@@ -1,0 +1,151 @@
+"""The set-up of a run, as typed records that go to and come from JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from lockstep.core.errors import CorruptError
+
+
+@dataclass(slots=True)
+class Options:
+    """What the recorder was asked to do; see `lockstep record --help`."""
+
+    steps: str = "0:2"
+    ranks: str = ""
+    level: str = "api"
+    save: str = "sketch"
+    only: list[str] = field(default_factory=list)
+    skip: list[str] = field(default_factory=list)
+    max_bytes: int | None = None
+    seed: int | None = None
+    exit_after: bool = False
+
+
+@dataclass(slots=True)
+class RunManifest:
+    """The command as a whole: `manifest.json` at the top of a recording."""
+
+    schema: int
+    version: str
+    created: str
+    command: list[str]
+    cwd: str
+    options: Options
+    git: dict[str, str] = field(default_factory=dict)
+    state: str = "recording"
+    exit_code: int | None = None
+
+
+@dataclass(slots=True)
+class StepSummary:
+    """One recorded step; `skipped` tells that the gradient scaler left the optimizer out."""
+
+    index: int
+    complete: bool = False
+    skipped: bool = False
+    calls: int = 0
+
+
+@dataclass(slots=True)
+class NotSeen:
+    """Something that happened but was not recorded, and why."""
+
+    what: str
+    reason: str
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Event:
+    """Something worth knowing that is not a fault: a loss-scale skip, a compiled region, a second backward."""
+
+    kind: str
+    step: int
+    detail: str
+
+
+@dataclass(slots=True)
+class OptimizerSetup:
+    """One optimizer: its class and the hyper-parameters of every group, at one step."""
+
+    index: int
+    step: int
+    name: str
+    groups: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RankManifest:
+    """One training process: `rank0/manifest.json`."""
+
+    schema: int
+    rank: str
+    world_size: int
+    pid: int
+    argv: list[str]
+    python: str
+    state: str = "recording"
+    stopped_because: str = ""
+    platform: dict[str, str] = field(default_factory=dict)
+    devices: list[str] = field(default_factory=list)
+    packages: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    numerics: dict[str, str] = field(default_factory=dict)
+    seeds: dict[str, str] = field(default_factory=dict)
+    mixed_precision: dict[str, str] = field(default_factory=dict)
+    distributed: dict[str, str] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
+    optimizers: list[OptimizerSetup] = field(default_factory=list)
+    steps: list[StepSummary] = field(default_factory=list)
+    not_seen: list[NotSeen] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+
+M = TypeVar("M")
+
+
+def manifest_from_json(kind: type[M], value: Any, where: str) -> M:
+    """Build a manifest dataclass from decoded JSON, checking every field's type.
+
+    Unknown keys are ignored, so that older versions read what newer ones add.
+
+    Raises
+    ------
+    CorruptError
+        If a field is missing or has another type; the message names it.
+    """
+    return typing.cast(M, _decoded(kind, value, where))
+
+
+def _decoded(kind: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _decoded_dataclass(kind, value, where)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if origin is list and isinstance(value, list):
+        return [_decoded(arguments[0], item, f"{where}[{number}]") for number, item in enumerate(value)]
+    if origin is dict and isinstance(value, dict):
+        return {str(key): _decoded(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if type(None) in arguments and (value is None or type(value) in arguments):
+        return value
+    if isinstance(kind, type) and type(value) is kind:
+        return value
+    raise CorruptError(f"{where}: unexpected value {value!r:.80}; the recording is damaged, record again")
+
+
+def _decoded_dataclass(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise CorruptError(f"{where}: not a JSON object; the recording is damaged, record again")
+    hints = typing.get_type_hints(kind)
+    decoded = {}
+    for item in dataclasses.fields(kind):
+        if item.name in value:
+            decoded[item.name] = _decoded(hints[item.name], value[item.name], f"{where}: {item.name}")
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            raise CorruptError(f"{where}: lacks {item.name!r}; the recording is damaged, record again")
+    return kind(**decoded)

@@ -1,0 +1,171 @@
+"""Records: one tensor seen at one site, and the call it was seen at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.core.site import CallKind, Role, Site
+
+Array = npt.NDArray[Any]
+Sketch = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Numbers about one tensor, each taken over all its elements in double precision.
+
+    `minimum`, `maximum`, `mean` and `norm` (Euclidean) are over the finite elements only; NaN where there is none.
+    Boolean tensors count as 0 and 1, complex ones by magnitude.
+    """
+
+    minimum: float
+    maximum: float
+    mean: float
+    norm: float
+    nan_count: int
+    inf_count: int
+    zero_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """One distinct tensor content; any number of records may point at it.
+
+    Parameters
+    ----------
+    id
+        Number within one rank of one recording.
+    dtype, shape, device
+        As the framework names them, e.g. "float32", (4, 128), "cpu".
+    digest
+        Hash over dtype, shape and bytes; equal digests mean bitwise equal tensors. None where it could not be read.
+    sketch
+        Linear sketch, see `lockstep.core.sketch`; None below `--save sketch` or for what does not round.
+    note
+        Why numbers are missing, or "".
+    loader
+        Reads the whole tensor (bfloat16 and float8 widened to float32, exactly); None where it was not saved.
+    """
+
+    id: int
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    digest: str | None
+    statistics: Statistics | None
+    sketch: Sketch | None = field(repr=False, default=None)
+    note: str = ""
+    loader: Callable[[], Array] | None = field(repr=False, default=None, compare=False)
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    def load(self) -> Array:
+        """Read the whole tensor.
+
+        Raises
+        ------
+        LookupError
+            If the tensor was not saved whole (`--save tensors`).
+        """
+        if self.loader is None:
+            raise LookupError(f"tensor {self.id} was not saved whole; record with --save tensors")
+        return self.loader()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """One tensor seen at a site.
+
+    `role` and `index` say which of the site's tensors it is, `name` how the code calls it ("args.0", "kwargs.mask",
+    "weight"); `sequence` orders everything within one rank by time; `occurrence` counts repeats of the same role and
+    index at one site (a backward that runs twice). For parameters, `name` is the full parameter name.
+    """
+
+    rank: str
+    step: int
+    site: Site
+    role: Role
+    index: int
+    name: str
+    sequence: int
+    occurrence: int
+    content: Content
+
+    @property
+    def dtype(self) -> str:
+        """Element type, e.g. "float32"."""
+        return self.content.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents."""
+        return self.content.shape
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """Statistics, where they could be taken."""
+        return self.content.statistics
+
+    @property
+    def digest(self) -> str | None:
+        """Content hash."""
+        return self.content.digest
+
+    def load(self) -> Array:
+        """Read the whole tensor; see `Content.load`."""
+        return self.content.load()
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a Python call stack, innermost first in a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a module, an operator, an optimizer ... in one step of one rank, with all its records.
+
+    `id` grows with time within a rank; `parent` is the id of the module call around it, or -1. `site.phase` is the
+    phase in which it was *called*; its records carry their own phase (a forward call has backward records too).
+    `arguments` are the non-tensor arguments as JSON values; `outcome` is "" or why it has no outputs ("raised").
+    """
+
+    id: int
+    rank: str
+    step: int
+    kind: CallKind
+    site: Site
+    module_class: str
+    parent: int
+    sequence: int
+    stack: tuple[Frame, ...]
+    arguments: dict[str, Any]
+    recomputed: bool
+    records: tuple[TensorRecord, ...]
+
+    def with_role(self, *roles: Role) -> tuple[TensorRecord, ...]:
+        """The records of these roles, in order."""
+        return tuple(record for record in self.records if record.role in roles)
+
+    @property
+    def source(self) -> str:
+        """`file:line` of the user's code that made the call, or ""."""
+        return str(self.stack[0]) if self.stack else ""

@@ -1,0 +1,3 @@
+"""Lockstep's own version."""
+
+VERSION = "0.1.0"

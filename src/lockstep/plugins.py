@@ -1,0 +1,1 @@
+"""The one plug-in manager."""

@@ -1,0 +1,86 @@
+"""A comparison as JSON: the stable contract that other tools read."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from lockstep.core.finding import Comparison, Origin
+
+JSON_SCHEMA_VERSION = 1
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """Everything but the single findings, as JSON values.
+
+    Numbers that are unknown or infinite are null. `origin` is the first of `origins`, or null.
+
+    Examples
+    --------
+    >>> comparison_json(comparison)["verdict"]                                  # doctest: +SKIP
+    'diverged'
+    """
+    origins = [_origin(origin) for origin in comparison.origins]
+    return {
+        "schema": JSON_SCHEMA_VERSION,
+        "verdict": comparison.verdict.value,
+        "origin": origins[0] if origins else None,
+        "origins": origins,
+        "inherited": comparison.inherited,
+        "compared": comparison.compared,
+        "missing": comparison.missing,
+        "unaligned": {
+            "reference": comparison.unaligned_reference,
+            "candidate": comparison.unaligned_candidate,
+        },
+        "judged_by": comparison.judged_by,
+        "uniform": [],
+        "events": [
+            {"kind": event.kind, "step": event.step, "detail": event.detail}
+            for event in comparison.events
+        ],
+    }
+
+
+def render_json(comparison: Comparison) -> str:
+    """The same as strict JSON text (RFC 8259: no NaN, no infinities), ASCII only."""
+    return json.dumps(comparison_json(comparison), indent=1, allow_nan=False)
+
+
+def _origin(origin: Origin) -> dict[str, Any]:
+    metrics = origin.finding.metrics
+    return {
+        "step": origin.step,
+        **_rank(origin.rank),
+        "phase": origin.phase.value,
+        "module": origin.module,
+        "op": origin.op,
+        "call": origin.call,
+        "role": origin.role.value,
+        "index": origin.index,
+        "tensor": origin.tensor,
+        "source": origin.source,
+        "metrics": {
+            "cosine": _number(metrics.cosine),
+            "max_abs": _number(metrics.max_abs),
+            "rel_l2": _number(metrics.rel_l2),
+        },
+        "evidence": metrics.evidence.value,
+        "tolerance": _number(origin.finding.tolerance),
+        "margin": _number(origin.finding.margin),
+        "reason": origin.reason,
+    }
+
+
+def _rank(name: str) -> dict[str, int | str]:
+    """`rank2` is 2; a second process of a rank, `rank2-1`, says so."""
+    found = re.fullmatch(r"rank(\d+)(-\d+)?", name)
+    if found is None:
+        return {"rank": 0, "process": name}
+    return {"rank": int(found[1]), **({"process": name} if found[2] else {})}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,281 @@
+"""A comparison on one screen of a terminal: the verdict, where, why, and what was not seen."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from rich.text import Text
+
+from lockstep.compare.rules import accuracy_reached
+from lockstep.core.finding import Comparison, Evidence, Finding, Origin, Outcome, Verdict
+from lockstep.core.site import Phase
+from lockstep.report.rows import reached_word, tensor_name, tensor_role
+
+WIDTH = 100
+NEXT_ORIGINS = 5
+
+_STYLES = {
+    Verdict.AGREE: "bold green",
+    Verdict.DIVERGED: "bold red",
+    Verdict.INCOMPARABLE: "bold yellow",
+}
+_ESTIMATE_SIGNS = {Evidence.SKETCH: "~", Evidence.STATISTICS: ">="}
+_JUDGES = {
+    "error-model": "an error model of each operator and dtype",
+    "calibration": "the calibration of each site",
+    "local-error": "a double-precision run of each operator",
+    "fixed": "the fixed rule (cosine 0.99 with max abs 0.001, cosine 0.9, max abs 1)",
+}
+
+
+def render_comparison(
+    comparison: Comparison,
+    *,
+    show_all: bool = False,
+    cosine: float | None = None,
+    limit: int | None = None,
+) -> Text:
+    """Lay a comparison out as text, at most 100 columns but for paths and names.
+
+    Parameters
+    ----------
+    comparison
+        What to show.
+    show_all
+        Whether the table of all pairs follows.
+    cosine
+        Where given, pairs under this cosine follow, lowest first.
+    limit
+        Cap on the lines of either table; None for no cap.
+
+    Returns
+    -------
+    rich.text.Text
+        Print it with `soft_wrap=True`, so that no path is broken; `.plain` is the text without
+        colour.
+    """
+    text = Text()
+    _add_headline(text, comparison)
+    for origin in comparison.origins[:1]:
+        _add_paragraph(text, origin.reason)
+        _add_line(text, f"  {_numbers(origin)}")
+    _add_next_origins(text, comparison)
+    _add_counts(text, comparison)
+    _add_list(text, "Not compared", comparison.not_compared)
+    events = [f"step {event.step}: {event.kind}: {event.detail}" for event in comparison.events]
+    _add_list(text, "Events", events)
+    _add_list(text, "Notes", comparison.notes)
+    if show_all:
+        _add_table(text, f"All {len(comparison.findings)} pairs", comparison.findings, limit)
+    if cosine is not None:
+        _add_under_cosine(text, comparison.findings, cosine, limit)
+    text.rstrip()
+    return text
+
+
+def _add_headline(text: Text, comparison: Comparison) -> None:
+    text.append(comparison.verdict.name, style=_STYLES[comparison.verdict])
+    if comparison.verdict is Verdict.INCOMPARABLE:
+        reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
+        _add_line(text, f": {reasons[0]}")
+    elif comparison.origins:
+        where, source = _place(comparison.origins[0], comparison), comparison.origins[0].source
+        _add_with_source(text, f" at {where}", source, used=len(comparison.verdict.name))
+    elif comparison.verdict is Verdict.DIVERGED:
+        _add_line(text, f": {comparison.inherited} tensors differ, but none can be named the first")
+    else:
+        _add_line(text, f": {comparison.compared} tensors compared, {_agreement(comparison)}")
+
+
+def _agreement(comparison: Comparison) -> str:
+    inside = _inside_tolerance(comparison.findings)
+    if not comparison.compared:
+        return "so nothing was held against anything"
+    if not inside:
+        return "all equal bit by bit"
+    nearest = max(inside, key=lambda finding: finding.margin)
+    return (
+        f"{len(inside)} of them differ inside their tolerance,"
+        f" by {_figure(nearest.margin)} of it at most"
+    )
+
+
+def _place(origin: Origin, comparison: Comparison) -> str:
+    ranks = {finding.pair.present.rank for finding in comparison.findings} | {origin.rank}
+    rank = f"{origin.rank}, " if ranks != {"rank0"} else ""
+    when = f"{rank}step {origin.step}, "
+    if origin.phase is Phase.DATA:
+        return f"{when}data: {origin.tensor or 'the batch'}"
+    if origin.phase in (Phase.INIT, Phase.OPTIMIZER):
+        owner = f" ({origin.op})" if origin.op else ""
+        return (
+            f"{when}{origin.phase.value} of {origin.tensor or origin.module or 'the model'}{owner}"
+        )
+    call = f", call {origin.call + 1}" if origin.call else ""
+    return f"{when}{origin.phase.value} of {origin.module or 'the model'} ({origin.op}{call})"
+
+
+def _numbers(origin: Origin) -> str:
+    finding = origin.finding
+    metrics = finding.metrics
+    sign = _ESTIMATE_SIGNS.get(metrics.evidence, "")
+    known = [
+        f"{name} {sign if estimated else ''}{_figure(value)}"
+        for name, value, estimated in (
+            ("cosine", metrics.cosine, True),
+            ("rel L2", metrics.rel_l2, True),
+            ("max abs", metrics.max_abs, False),
+        )
+        if not math.isnan(value)
+    ]
+    if metrics.nan_mismatch or metrics.inf_mismatch:
+        known.append(f"NaN on one side {metrics.nan_mismatch}, inf {metrics.inf_mismatch}")
+    if not math.isnan(finding.tolerance):
+        known.append(f"tolerance {_figure(finding.tolerance)}")
+        known.append(f"{_figure(finding.margin)} x its tolerance")
+    return f"{tensor_role(finding.pair.present)}: {', '.join(known)}"
+
+
+def _add_next_origins(text: Text, comparison: Comparison) -> None:
+    following = comparison.origins[1:]
+    if not following:
+        return
+    text.append("\nNext origins\n", style="bold")
+    for number, origin in enumerate(following[:NEXT_ORIGINS], start=2):
+        _add_with_source(text, f"  {number}. {_place(origin, comparison)}", origin.source, used=0)
+    if len(following) > NEXT_ORIGINS:
+        _add_line(text, f"  and {len(following) - NEXT_ORIGINS} more (--json lists them)")
+
+
+def _add_counts(text: Text, comparison: Comparison) -> None:
+    equal = sum(f.metrics.evidence is Evidence.DIGEST for f in comparison.findings)
+    inside = len(_inside_tolerance(comparison.findings))
+    differing = sum(f.outcome is Outcome.DIFFER for f in comparison.findings)
+    text.append("\nCounts\n", style="bold")
+    for count, words in (
+        (comparison.compared, "tensors compared"),
+        (equal, "equal bit by bit"),
+        (inside, "differ inside their tolerance"),
+        (differing, f"differ beyond it; origins: {len(comparison.origins)}"),
+        (comparison.inherited, "inherited from an earlier site"),
+        (comparison.missing, "missing on one side"),
+    ):
+        _add_line(text, f"{count:>8}  {words}")
+    unaligned = (comparison.unaligned_reference, comparison.unaligned_candidate)
+    if any(unaligned):
+        words = f"unaligned: {unaligned[0]} in the reference, {unaligned[1]} in the candidate"
+        _add_line(text, f"{sum(unaligned):>8}  {words}")
+    _add_paragraph(text, _judgement(comparison))
+
+
+def _judgement(comparison: Comparison) -> str:
+    judge = f"Judged by {_JUDGES.get(comparison.judged_by, comparison.judged_by)}."
+    kinds = {finding.metrics.evidence for finding in comparison.findings}
+    if Evidence.SKETCH in kinds:
+        judge += " Numbers marked ~ are estimated from sketches."
+    if Evidence.STATISTICS in kinds:
+        judge += " Numbers marked >= are lower bounds from statistics."
+    return judge
+
+
+def _add_under_cosine(
+    text: Text, findings: Sequence[Finding], cosine: float, limit: int | None
+) -> None:
+    under = [finding for finding in findings if finding.metrics.cosine < cosine]
+    under.sort(key=lambda finding: finding.metrics.cosine)
+    unknown = sum(math.isnan(finding.metrics.cosine) for finding in findings)
+    beside = f"; {unknown} more have no known cosine" if unknown else ""
+    _add_table(text, f"{len(under)} pairs with a cosine under {cosine:g}{beside}", under, limit)
+
+
+def _add_table(text: Text, title: str, findings: Sequence[Finding], limit: int | None) -> None:
+    text.append(f"\n{title}\n", style="bold")
+    shown = findings if limit is None else findings[:limit]
+    if not shown:
+        return
+    header = ("Outcome", "Cosine", "MaxAbsErr", "RelL2", "Margin", "Reached", "Step", "Name")
+    _add_line(text, _columns(header))
+    for finding in shown:
+        text.append(f"{_printable(_columns(_cells(finding)))}\n", style=_row_style(finding))
+    if len(shown) < len(findings):
+        _add_line(text, f"... and {len(findings) - len(shown)} more")
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    metrics, record = finding.metrics, finding.pair.present
+    sign = _ESTIMATE_SIGNS.get(metrics.evidence, "")
+    alone = "" if finding.pair.candidate else " (reference only)"
+    alone = alone if finding.pair.reference else " (candidate only)"
+    return (
+        "inherited" if finding.inherited else finding.outcome.value,
+        _figure(metrics.cosine, sign),
+        _figure(metrics.max_abs),
+        _figure(metrics.rel_l2, sign),
+        _figure(finding.margin),
+        reached_word(accuracy_reached(metrics)),
+        f"{record.step}",
+        f"{record.rank}: {tensor_name(record)}{alone}",
+    )
+
+
+def _columns(cells: Sequence[str]) -> str:
+    outcome, *numbers, reached, step, name = cells
+    middle = " ".join(f"{number:>10}" for number in numbers)
+    return f"{outcome:<12} {middle} {reached:>7} {step:>5}  {name}"
+
+
+def _row_style(finding: Finding) -> str:
+    if finding.outcome is Outcome.DIFFER:
+        return "" if finding.inherited else "red"
+    return "" if finding.outcome is Outcome.AGREE else "yellow"
+
+
+def _inside_tolerance(findings: Iterable[Finding]) -> list[Finding]:
+    return [f for f in findings if f.outcome is Outcome.AGREE and f.difference > 0]
+
+
+def _add_list(text: Text, title: str, sentences: Sequence[str]) -> None:
+    if not sentences:
+        return
+    text.append(f"\n{title}\n", style="bold")
+    for sentence in sentences:
+        _add_paragraph(text, sentence)
+
+
+def _add_with_source(text: Text, line: str, source: str, *, used: int) -> None:
+    """Add a line and its `file:line`, on a line of its own where both do not fit."""
+    if source and used + len(line) + 2 + len(source) > WIDTH:
+        _add_line(text, line)
+        _add_line(text, f"     in {source}")
+    else:
+        _add_line(text, f"{line}, {source}" if source else line)
+
+
+def _add_paragraph(text: Text, words: str) -> None:
+    lines = textwrap.wrap(
+        _printable(words),
+        WIDTH - 2,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for line in lines:
+        _add_line(text, line)
+
+
+def _add_line(text: Text, line: str) -> None:
+    text.append(f"{_printable(line)}\n")
+
+
+def _printable(words: str) -> str:
+    """The same with control characters spelled out: names come from files that anyone wrote."""
+    if words.isprintable():
+        return words
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in words)
+
+
+def _figure(value: float, sign: str = "") -> str:
+    return "-" if math.isnan(value) else f"{sign}{value:.4g}"

@@ -1,0 +1,84 @@
+"""Names, versions and column types of everything a recording holds on disk.
+
+```
+ref/
+  manifest.json               RunManifest: the command and its set-up
+  rank0/
+    manifest.json             RankManifest: steps, what was not seen, events; `state` tells whether it was closed
+    calls-00000.parquet       one row per call          contents-00000.parquet  one row per distinct tensor content
+    records-00000.parquet     one row per tensor seen at a call; written last, so a chunk counts once this file is there
+    tensors-00000.safetensors whole tensors by content number
+    stacks.parquet  modules.parquet
+```
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+
+CALLS = pl.Schema(
+    {
+        "call_id": pl.Int64(),
+        "step": pl.Int32(),
+        "kind": pl.String(),
+        "phase": pl.String(),
+        "module": pl.String(),
+        "module_class": pl.String(),
+        "op": pl.String(),
+        "call": pl.Int32(),
+        "parent": pl.Int64(),
+        "sequence": pl.Int64(),
+        "stack": pl.Int32(),
+        "arguments": pl.String(),
+        "recomputed": pl.Boolean(),
+    }
+)
+RECORDS = pl.Schema(
+    {
+        "call_id": pl.Int64(),
+        "phase": pl.String(),
+        "role": pl.String(),
+        "index": pl.Int32(),
+        "name": pl.String(),
+        "sequence": pl.Int64(),
+        "occurrence": pl.Int32(),
+        "content": pl.Int64(),
+    }
+)
+CONTENTS = pl.Schema(
+    {
+        "content": pl.Int64(),
+        "dtype": pl.String(),
+        "shape": pl.List(pl.Int64()),
+        "device": pl.String(),
+        "digest": pl.String(),
+        "minimum": pl.Float64(),
+        "maximum": pl.Float64(),
+        "mean": pl.Float64(),
+        "norm": pl.Float64(),
+        "nan_count": pl.Int64(),
+        "inf_count": pl.Int64(),
+        "zero_count": pl.Int64(),
+        "sketch": pl.Binary(),
+        "stored": pl.Int64(),
+        "shard": pl.Int32(),
+        "note": pl.String(),
+    }
+)
+STACKS = pl.Schema({"stack": pl.Int32(), "file": pl.String(), "line": pl.Int32(), "function": pl.String()})
+MODULES = pl.Schema(
+    {"module": pl.String(), "module_class": pl.String(), "parameters": pl.Int64(), "training": pl.Boolean()}
+)
+
+
+def chunk_name(table: str, number: int) -> str:
+    """File name of one chunk of a chunked table, e.g. `records-00003.parquet`."""
+    return f"{table}-{number:05d}.parquet"
+
+
+def shard_name(number: int) -> str:
+    """File name of one shard of whole tensors."""
+    return f"tensors-{number:05d}.safetensors"

@@ -1,0 +1,206 @@
+"""Writing one rank's part of a recording, off the training thread.
+
+Rows gather in memory; a chunk of them goes through a bounded queue to one thread, which writes every file aside and
+renames it. When the queue is full the training waits, and says so once. A disk that refuses stops the writer, never
+the training.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import polars as pl
+
+from lockstep.core.record import Frame
+from lockstep.store import schema
+from lockstep.store.tensors import RawTensor, write_shard
+
+Row = tuple[Any, ...]
+_CHUNK_ROWS = 4096
+_SHARD_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class _Chunk:
+    calls: list[Row] = field(default_factory=list)
+    records: list[Row] = field(default_factory=list)
+    contents: list[Row] = field(default_factory=list)
+    tensors: list[RawTensor] = field(default_factory=list)
+    tensor_bytes: int = 0
+
+
+class RankWriter:
+    """Writes calls, records, contents and tensors of one rank.
+
+    Parameters
+    ----------
+    directory
+        The rank's directory; must exist and be empty.
+    queue_bytes
+        Cap on whole-tensor bytes waiting to be written; beyond it the training waits.
+    max_bytes
+        Cap on bytes on disk, None for no cap; beyond it `failure` says so and nothing more is written.
+
+    Attributes
+    ----------
+    failure
+        Why writing stopped before `close`, or "".
+    """
+
+    def __init__(self, directory: Path, *, queue_bytes: int = 512 << 20, max_bytes: int | None = None) -> None:
+        self.directory = directory
+        self.failure = ""
+        self.bytes_written = 0
+        self._queue_bytes = queue_bytes
+        self._max_bytes = max_bytes
+        self._chunk = _Chunk()
+        self._next_chunk = 0
+        self._stacks: list[Row] = []
+        self._modules: list[Row] = []
+        self._waiting_bytes = 0
+        self._room = threading.Condition()
+        self._said_full = False
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="lockstep-writer", daemon=True)
+        self._thread.start()
+
+    def add_call(self, row: Row) -> None:
+        """Add one row of `schema.CALLS`."""
+        self._chunk.calls.append(row)
+
+    def add_record(self, row: Row) -> None:
+        """Add one row of `schema.RECORDS`; flushes when a chunk is full."""
+        self._chunk.records.append(row)
+        if len(self._chunk.records) >= _CHUNK_ROWS:
+            self.flush()
+
+    def add_content(self, row: Row) -> None:
+        """Add one row of `schema.CONTENTS`; `stored` and `shard` come from `add_tensor`."""
+        self._chunk.contents.append(row)
+
+    def add_tensor(self, tensor: RawTensor) -> int:
+        """Take one whole tensor and return the number of its shard; waits while too many bytes are queued."""
+        self._wait_for_room(tensor.data.nbytes)
+        chunk, shard = self._chunk, self._next_chunk
+        chunk.tensors.append(tensor)
+        chunk.tensor_bytes += tensor.data.nbytes
+        if chunk.tensor_bytes >= _SHARD_BYTES:
+            self.flush()
+        return shard
+
+    def add_stack(self, number: int, frames: tuple[Frame, ...]) -> None:
+        """Add one call stack, innermost frame first."""
+        self._stacks.extend((number, frame.file, frame.line, frame.function) for frame in frames)
+
+    def add_module(self, row: Row) -> None:
+        """Add one row of `schema.MODULES`."""
+        self._modules.append(row)
+
+    def flush(self) -> None:
+        """Hand everything gathered so far to the writing thread."""
+        chunk, number = self._chunk, self._next_chunk
+        stacks, modules = list(self._stacks), list(self._modules)
+        self._chunk, self._next_chunk = _Chunk(), number + 1
+        self._queue.put(lambda: self._write_chunk(number, chunk, stacks, modules))
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        """Replace the rank's manifest, after everything queued before it."""
+        text = json.dumps(manifest, indent=1, default=str)
+        self._queue.put(lambda: self._replace(schema.MANIFEST, lambda file: _write(file, text.encode())))
+
+    def close(self) -> None:
+        """Write what is left and wait for the thread to end."""
+        self.flush()
+        self.drain()
+        self._queue.put(None)
+        self._thread.join()
+
+    def drain(self) -> None:
+        """Wait until everything queued so far is on disk or refused."""
+        done = threading.Event()
+        self._queue.put(done.set)
+        while not done.wait(1.0):
+            if not self._thread.is_alive():
+                return
+
+    def _wait_for_room(self, size_bytes: int) -> None:
+        with self._room:
+            if self._waiting_bytes and self._waiting_bytes + size_bytes > self._queue_bytes:
+                if not self._said_full:
+                    self._said_full = True
+                    megabytes = self._queue_bytes >> 20
+                    print(
+                        f"lockstep: the disk is slower than the training; waiting with {megabytes} MB queued",
+                        file=sys.stderr,
+                    )
+                if self._chunk.tensors:
+                    self.flush()
+                self._room.wait_for(lambda: not self._waiting_bytes or self._waiting_bytes + size_bytes <= self._queue_bytes)
+            self._waiting_bytes += size_bytes
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            try:
+                job()
+            except OSError as error:
+                self.failure = self.failure or f"{error.strerror or error} ({self.directory})"
+
+    def _write_chunk(self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]) -> None:
+        try:
+            if not self.failure:
+                self._write_files(number, chunk, stacks, modules)
+        finally:
+            with self._room:
+                self._waiting_bytes -= chunk.tensor_bytes
+                self._room.notify_all()
+
+    def _write_files(self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]) -> None:
+        if not (chunk.records or chunk.calls or chunk.contents or chunk.tensors):
+            return
+        if self._max_bytes is not None and self.bytes_written + chunk.tensor_bytes > self._max_bytes:
+            self.failure = f"--max-bytes {self._max_bytes} reached"
+            return
+        if chunk.tensors:
+            self._replace(schema.shard_name(number), lambda file: write_shard(file, chunk.tensors))
+        for name, table, rows in (
+            ("stacks.parquet", schema.STACKS, stacks),
+            ("modules.parquet", schema.MODULES, modules),
+            (schema.chunk_name("contents", number), schema.CONTENTS, chunk.contents),
+            (schema.chunk_name("calls", number), schema.CALLS, chunk.calls),
+            (schema.chunk_name("records", number), schema.RECORDS, chunk.records),
+        ):
+            self._replace(name, lambda file, table=table, rows=rows: _write(file, parquet_bytes(table, rows)))
+
+    def _replace(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
+        """Write a file aside and rename it, so that no reader ever sees half of one."""
+        target, aside = self.directory / name, self.directory / f".{name}.part"
+        try:
+            with aside.open("wb") as file:
+                fill(file)
+            self.bytes_written += aside.stat().st_size
+            os.replace(aside, target)
+        except OSError:
+            with suppress(OSError):
+                aside.unlink()
+            raise
+
+
+def parquet_bytes(table: pl.Schema, rows: list[Row]) -> bytes:
+    """Encode rows of one table; in memory, so that a full disk shows as `OSError` like everywhere else."""
+    buffer = io.BytesIO()
+    pl.DataFrame(rows, schema=table, orient="row").write_parquet(buffer, compression="zstd", compression_level=1)
+    return buffer.getvalue()
+
+
+def _write(file: BinaryIO, data: bytes) -> None:
+    file.write(data)
