@@ -1,1 +1,24 @@
 """The one plug-in manager."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pluggy
+
+from lockstep import hookspecs
+
+
+@lru_cache(maxsize=1)
+def manager() -> pluggy.PluginManager:
+    """The manager with every plug-in loaded whose entry point is in the group `lockstep`."""
+    plugins = pluggy.PluginManager(hookspecs.NAME)
+    plugins.add_hookspecs(hookspecs)
+    plugins.load_setuptools_entrypoints(hookspecs.NAME)
+    return plugins
+
+
+def report_writers() -> dict[str, hookspecs.ReportWriter]:
+    """Every report format by name, the built-in ones first."""
+    found = manager().hook.lockstep_report_writers()
+    return {writer.name: writer for writers in reversed(found) for writer in writers}

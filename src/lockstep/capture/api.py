@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +15,7 @@ import torch
 from lockstep.capture.options import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import seed_everything
-from lockstep.core.errors import CaptureError, UsageError
+from lockstep.core.errors import CaptureError, LockstepError, OutputExistsError, UsageError
 from lockstep.core.manifest import Options
 from lockstep.store.run import RunDirectory
 
@@ -50,7 +53,7 @@ class Recording:
 
     Examples
     --------
-    >>> with record("ref", model=model, steps=2):                                       # doctest: +SKIP
+    >>> with record("ref", model=model, steps=2):                     # doctest: +SKIP
     ...     train(model)
     """
 
@@ -90,14 +93,18 @@ class Recording:
             If a recording is running already.
         """
         if active_recorder() is not None or self._recorder is not None:
-            raise CaptureError("a recording is already running in this process; stop it before starting another")
-        self._run = RunDirectory.create(
-            self.path, list(sys.argv), self._options, force=self._force, shared=_shared_by_ranks()
-        )
+            raise CaptureError(
+                "a recording is already running in this process; stop it before starting another"
+            )
+        self._run = self._create()
         if self._options.seed is not None:
             seed_everything(self._options.seed)
-        self._recorder = Recorder(self.path, self._options, model=self._model, wait_for_optimizer=False)
+        self._recorder = Recorder(
+            self.path, self._options, model=self._model, wait_for_optimizer=False
+        )
         self._recorder.arm()
+        _running.append(self)
+        atexit.register(self._close, interrupted=True)
 
     def step(self) -> None:
         """End the current step by hand, for loops whose optimizer is not a `torch.optim.Optimizer`.
@@ -116,16 +123,58 @@ class Recording:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._close(interrupted=kind is not None)
 
     def _close(self, *, interrupted: bool) -> None:
+        atexit.unregister(self._close)
+        _running.clear()
         if self._recorder is not None:
             self._recorder.finish(interrupted=interrupted)
         if self._run is not None:
             self._run.finish(exit_code=None)
         self._recorder = self._run = None
+
+    def _abandon(self) -> None:
+        """After a fork: the recording is the parent's."""
+        atexit.unregister(self._close)
+        if self._recorder is not None:
+            self._recorder.abandon_in_child()
+        self._recorder = self._run = None
+
+    def _create(self) -> RunDirectory | None:
+        """Make the directory, or wait for the rank that makes it; None in the other ranks.
+
+        The ranks of a training share one recording. They agree on who makes it through the store
+        of their process group, without a collective operation: a script may well record in one
+        rank only.
+        """
+        if not _shared_by_ranks():
+            return self._make()
+        store = torch.distributed.distributed_c10d._get_default_store()
+        _starts[self.path] += 1
+        key = f"lockstep/{self.path}/{_starts[self.path]}"
+        if store.add(f"{key}/claims", 1) > 1:
+            problem = store.get(f"{key}/made").decode()
+            if problem:
+                raise OutputExistsError(problem)
+            return None
+        try:
+            run = self._make()
+        except LockstepError as error:
+            store.set(f"{key}/made", str(error))
+            raise
+        store.set(f"{key}/made", "")
+        return run
+
+    def _make(self) -> RunDirectory:
+        run = RunDirectory.create(self.path, list(sys.argv), self._options, force=self._force)
+        run.started()
+        return run
 
 
 def record(directory: str | Path, **options: object) -> Recording:
@@ -133,9 +182,24 @@ def record(directory: str | Path, **options: object) -> Recording:
     return Recording(directory, **options)  # type: ignore[arg-type]
 
 
+def _after_fork() -> None:
+    for recording in _running:
+        recording._abandon()
+    _running.clear()
+
+
+_running: list[Recording] = []
+_starts: Counter[Path] = Counter()
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def _shared_by_ranks() -> bool:
     distributed = torch.distributed
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

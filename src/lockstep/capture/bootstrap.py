@@ -5,46 +5,93 @@ from __future__ import annotations
 import atexit
 import multiprocessing.util
 import os
-import sys
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from lockstep.capture.environment import VARIABLE, request_from
+from lockstep.capture.environment import VARIABLE, Reached, leave_trace, request_from
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import seed_everything
+from lockstep.capture.tracebacks import show_tracebacks_without_us
+
+_armed: Recorder | None = None
+_registered = False
 
 
 def arm_from_environment() -> None:
     """Arm as `lockstep record` asked for; does nothing where it did not."""
+    global _armed, _registered
     text = os.environ.get(VARIABLE)
     if not text or active_recorder() is not None:
         return
     directory, options = request_from(text)
-    if options.seed is not None:
+    if options.seed is not None and not _registered:
         seed_everything(options.seed)
-    Recorder(directory, options, wait_for_optimizer=True).arm()
-    if _first_time():
+    _armed = Recorder(directory, options, wait_for_optimizer=True)
+    _armed.arm()
+    leave_trace(directory, Reached.TORCH)
+    if not _registered:
+        _registered = True
+        show_tracebacks_without_us()
         atexit.register(_finish)
         os.register_at_fork(after_in_child=_after_fork)
+        _finish_with_multiprocessing()
+        # A child of multiprocessing drops the finalizers of its parent when it starts.
+        multiprocessing.util.register_after_fork(
+            _finish, lambda _finish: _finish_with_multiprocessing()
+        )
 
 
-def _first_time(_state: list[bool] = []) -> bool:  # noqa: B006 - one flag for the life of the process
-    if _state:
-        return False
-    _state.append(True)
-    return True
+def _finish_with_multiprocessing() -> None:
+    """Children of multiprocessing leave through os._exit, past atexit."""
+    multiprocessing.util.Finalize(None, _finish, exitpriority=100)
 
 
 def _finish() -> None:
-    recorder = active_recorder()
-    if recorder is not None:
-        recorder.finish(interrupted=getattr(sys, "last_value", None) is not None)
+    """The process ends: a step that is open will not be ended by its optimizer any more."""
+    global _armed
+    if _armed is None:
+        return
+    with _no_interrupt():
+        _armed.finish(interrupted=True)
+        if not _armed.began:
+            leave_trace(_armed.directory, *_reached(_armed))
+    _armed = None
+
+
+def _reached(recorder: Recorder) -> tuple[Reached, str]:
+    if recorder.other_rank:
+        return Reached.OTHER_RANK, ""
+    if recorder.steps_counted:
+        return Reached.STEPS, str(recorder.steps_counted)
+    return (Reached.OPTIMIZER if recorder.optimizer_seen else Reached.TORCH), ""
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Keep a second Ctrl-C from cutting off what the first one left to be written."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _after_fork() -> None:
-    """A forked child starts anew: what the parent has open is the parent's."""
-    recorder = active_recorder()
-    if recorder is None:
+    """A forked child starts anew: what the parent has open is the parent's.
+
+    Where the parent has recorded, the child cannot: the threads of the table writer did not come
+    along with the fork, and to wait for them would be to wait for ever.
+    """
+    global _armed
+    recorder, _armed = _armed, None
+    if recorder is None or active_recorder() is not recorder:
         return
     recorder.abandon_in_child()
-    arm_from_environment()
-    # Children of multiprocessing leave through os._exit, past atexit.
-    multiprocessing.util.Finalize(None, _finish, exitpriority=100)
+    if not recorder.began:
+        arm_from_environment()

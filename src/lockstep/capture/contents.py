@@ -7,6 +7,7 @@ through an alias that does not share the version counter (`x.data.mul_()`) is co
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -53,11 +54,15 @@ class Contents:
         Takes the rows and tensors.
     save
         "stats", "sketch" or "tensors".
+    trust_versions
+        Whether all operators are seen, so that a tensor known by identity has not changed. If not,
+        bytes may have been written behind autograd's back: every tensor is digested anew.
     """
 
-    def __init__(self, sink: ContentSink, save: str) -> None:
+    def __init__(self, sink: ContentSink, save: str, *, trust_versions: bool = True) -> None:
         self._sink = sink
         self._save = save
+        self._trust_versions = trust_versions
         self._next = 0
         self._lock = threading.RLock()
         self._by_identity: dict[Hashable, int] = {}
@@ -65,6 +70,8 @@ class Contents:
         self._pins: dict[int, StorageWeakRef] = {}
         self._epochs: dict[int, int] = {}
         self._arrived: set[int] = set()
+        self._found: dict[int, torch.Tensor] = {}
+        self._looks = itertools.count(-1, -1)
         self._by_digest: dict[tuple[str, str, tuple[int, ...], str], int] = {}
         self._flat_by_digest: dict[tuple[str, str], _Measured] = {}
 
@@ -77,10 +84,6 @@ class Contents:
         if address not in self._pins:
             return False
         return address not in self._arrived or self._identity(tensor) in self._by_identity
-
-    def known_as_is(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor's present content was met in this step."""
-        return bool(unreadable(tensor)) or self._identity(tensor) in self._by_identity
 
     def arrived(self, tensor: torch.Tensor) -> int:
         """Number of the content of a tensor that comes from outside of the step."""
@@ -98,7 +101,7 @@ class Contents:
                 return self._add(tensor, None, why_not)
             key = self._identity(tensor)
             number = self._by_identity.get(key, UNRECORDED)
-            if number == UNRECORDED:
+            if number == UNRECORDED or not self._trust_versions:
                 number = self._by_identity[key] = self._content(tensor, key)
             return number
 
@@ -115,6 +118,31 @@ class Contents:
             with self._lock:
                 self._epochs[storage._cdata] = self._epochs.get(storage._cdata, 0) + 1
 
+    def found(self, tensor: torch.Tensor) -> None:
+        """Tell that the tensor is memory as it was found, `torch.empty`: its numbers mean nothing."""
+        storage = _storage_of(tensor)
+        if storage is not None and tensor.numel():
+            with self._lock:
+                self._identity(tensor)
+                count = storage.nbytes() // tensor.element_size()
+                self._found[storage._cdata] = torch.zeros(count, dtype=torch.bool)
+
+    def written(self, tensor: torch.Tensor, part: object = ...) -> None:
+        """Tell that such memory was written to; once all of it was, its numbers count.
+
+        `part` is an index into the tensor where not all of it was written.
+        """
+        storage = _storage_of(tensor)
+        mask = None if storage is None else self._found.get(storage._cdata)
+        if storage is None or mask is None:
+            return
+        with self._lock:
+            if storage.nbytes() == mask.numel() * tensor.element_size():
+                seen = mask.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+                seen[part] = True
+            if storage.nbytes() != mask.numel() * tensor.element_size() or bool(mask.all()):
+                del self._found[storage._cdata]
+
     def forget_identities(self) -> None:
         """Drop everything known by identity, at the end of a step; digests stay known."""
         with self._lock:
@@ -122,6 +150,7 @@ class Contents:
             self._flat_by_identity.clear()
             self._epochs.clear()
             self._arrived.clear()
+            self._found.clear()
             self._pins.clear()
 
     def _identity(self, tensor: torch.Tensor) -> tuple[Hashable, ...]:
@@ -129,12 +158,11 @@ class Contents:
         address = storage._cdata
         if address not in self._pins:
             self._pins[address] = StorageWeakRef(storage)
-        version = -1 if tensor.is_inference() else tensor._version
         return (
             address,
             tensor.storage_offset(),
             tensor.dtype,
-            version,
+            next(self._looks) if tensor.is_inference() else tensor._version,
             self._epochs.get(address, 0),
             tensor.shape,
             tensor.stride(),
@@ -142,15 +170,21 @@ class Contents:
         )
 
     def _content(self, tensor: torch.Tensor, key: tuple[Hashable, ...]) -> int:
+        if key[0] in self._found:
+            return self._add(tensor, None, "memory as it was found, not written to yet")
         tensor = tensor.detach()
-        if tensor.is_conj() or tensor.is_neg():
-            tensor = tensor.resolve_conj().resolve_neg()
-        flat_key = (*key[:5], tensor.numel()) if tensor.is_contiguous() else None
+        lazy = tensor.is_conj() or tensor.is_neg()
+        shared = self._trust_versions and tensor.is_contiguous() and not lazy
+        flat_key = (*key[:5], tensor.numel()) if shared else None
         measured = self._flat_by_identity.get(flat_key) if flat_key else None
         if measured is None:
-            fresh = not tensor.is_contiguous()
-            flat = tensor.contiguous().view(-1)
-            measured = self._measure(flat, fresh=fresh)
+            fresh = lazy or not tensor.is_contiguous()
+            flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
+            try:
+                measured = self._measure(flat, fresh=fresh)
+            except (RuntimeError, TypeError) as error:
+                reason = str(error).partition("\n")[0]
+                return self._add(tensor, None, f"its numbers cannot be taken: {reason}")
             if flat_key:
                 self._flat_by_identity[flat_key] = measured
         return self._add(tensor, measured, "")
@@ -165,14 +199,17 @@ class Contents:
         if self._save == "tensors" and can_store(dtype):
             data = raw_bytes(flat)
             stored = self._next
-            shard = self._sink.add_tensor(RawTensor(stored, dtype, (flat.numel(),), data if fresh else data.copy()))
+            shard = self._sink.add_tensor(
+                RawTensor(stored, dtype, (flat.numel(),), data if fresh else data.copy())
+            )
         packed = None if sketch is None else np.ascontiguousarray(sketch, dtype="<f8").tobytes()
         measured = _Measured(digest, statistics, packed, stored, shard)
         self._flat_by_digest[(digest, dtype)] = measured
         return measured
 
     def _add(self, tensor: torch.Tensor, measured: _Measured | None, note: str) -> int:
-        dtype, shape, device = dtype_name(tensor.dtype), tuple(tensor.shape), str(tensor.device)
+        dtype, device = dtype_name(tensor.dtype), str(tensor.device)
+        shape = () if tensor.is_nested else tuple(int(extent) for extent in tensor.shape)
         if measured is not None:
             found = self._by_digest.get((measured.digest, dtype, shape, device))
             if found is not None:
@@ -180,16 +217,21 @@ class Contents:
             self._by_digest[(measured.digest, dtype, shape, device)] = self._next
         number = self._next
         self._next += 1
-        self._sink.add_content((number, dtype, [int(extent) for extent in shape], device, *_columns(measured), note))
+        self._sink.add_content((number, dtype, list(shape), device, *_columns(measured), note))
         return number
 
 
 def unreadable(tensor: torch.Tensor) -> str:
     """Why a tensor's numbers cannot be read here, or ""."""
+    if tensor.is_nested:
+        return "nested tensor"
     if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
         if tensor.layout is not torch.strided:
             return f"{str(tensor.layout).removeprefix('torch.')} layout"
-    elif getattr(type(tensor), "__torch_dispatch__", None) not in (None, torch._C._disabled_torch_dispatch_impl):
+    elif getattr(type(tensor), "__torch_dispatch__", None) not in (
+        None,
+        torch._C._disabled_torch_dispatch_impl,
+    ):
         return f"tensor subclass {type(tensor).__name__}"
     elif tensor.layout is not torch.strided:
         return f"{str(tensor.layout).removeprefix('torch.')} layout"
@@ -200,6 +242,11 @@ def unreadable(tensor: torch.Tensor) -> str:
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "inside a torch.func transform"
     return ""
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often the tensor was written to; -1 for inference tensors, which do not count."""
+    return -1 if tensor.is_inference() else int(tensor._version)
 
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:

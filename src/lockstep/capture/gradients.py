@@ -56,7 +56,9 @@ def first_sequence_number() -> int:
     return int(torch._C._autograd._get_sequence_nr())
 
 
-def watch_outputs(outputs: Sequence[tuple[int, torch.Tensor]], since: int, deliver: Deliver) -> list[Node]:
+def watch_outputs(
+    outputs: Sequence[tuple[int, torch.Tensor]], since: int, deliver: Deliver
+) -> list[Node]:
     """Deliver the gradient of every output whose node was created by the call; returns those nodes."""
     by_node: dict[Node, list[tuple[int, int]]] = {}
     for index, tensor in outputs:
@@ -69,7 +71,11 @@ def watch_outputs(outputs: Sequence[tuple[int, torch.Tensor]], since: int, deliv
 
 
 def watch_inputs(
-    inputs: Sequence[WatchedInput], nodes: list[Node], since: int, deliver: Deliver, pending: PendingSums
+    inputs: Sequence[WatchedInput],
+    nodes: list[Node],
+    since: int,
+    deliver: Deliver,
+    pending: PendingSums,
 ) -> None:
     """Deliver the gradient that the call sends to each input, once all its contributions have arrived."""
     wanted: dict[Edge, list[int]] = {}
@@ -87,7 +93,9 @@ def watch_inputs(
         node.register_hook(_outgoing_hook(positions))
 
 
-def _edges_leaving(nodes: list[Node], wanted: dict[Edge, list[int]], since: int) -> list[tuple[Node, int, Edge]]:
+def _edges_leaving(
+    nodes: list[Node], wanted: dict[Edge, list[int]], since: int
+) -> list[tuple[Node, int, Edge]]:
     leaving, seen, stack = [], set(nodes), list(nodes)
     while stack:
         node = stack.pop()
@@ -97,7 +105,11 @@ def _edges_leaving(nodes: list[Node], wanted: dict[Edge, list[int]], since: int)
             edge = (following, number)
             if edge in wanted:
                 leaving.append((node, position, edge))
-            elif following not in seen and following._sequence_nr() >= since and not _is_accumulate(following):
+            elif (
+                following not in seen
+                and following._sequence_nr() >= since
+                and not _is_accumulate(following)
+            ):
                 seen.add(following)
                 stack.append(following)
     return leaving
@@ -129,7 +141,9 @@ class _Sum:
 
     __slots__ = ("_came", "_count", "_deliver", "_indices", "_pending", "_total")
 
-    def __init__(self, indices: list[int], count: int, deliver: Deliver, pending: PendingSums) -> None:
+    def __init__(
+        self, indices: list[int], count: int, deliver: Deliver, pending: PendingSums
+    ) -> None:
         self._indices, self._count, self._deliver, self._pending = indices, count, deliver, pending
         self._came = 0
         self._total: torch.Tensor | None = None

@@ -1,17 +1,20 @@
 """The places in torch that Lockstep taps while it records, and how each is put back.
 
-`Taps.install` and `Taps.remove` are exact opposites. Around a compiled region all taps are removed, so that what is
-compiled and run there is what runs without Lockstep.
+`Taps.install` and `Taps.remove` are exact opposites. Around a compiled region all taps are removed, so
+that what is compiled and run there is what runs without Lockstep.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+import torch.utils.checkpoint
 from torch.overrides import (
     TorchFunctionMode,
     _len_torch_function_stack,
@@ -24,22 +27,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 _NEVER_TENSORS = frozenset(
-    "__set__ __delete__ __len__ __bool__ __int__ __float__ __index__ __repr__ __format__ __hash__ __contains__ "
-    "backward grad _set_grad_enabled register_hook register_post_accumulate_grad_hook retain_grad requires_grad_ "
-    "item tolist numpy size dim ndimension numel nelement stride storage_offset element_size get_device data_ptr "
-    "is_contiguous is_floating_point is_complex is_signed is_nonzero is_same_size is_shared is_pinned untyped_storage "
-    "type_as_string allclose equal is_tensor storage typed_storage is_inference result_type".split()
+    "__set__ __delete__ __len__ __bool__ __int__ __float__ __index__ __repr__ __format__ __hash__ "
+    "__contains__ backward grad _set_grad_enabled register_hook "
+    "register_post_accumulate_grad_hook retain_grad requires_grad_ item tolist numpy size dim "
+    "ndimension numel nelement stride storage_offset element_size get_device data_ptr "
+    "is_contiguous is_floating_point is_complex is_signed is_nonzero is_same_size is_shared "
+    "is_pinned untyped_storage type_as_string allclose equal is_tensor storage typed_storage "
+    "is_inference result_type".split()
 )
-_original_module_call = torch.nn.Module.__call__
-_original_function_apply = torch.autograd.Function.__dict__["apply"]
-_original_run_backward = torch.autograd._engine_run_backward
 
 
 class Listener(Protocol):
     """What the taps report to."""
 
     def module_call(
-        self, call: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        call: Callable[..., Any],
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """A module is called; must call `call(module, *args, **kwargs)` once and return its result."""
 
@@ -58,12 +64,20 @@ class Listener(Protocol):
     ) -> Any:
         """An aten operator is called (level aten)."""
 
+    def recomputed_here(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function is checkpointed at this place; returns what backward is to call instead."""
+
+    def compiled_code_entered(self) -> None:
+        """A function that was compiled before recording began is called."""
+
     def backward_call(self, losses: list[torch.Tensor], run: Callable[[], Any]) -> Any:
         """The autograd engine starts from `losses`; must call `run` once and return its result."""
 
 
 class Taps:
     """Everything that is patched while a step is recorded.
+
+    Modes hold for one thread: they enter the stacks of a thread with its first module call.
 
     Parameters
     ----------
@@ -78,72 +92,166 @@ class Taps:
         self.installed = False
         self._functions = FunctionTap(self) if level != "module" else None
         self._aten = AtenTap(self) if level == "aten" else None
-        self._aten_entered = False
+        self._thread = threading.local()
+        self._patches = [
+            Patch(torch.nn.Module, "__call__", self._module_call),
+            Patch(torch.autograd.Function, "apply", self._function_apply),
+            Patch(torch.autograd, "_engine_run_backward", self._run_backward),
+            Patch(torch.utils.checkpoint._CheckpointFrame, "__init__", self._checkpoint_frame),
+        ]
 
     def install(self) -> None:
         """Put every tap in place."""
-        if self.installed:
-            return
-        self.installed = True
-        taps = self
-
-        def module_call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not taps.installed:
-                return _original_module_call(module, *args, **kwargs)
-            return taps.listener.module_call(_original_module_call, module, args, kwargs)
-
-        def function_apply(kind: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-            apply = functools.partial(_original_function_apply.__func__, kind)
-            if not taps.installed:
-                return apply(*args, **kwargs)
-            name = f"{kind.__module__}.{kind.__qualname__}"
-            return taps.listener.custom_function_call(name, apply, args, kwargs)
-
-        torch.nn.Module.__call__ = module_call  # type: ignore[method-assign,assignment]
-        torch.autograd.Function.apply = classmethod(function_apply)  # type: ignore[assignment]
-        torch.autograd._engine_run_backward = self._run_backward
-        if self._functions is not None:
-            _insert_at_bottom(self._functions)
-        if self._aten is not None and not self._aten_entered:
-            self._aten.__enter__()
-            self._aten_entered = True
+        if not self.installed:
+            self.installed = True
+            for patch in self._patches:
+                patch.put()
+        self._enter_thread()
 
     def remove(self) -> None:
-        """Put everything back as it was."""
-        if not self.installed:
-            return
-        self.installed = False
-        torch.nn.Module.__call__ = _original_module_call  # type: ignore[method-assign]
-        torch.autograd.Function.apply = _original_function_apply
-        torch.autograd._engine_run_backward = _original_run_backward
-        if self._functions is not None:
-            _take_out(self._functions)
-        if self._aten is not None and self._aten_entered and _top_dispatch_mode() is self._aten:
-            self._aten.__exit__(None, None, None)
-            self._aten_entered = False
+        """Put everything back as it was; in other threads, modes that do nothing may stay."""
+        if self.installed:
+            self.installed = False
+            for patch in self._patches:
+                patch.take_back()
+        self._leave_thread()
 
     def call_untapped(self, run: Callable[[], Any]) -> Any:
         """Run something, a compiled region say, as if Lockstep were not there."""
+        if not self.installed:
+            return run()
+        switched_off = self._functions is not None and not _is_on_stack(self._functions)
         self.remove()
         try:
             return run()
         finally:
             self.install()
+            if switched_off and self._functions is not None:
+                _take_out(self._functions)
 
-    def _run_backward(self, tensors: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        """The autograd engine starts, for `backward` (which accumulates into `.grad`) or for `autograd.grad`."""
-        # From Tensor.backward the function mode arrives switched off; recomputation inside backward needs it.
+    @contextmanager
+    def without_function_mode(self) -> Iterator[None]:
+        """Take the function mode out, for code that asks whether there is one."""
         mode = self._functions
-        again = mode is not None and self.installed and not _is_on_stack(mode)
+        if mode is None or not _is_on_stack(mode):
+            yield
+            return
+        _take_out(mode)
+        try:
+            yield
+        finally:
+            if self.installed:
+                _insert_at_bottom(mode)
 
-        def run() -> Any:
-            with mode if again and mode is not None else nullcontext():
-                return _original_run_backward(tensors, *args, **kwargs)
+    @contextmanager
+    def _with_function_mode(self) -> Iterator[None]:
+        """Switch the function mode on again where torch has switched it off for one call."""
+        mode = self._functions
+        if mode is None or not self.installed or _is_on_stack(mode):
+            yield
+            return
+        _insert_at_bottom(mode)
+        try:
+            yield
+        finally:
+            _take_out(mode)
 
-        if not self.installed:
-            return run()
-        roots = [root for root in tensors if isinstance(root, torch.Tensor)]
-        return self.listener.backward_call(roots if kwargs.get("accumulate_grad") else [], run)
+    def _enter_thread(self) -> None:
+        self._thread.entered = True
+        if self._functions is not None and not _is_on_stack(self._functions):
+            _insert_at_bottom(self._functions)
+        if self._aten is not None:
+            _enter_dispatch(self._aten)
+
+    def _leave_thread(self) -> None:
+        self._thread.entered = False
+        if self._functions is not None:
+            _take_out(self._functions)
+        if self._aten is not None:
+            _leave_dispatch(self._aten)
+
+    def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def module_call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not self.installed:
+                return original(module, *args, **kwargs)
+            if not getattr(self._thread, "entered", False):
+                self._enter_thread()
+            return self.listener.module_call(original, module, args, kwargs)
+
+        return module_call
+
+    def _function_apply(self, original: Any) -> Any:
+        @functools.wraps(original.__func__)
+        def apply(kind: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+            run = functools.partial(original.__func__, kind)
+            if not self.installed:
+                return run(*args, **kwargs)
+            if kind is torch.utils.checkpoint.CheckpointFunction:
+                args = (self.listener.recomputed_here(args[0]), *args[1:])
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            return self.listener.custom_function_call(name, run, args, kwargs)
+
+        return classmethod(apply)
+
+    def _checkpoint_frame(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def init(frame: Any, recompute_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+            if self.installed:
+                recompute_fn = self.listener.recomputed_here(recompute_fn)
+            original(frame, recompute_fn, *args, **kwargs)
+
+        return init
+
+    def _run_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`backward` accumulates into `.grad`; `autograd.grad` does not."""
+
+        @functools.wraps(original)
+        def run_backward(tensors: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            if not self.installed:
+                return original(tensors, *args, **kwargs)
+
+            def run() -> Any:
+                # From Tensor.backward the mode arrives switched off; recomputation needs it.
+                with self._with_function_mode():
+                    return original(tensors, *args, **kwargs)
+
+            roots = [root for root in tensors if isinstance(root, torch.Tensor)]
+            return self.listener.backward_call(roots if kwargs.get("accumulate_grad") else [], run)
+
+        return run_backward
+
+
+class Patch:
+    """One attribute of torch that is replaced for a time.
+
+    Parameters
+    ----------
+    owner, name
+        The class or module, and the attribute.
+    wrap
+        Makes the replacement from the original; the replacement must pass on what it does not want.
+    """
+
+    def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        self._owner, self._name, self._wrap = owner, name, wrap
+        self._original: Any = None
+        self._ours: Any = None
+        self._stays = False
+
+    def put(self) -> None:
+        """Replace the attribute."""
+        if not self._stays:
+            self._original = vars(self._owner)[self._name]
+            self._ours = self._wrap(self._original)
+            setattr(self._owner, self._name, self._ours)
+
+    def take_back(self) -> None:
+        """Put the original back, unless somebody else has replaced ours: then it must stay."""
+        self._stays = vars(self._owner)[self._name] is not self._ours
+        if not self._stays:
+            setattr(self._owner, self._name, self._original)
+            self._original = self._ours = None
 
 
 class FunctionTap(TorchFunctionMode):
@@ -155,9 +263,15 @@ class FunctionTap(TorchFunctionMode):
         self._names: dict[Any, str] = {}
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if not self._taps.installed:
+            return func(*args, **kwargs)
         name = self._names.get(func)
         if name is None:
             name = self._names[func] = operator_name(func)
@@ -177,7 +291,11 @@ class AtenTap(TorchDispatchMode):
         self._taps = taps
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if not self._taps.installed:
             return func(*args, **(kwargs or {}))
@@ -193,7 +311,8 @@ def operator_name(function: Any) -> str:
     plain = getattr(function, "__name__", "")
     if plain == "__get__":
         name = resolve_name(function) or ""
-        return name.removesuffix(".__get__") if name.split(".")[-2] in _TENSOR_PROPERTIES else ""
+        kept = name.removesuffix(".__get__").rpartition(".")[2] in _TENSOR_PROPERTIES
+        return name.removesuffix(".__get__") if kept else ""
     if plain in _NEVER_TENSORS:
         return ""
     name = resolve_name(function)
@@ -203,30 +322,73 @@ def operator_name(function: Any) -> str:
     return f"{module}.{plain}" if plain else ""
 
 
-def wrap_compile(compile_: Callable[..., Any], taps_now: Callable[[], Taps | None]) -> Callable[..., Any]:
-    """`torch.compile` whose plain compiled functions run untapped; modules are caught when they are called."""
+def wrap_compile(
+    compile_: Callable[..., Any], taps_now: Callable[[], Taps | None]
+) -> Callable[..., Any]:
+    """`torch.compile` whose plain functions run untapped; modules are caught when they are called."""
 
     @functools.wraps(compile_)
     def compile_with_taps(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        compiled = compile_(model, *args, **kwargs)
+        taps = taps_now()
+        if taps is None:
+            return compile_(model, *args, **kwargs)
+        compiled = taps.call_untapped(lambda: compile_(model, *args, **kwargs))
         if model is None or isinstance(compiled, torch.nn.Module) or not callable(compiled):
             return compiled
-
-        @functools.wraps(compiled)
-        def call(*inner_args: Any, **inner_kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return compiled(*inner_args, **inner_kwargs)
-            taps = taps_now()
-            if taps is None or not taps.installed:
-                return compiled(*inner_args, **inner_kwargs)
-            name = f"torch.compile({getattr(model, '__qualname__', type(model).__name__)})"
-            return taps.listener.custom_function_call(
-                name, lambda *a, **k: taps.call_untapped(lambda: compiled(*a, **k)), inner_args, inner_kwargs
-            )
-
-        return call
+        return _with_boundary(compiled, f"torch.compile({_name_of(model)})", taps_now)
 
     return compile_with_taps
+
+
+def _with_boundary(
+    compiled: Callable[..., Any], name: str, taps_now: Callable[[], Taps | None]
+) -> Callable[..., Any]:
+    """A compiled function whose calls are recorded as one operator."""
+
+    @functools.wraps(compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return compiled(*args, **kwargs)
+        taps = taps_now()
+        if taps is None or not taps.installed:
+            return compiled(*args, **kwargs)
+
+        def untapped(*args: Any, **kwargs: Any) -> Any:
+            return taps.call_untapped(lambda: compiled(*args, **kwargs))
+
+        return taps.listener.custom_function_call(name, untapped, args, kwargs)
+
+    return call
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def wrap_eval_frame(
+    set_callback: Callable[[Any], Any], taps_now: Callable[[], Taps | None]
+) -> Callable[[Any], Any]:
+    """The gate of compiled code, for functions that were compiled before recording began.
+
+    Dynamo passes its callback when compiled code is entered, and what was there before (nothing, as a
+    rule) when it is left.
+    """
+    removed = threading.local()
+
+    @functools.wraps(set_callback)
+    def set_callback_with_taps(callback: Any) -> Any:
+        taps = taps_now()
+        if taps is not None:
+            if callable(callback) and taps.installed:
+                taps.remove()
+                taps.listener.compiled_code_entered()
+                removed.taps = taps
+            elif not callable(callback) and getattr(removed, "taps", None) is taps:
+                removed.taps = None
+                taps.install()
+        return set_callback(callback)
+
+    return set_callback_with_taps
 
 
 def _insert_at_bottom(mode: TorchFunctionMode) -> None:
@@ -251,6 +413,24 @@ def _is_on_stack(mode: TorchFunctionMode) -> bool:
     return any(torch._C._get_function_stack_at(position) is mode for position in range(count))
 
 
-def _top_dispatch_mode() -> Any:
+def _enter_dispatch(mode: TorchDispatchMode) -> None:
+    """Below the user's own modes, which leave in the order they came."""
+    above = _popped_dispatch_modes()
+    if mode not in above:
+        mode.__enter__()
+    for other in reversed(above):
+        torch._C._push_on_torch_dispatch_stack(other)
+
+
+def _leave_dispatch(mode: TorchDispatchMode) -> None:
+    above = _popped_dispatch_modes()
+    for other in reversed(above):
+        torch._C._push_on_torch_dispatch_stack(other)
+        if other is mode:
+            mode.__exit__(None, None, None)
+
+
+def _popped_dispatch_modes() -> list[Any]:
+    """All modes of this thread taken off their stack, the top one first."""
     count = torch._C._len_torch_dispatch_stack()
-    return torch._C._get_dispatch_stack_at(count - 1) if count else None
+    return [torch._C._pop_torch_dispatch_stack(None) for _ in range(count)]

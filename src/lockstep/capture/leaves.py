@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
+NamedTensor = tuple[str, torch.Tensor]
+
 _MAX_DEPTH = 8
 _MAX_TEXT = 120
 _PLAIN = (bool, int, float, str)
 
 
-def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[NamedTensor]:
     """Yield every tensor inside nested tuples, lists, mappings and dataclasses with its dotted name.
 
     >>> [name for name, _ in tensors_in((torch.zeros(1), {"mask": torch.ones(1)}), "args")]
@@ -37,7 +39,7 @@ def _children(value: Any) -> Iterator[tuple[Any, Any]]:
             yield item.name, getattr(value, item.name, None)
 
 
-def argument_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+def argument_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[NamedTensor]:
     """Tensors among the arguments of a call, named `args.0`, `kwargs.mask` ..."""
     found = []
     for position, value in enumerate(args):
@@ -77,12 +79,20 @@ def plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value[:32]]
     if isinstance(value, torch.Tensor):
-        return value.item() if value.numel() == 1 and value.device.type != "meta" else "tensor"
+        return _plain_tensor(value)
     if isinstance(value, (torch.dtype, torch.device, torch.memory_format, slice)):
         return str(value)
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in list(value.items())[:32]}
     return type(value).__name__
+
+
+def _plain_tensor(value: torch.Tensor) -> Any:
+    """The number in a tensor of one element (a learning rate, say), where it has one."""
+    if value.numel() != 1 or value.device.type == "meta" or value.layout is not torch.strided:
+        return "tensor"
+    number = value.detach().item()
+    return str(number) if isinstance(number, complex) else plain(number)
 
 
 def _is_setting(value: Any) -> bool:
@@ -92,6 +102,4 @@ def _is_setting(value: Any) -> bool:
 
 
 def _holds_tensor(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return True
-    return isinstance(value, (tuple, list)) and any(_holds_tensor(item) for item in value)
+    return next(tensors_in(value, ""), None) is not None

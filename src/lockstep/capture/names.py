@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 
 _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _WRAPPER_CLASSES = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
@@ -41,11 +42,11 @@ class ModuleNames:
         """Path of a module met before, else None."""
         return self._paths.get(module)
 
-    def name_child(self, module: Module, parent: Module, parent_path: str) -> str:
+    def adopt_child(self, module: Module, parent: Module, parent_path: str) -> Adopted:
         """Name a module that appeared inside a running module after the tree was walked."""
-        name = next((key for key, child in parent.named_children() if child is module), type(module).__name__)
-        path = self._paths[module] = _joined(parent_path, name)
-        return path
+        children = parent.named_children()
+        name = next((key for key, child in children if child is module), type(module).__name__)
+        return self._adopt(module, _joined(parent_path, name))
 
     def adopt(self, module: Module) -> Adopted:
         """Walk the whole tree that a module called from outside belongs to."""
@@ -53,18 +54,31 @@ class ModuleNames:
         has_parameters = next(root.parameters(), None) is not None
         if self._primary is None and has_parameters:
             self._primary, label = root, ""
-        else:
+        elif has_parameters or root._modules:
             label = self._fresh_label(type(root).__name__)
+        else:
+            # A loss, say, which is often made anew for each step: they share a name.
+            label = type(root).__name__
+        return self._adopt(root, label)
+
+    def refresh(self) -> None:
+        """Find the parameters and buffers that modules were given since their tree was walked."""
+        for module, path in self._paths.items():
+            self._own_all(module, path)
+
+    def _adopt(self, root: Module, label: str) -> Adopted:
         adopted = Adopted(root, label)
         for path, child in _clean_tree(root, label):
             if child not in self._paths:
                 self._paths[child] = path
                 adopted.modules.append((path, child))
-        for path, child in adopted.modules:
-            for name, tensor in (*child._parameters.items(), *child._buffers.items()):
-                if tensor is not None and id(tensor) not in self.owners:
-                    self.owners[id(tensor)] = (tensor, path, _joined(path, name))
+                self._own_all(child, path)
         return adopted
+
+    def _own_all(self, module: Module, path: str) -> None:
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None and id(tensor) not in self.owners and not is_lazy(tensor):
+                self.owners[id(tensor)] = (tensor, path, _joined(path, name))
 
     def owner_of(self, tensor: torch.Tensor) -> tuple[str, str] | None:
         """Module path and full name of a parameter or buffer, else None."""
@@ -87,9 +101,12 @@ class ModuleNames:
         if not module._modules and not module._parameters:
             return module
         modules = [item for item in gc.get_objects() if issubclass(type(item), Module)]
-        children = {id(child) for item in modules for child in item._modules.values() if child is not None}
-        tops = [item for item in modules if id(item) not in children and item is not module]
-        return next((top for top in tops if _contains(top, module)), module)
+        children = {
+            id(child) for item in modules for child in vars(item).get("_modules", {}).values()
+        }
+        tops = [item for item in modules if id(item) not in children and "_modules" in vars(item)]
+        around = [top for top in tops if _contains(top, module)]
+        return max(around, key=_size_and_class, default=module)
 
     def _fresh_label(self, name: str) -> str:
         label, number = name, 1
@@ -103,7 +120,13 @@ def _contains(root: Module, module: Module) -> bool:
     return any(child is module for child in root.modules())
 
 
-def _clean_tree(module: Module, path: str, seen: set[Module] | None = None) -> Iterator[tuple[str, Module]]:
+def _size_and_class(root: Module) -> tuple[int, str]:
+    return sum(1 for _ in root.modules()), class_name(root)
+
+
+def _clean_tree(
+    module: Module, path: str, seen: set[Module] | None = None
+) -> Iterator[tuple[str, Module]]:
     """Every module once, like `named_modules`, with wrapper parts left out of the path."""
     seen = set() if seen is None else seen
     if module in seen:
@@ -112,7 +135,9 @@ def _clean_tree(module: Module, path: str, seen: set[Module] | None = None) -> I
     yield path, module
     for name, child in module._modules.items():
         if child is not None:
-            transparent = name in _WRAPPER_PARTS or (name == "module" and isinstance(module, _WRAPPER_CLASSES))
+            transparent = name in _WRAPPER_PARTS or (
+                name == "module" and isinstance(module, _WRAPPER_CLASSES)
+            )
             yield from _clean_tree(child, path if transparent else _joined(path, name), seen)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lockstep.core.errors import UsageError
+from lockstep.core.patterns import matches, nearest_names
 
 LEVELS = ("module", "api", "aten")
 SAVES = ("stats", "sketch", "tensors")
@@ -48,7 +47,9 @@ class StepSelection:
             if not part or start < 0 or (stop is not None and stop <= start):
                 raise ValueError(part)
         except ValueError:
-            raise UsageError(f"steps {whole!r}: {part!r} is not a step or a range; write 0, 0:3 or 10,20") from None
+            raise UsageError(
+                f"steps {whole!r}: {part!r} is not a step or a range; write 0, 0:3 or 10,20"
+            ) from None
         return start, stop
 
     def __contains__(self, step: int) -> bool:
@@ -89,29 +90,32 @@ class SiteFilter:
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    _decided: dict[tuple[str, str], bool] = field(default_factory=dict, compare=False, repr=False)
+    _matched: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def __bool__(self) -> bool:
         return bool(self.only or self.skip)
 
     def wants(self, module: str, op: str) -> bool:
         """Whether a site is to be recorded."""
-        if any(matches(pattern, module, op) for pattern in self.skip):
-            return False
-        return not self.only or any(matches(pattern, module, op) for pattern in self.only)
+        decision = self._decided.get((module, op))
+        if decision is None:
+            decision = self._decided[module, op] = self._decide(module, op)
+        return decision
 
+    def _decide(self, module: str, op: str) -> bool:
+        if not self:
+            return True
+        only = {pattern for pattern in self.only if matches(pattern, module, op)}
+        skip = {pattern for pattern in self.skip if matches(pattern, module, op)}
+        self._matched.update(only | skip)
+        return not skip and (bool(only) or not self.only)
 
-def matches(pattern: str, module: str, op: str) -> bool:
-    """Whether a shell pattern matches a module path, one above it, or an operator."""
-    parts = module.split(".")
-    paths = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
-    names = (*paths, op, op.rsplit(".", 1)[-1])
-    return any(fnmatch.fnmatchcase(name, pattern) for name in names if name)
-
-
-def nearest_names(pattern: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Names most like a pattern that matched nothing, best first."""
-    plain = pattern.strip("*")
-    names = sorted(set(names))
-    inside = [name for name in names if plain and plain.lower() in name.lower()]
-    close = difflib.get_close_matches(plain, names, n=count, cutoff=0.4)
-    return list(dict.fromkeys([*close, *inside]))[:count]
+    def unmatched(self) -> dict[str, list[str]]:
+        """Patterns that no site met so far matches, each with the nearest names of those sites."""
+        names = {name for site in self._decided for name in site if name}
+        return {
+            pattern: nearest_names(pattern, names)
+            for pattern in (*self.only, *self.skip)
+            if pattern not in self._matched
+        }

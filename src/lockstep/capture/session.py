@@ -7,6 +7,7 @@ call looks like on disk.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
-from lockstep.capture.contents import Contents
+from lockstep.capture.contents import UNRECORDED, Contents, version_of
 from lockstep.capture.gradients import (
     EdgeFinder,
     PendingSums,
@@ -24,15 +26,20 @@ from lockstep.capture.gradients import (
     watch_inputs,
     watch_outputs,
 )
-from lockstep.capture.leaves import plain, tensors_in
-from lockstep.capture.names import ModuleNames, class_name
+from lockstep.capture.leaves import NamedTensor, plain, tensors_in
+from lockstep.capture.names import Adopted, ModuleNames, class_name
 from lockstep.capture.options import SiteFilter
+from lockstep.capture.quiet import quiet
 from lockstep.capture.stacks import Stacks
 from lockstep.core.manifest import Event, NotSeen
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.writer import RankWriter
 
-NamedTensor = tuple[str, torch.Tensor]
+_UNINITIALIZED = re.compile(r"(^|[._])empty([._]|$)")
+"""Operators that give memory as they find it."""
+
+_PARTIAL = re.compile("index|scatter|masked|put|diagonal")
+"""Operators that may leave elements of what they write to as they are."""
 
 
 @dataclass(slots=True)
@@ -71,8 +78,14 @@ class OpenCall:
     since: int
     wanted: bool
     counted: tuple[object, ...]
+    unread: frozenset[int] = frozenset()
     contents: list[tuple[int, int]] = field(default_factory=list)
+    buffers: list[int] = field(default_factory=list)
     occurrences: Counter[tuple[Role, int]] = field(default_factory=Counter)
+
+    def let_go(self) -> None:
+        """Drop the tensors: gradient hooks keep the call for as long as the graph lives."""
+        self.inputs, self.edges = [], []
 
 
 class Session:
@@ -92,6 +105,8 @@ class Session:
         Whether operators are recorded (levels api and aten); if not, tensors between modules are unseen.
     parameter_name
         Name of a parameter that no module owns, by its optimizer, or None.
+    fail
+        Takes an error of our own that must not reach the training.
     """
 
     def __init__(
@@ -103,10 +118,11 @@ class Session:
         names: ModuleNames,
         operators: bool,
         parameter_name: Callable[[torch.Tensor], str | None],
+        fail: Callable[[Exception], None],
     ) -> None:
         self.writer = writer
         self.names = names
-        self.contents = Contents(writer, save)
+        self.contents = Contents(writer, save, trust_versions=operators)
         self.pending = PendingSums()
         self.edges = EdgeFinder()
         self.step = -1
@@ -116,6 +132,7 @@ class Session:
         self._sites = sites
         self._operators = operators
         self._parameter_name = parameter_name
+        self._fail = fail
         self._stacks = Stacks()
         self._next_call = 0
         self._next_sequence = 0
@@ -130,6 +147,7 @@ class Session:
         self.step = step
         self.call_count = 0
         self._numbers.clear()
+        self.names.refresh()
         self._remember_parameters()
 
     def end_step(self) -> None:
@@ -144,10 +162,17 @@ class Session:
 
     def adopt(self, module: torch.nn.Module) -> None:
         """Record the tree of a root module met for the first time: its shape and its initial parameters."""
-        adopted = self.names.adopt(module)
+        self._describe(self.names.adopt(module))
+
+    def adopt_child(self, module: torch.nn.Module, parent: torch.nn.Module, path: str) -> None:
+        """Record a module that appeared inside a running one, whose path is given."""
+        self._describe(self.names.adopt_child(module, parent, path))
+
+    def _describe(self, adopted: Adopted) -> None:
         for path, child in adopted.modules:
-            own = [*child._parameters.items(), *child._buffers.items()]
-            count = sum(tensor.numel() for _, tensor in own if tensor is not None)
+            own = [*child._parameters.values(), *child._buffers.values()]
+            known = [tensor for tensor in own if tensor is not None and not is_lazy(tensor)]
+            count = sum(tensor.numel() for tensor in known)
             self.writer.add_module((path, class_name(child), count, child.training))
             self._initial(path, child)
 
@@ -160,9 +185,19 @@ class Session:
             self._emit_call(call)
 
     def _initial(self, path: str, module: torch.nn.Module) -> None:
-        tensors = [(Role.PARAM, name, tensor) for name, tensor in module._parameters.items() if tensor is not None]
-        tensors += [(Role.BUFFER, name, tensor) for name, tensor in module._buffers.items() if tensor is not None]
-        fresh = [item for item in tensors if id(item[2]) not in self._init_done]
+        tensors = [
+            (Role.PARAM, name, tensor)
+            for name, tensor in module._parameters.items()
+            if tensor is not None
+        ]
+        tensors += [
+            (Role.BUFFER, name, tensor)
+            for name, tensor in module._buffers.items()
+            if tensor is not None
+        ]
+        fresh = [
+            item for item in tensors if id(item[2]) not in self._init_done and not is_lazy(item[2])
+        ]
         if not fresh:
             return
         if not self._sites.wants(path, class_name(module)):
@@ -198,14 +233,28 @@ class Session:
         grad: bool,
         phase: Phase = Phase.FORWARD,
         recomputed: bool = False,
+        buffers: Iterable[NamedTensor] = (),
     ) -> OpenCall:
-        """Begin a call: number it and record what goes in; `grad` tells whether autograd is on around it."""
+        """Begin a call: number it and record what goes in.
+
+        `grad` tells whether autograd is on around it; `buffers` are those that it may change.
+        """
         wanted = self._sites.wants(path, op)
-        for name, tensor in inputs if wanted else ():
-            self._note_arrival(tensor, name, path, op, inside=place is not None)
-        call = self._open(kind, place, op, inputs, arguments, path, module_class, phase, recomputed, wanted)
+        unread = _outs(kind, inputs)
+        if wanted and phase is Phase.FORWARD:
+            for index, (name, tensor) in enumerate(inputs):
+                if index not in unread:
+                    self._note_arrival(tensor, name, path, op, inside=place is not None)
+        call = self._open(
+            kind, place, op, inputs, arguments, path, module_class, phase, recomputed, wanted
+        )
+        call.unread = unread
         if wanted:
-            call.contents = [(self._tick(), self.contents.of(tensor)) for _, tensor in inputs]
+            call.buffers = [self.contents.of(tensor) for _, tensor in buffers]
+            call.contents = [
+                (self._tick(), UNRECORDED if index in unread else self.contents.of(tensor))
+                for index, (_, tensor) in enumerate(inputs)
+            ]
         if grad and wanted:
             for index, (_, tensor) in enumerate(inputs):
                 edge = self.edges.edge_of(tensor)
@@ -214,36 +263,62 @@ class Session:
         call.since = first_sequence_number()
         return call
 
-    def end(self, call: OpenCall, result: Any, *, buffers: Iterable[NamedTensor] = ()) -> None:
-        """End a call: record what came out, what it changed in place, and tap its gradients."""
+    def end(
+        self,
+        call: OpenCall,
+        result: Any,
+        *,
+        buffers: Iterable[NamedTensor] = (),
+        part: object = ...,
+    ) -> None:
+        """End a call: record what came out, what it changed in place, and tap its gradients.
+
+        `part` is the index of the elements that an assignment wrote to.
+        """
         outputs = list(tensors_in(result, "result"))
-        returned = {id(tensor) for _, tensor in outputs}
         changed = [
-            (index, label, tensor)
-            for index, ((_, tensor), label, version) in enumerate(
-                zip(call.inputs, call.labels, call.versions, strict=True)
-            )
-            if _version(tensor) != version
+            index
+            for index, (_, tensor) in enumerate(call.inputs)
+            if version_of(tensor) != call.versions[index]
         ]
-        for _, _, tensor in changed:
-            self.contents.changed(tensor)
-        if not call.wanted:
+        for index in changed:
+            self.contents.changed(call.inputs[index][1])
+            if not _PARTIAL.search(call.op):
+                self.contents.written(call.inputs[index][1], part)
+        if _UNINITIALIZED.search(call.op):
+            for _, tensor in outputs:
+                self.contents.found(tensor)
+        if call.wanted:
+            self._emit_inputs(call)
+            self._emit_outputs(call, outputs, changed)
+            self._emit_buffers(call, len(outputs) + len(call.inputs), buffers)
+            self._emit_call(call)
+            self._tap(call, outputs)
+        else:
             for _, tensor in outputs:
                 self.contents.note(tensor)
-            return
-        self._emit_inputs(call)
+        call.let_go()
+
+    def _emit_outputs(self, call: OpenCall, outputs: list[NamedTensor], changed: list[int]) -> None:
+        returned = {id(tensor) for _, tensor in outputs}
         for index, (name, tensor) in enumerate(outputs):
-            self._emit_record(call, call.phase, Role.OUTPUT, index, name, self.contents.of(tensor))
-        for index, label, tensor in changed:
+            content = self.contents.of(tensor)
+            self._emit_record(call, call.phase, Role.OUTPUT, index, name, content)
+        for index in changed:
+            name, tensor = call.inputs[index]
             if id(tensor) not in returned:
-                role = Role.OUTPUT if call.labels[index] == call.inputs[index][0] else Role.BUFFER
-                self._emit_record(call, call.phase, role, len(outputs) + index, label, self.contents.of(tensor))
-        for index, (label, tensor) in enumerate(buffers):
-            if not self.contents.known_as_is(tensor):
-                position = len(outputs) + len(call.inputs) + index
-                self._emit_record(call, call.phase, Role.BUFFER, position, label, self.contents.of(tensor))
-        self._emit_call(call)
-        self._tap(call, outputs)
+                label = call.labels[index]
+                role = Role.OUTPUT if label == name else Role.BUFFER
+                content = self.contents.of(tensor)
+                position = len(outputs) + index
+                self._emit_record(call, call.phase, role, position, label, content)
+
+    def _emit_buffers(self, call: OpenCall, position: int, buffers: Iterable[NamedTensor]) -> None:
+        for index, (name, tensor) in enumerate(buffers):
+            content = self.contents.of(tensor)
+            if index >= len(call.buffers) or call.buffers[index] != content:
+                label = f"{call.path}.{name}" if call.path else name
+                self._emit_record(call, call.phase, Role.BUFFER, position + index, label, content)
 
     def abandon(self, call: OpenCall) -> None:
         """End a call that raised."""
@@ -251,6 +326,7 @@ class Session:
             call.arguments = {**call.arguments, "raised": True}
             self._emit_inputs(call)
             self._emit_call(call)
+        call.let_go()
 
     def retract(self, call: OpenCall) -> None:
         """Undo a call that turned out not to deal in tensors."""
@@ -260,7 +336,18 @@ class Session:
 
     def _emit_inputs(self, call: OpenCall) -> None:
         for index, (sequence, content) in enumerate(call.contents):
-            row = (call.id, call.phase.value, Role.INPUT.value, index, call.labels[index], sequence, 0, content)
+            if index in call.unread:
+                continue
+            row = (
+                call.id,
+                call.phase.value,
+                Role.INPUT.value,
+                index,
+                call.labels[index],
+                sequence,
+                0,
+                content,
+            )
             with self._lock:
                 self.writer.add_record(row)
 
@@ -276,16 +363,24 @@ class Session:
             deliver = self._deliverer(call, Role.GRAD_INPUT, call.labels)
             watch_inputs(call.edges, nodes, call.since, deliver, self.pending)
 
-    def _deliverer(self, call: OpenCall, role: Role, labels: list[str]) -> Callable[[int, torch.Tensor], None]:
+    def _deliverer(
+        self, call: OpenCall, role: Role, labels: list[str]
+    ) -> Callable[[int, torch.Tensor], None]:
         def deliver(index: int, gradient: torch.Tensor) -> None:
             if self.step != call.step:
                 return
-            with quiet():
-                kind = Role.PARAM_GRAD if role is Role.GRAD_INPUT and index in call.parameters else role
+            with quiet(self._fail):
+                kind = (
+                    Role.PARAM_GRAD
+                    if role is Role.GRAD_INPUT and index in call.parameters
+                    else role
+                )
                 number = self.contents.of(gradient)
                 occurrence = call.occurrences[kind, index]
                 call.occurrences[kind, index] += 1
-                self._emit_record(call, Phase.BACKWARD, kind, index, labels[index], number, occurrence)
+                self._emit_record(
+                    call, Phase.BACKWARD, kind, index, labels[index], number, occurrence
+                )
 
         return deliver
 
@@ -300,38 +395,64 @@ class Session:
     def accumulated(self, parameter: torch.Tensor) -> None:
         """Record a parameter's gradient after one backward has added to it."""
         owner = self.names.owner_of(parameter)
-        if owner is None or parameter.grad is None or not self._sites.wants(owner[0], "accumulate_grad"):
+        if (
+            owner is None
+            or parameter.grad is None
+            or not self._sites.wants(owner[0], "accumulate_grad")
+        ):
             return
-        call = self._plain_call(CallKind.GRADIENT, Phase.BACKWARD, owner[0], "accumulate_grad", (owner[1],))
+        call = self._plain_call(
+            CallKind.GRADIENT, Phase.BACKWARD, owner[0], "accumulate_grad", (owner[1],)
+        )
         number = self.contents.of(parameter.grad)
         self._emit_record(call, Phase.BACKWARD, Role.PARAM_GRAD, 0, owner[1], number)
         self._emit_call(call)
 
     def before_update(
-        self, optimizer: torch.optim.Optimizer, op: str, group: Mapping[str, Any], parameter: torch.Tensor
+        self,
+        optimizer: torch.optim.Optimizer,
+        op: str,
+        group: Mapping[str, Any],
+        parameter: torch.Tensor,
+        *,
+        with_gradient: bool,
     ) -> OpenCall | None:
-        """Record one parameter, its gradient and its state as the optimizer gets them."""
+        """Record one parameter, its gradient and its state as the optimizer gets them.
+
+        `with_gradient` is false where the optimizer computes the gradient itself, by a closure.
+        """
         path, name = self.names.owner_of(parameter) or ("", "parameter")
         if not self._sites.wants(path, op):
             return None
         arguments = {key: plain(value) for key, value in group.items() if key != "params"}
         call = self._plain_call(CallKind.OPTIMIZER, Phase.OPTIMIZER, path, op, (name,), arguments)
         self._emit_record(call, Phase.OPTIMIZER, Role.PARAM, 0, name, self.contents.of(parameter))
-        if parameter.grad is not None:
-            self._emit_record(call, Phase.OPTIMIZER, Role.PARAM_GRAD, 0, name, self.contents.of(parameter.grad))
+        if with_gradient and parameter.grad is not None:
+            self._emit_record(
+                call, Phase.OPTIMIZER, Role.PARAM_GRAD, 0, name, self.contents.of(parameter.grad)
+            )
         self._state(call, Role.STATE, optimizer, parameter, name)
         return call
 
-    def after_update(self, optimizer: torch.optim.Optimizer, call: OpenCall, parameter: torch.Tensor) -> None:
+    def after_update(
+        self, optimizer: torch.optim.Optimizer, call: OpenCall, parameter: torch.Tensor
+    ) -> None:
         """Record what the optimizer made of it."""
         _, name = self.names.owner_of(parameter) or ("", "parameter")
         self.contents.changed(parameter)
-        self._emit_record(call, Phase.OPTIMIZER, Role.PARAM_AFTER, 0, name, self.contents.of(parameter))
+        self._emit_record(
+            call, Phase.OPTIMIZER, Role.PARAM_AFTER, 0, name, self.contents.of(parameter)
+        )
         self._state(call, Role.STATE_AFTER, optimizer, parameter, name)
         self._emit_call(call)
 
     def _state(
-        self, call: OpenCall, role: Role, optimizer: torch.optim.Optimizer, parameter: torch.Tensor, name: str
+        self,
+        call: OpenCall,
+        role: Role,
+        optimizer: torch.optim.Optimizer,
+        parameter: torch.Tensor,
+        name: str,
     ) -> None:
         state = optimizer.state.get(parameter) or {}
         for index, (key, tensor) in enumerate(tensors_in(dict(state), "")):
@@ -342,7 +463,9 @@ class Session:
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
-    def _note_arrival(self, tensor: torch.Tensor, name: str, path: str, op: str, *, inside: bool) -> None:
+    def _note_arrival(
+        self, tensor: torch.Tensor, name: str, path: str, op: str, *, inside: bool
+    ) -> None:
         if tensor.grad_fn is not None or self.names.owner_of(tensor) is not None:
             return
         if tensor.requires_grad and (parameter := self._parameter_name(tensor)):
@@ -405,13 +528,15 @@ class Session:
             arguments=arguments,
             recomputed=recomputed,
             inputs=inputs,
-            labels=[owner[1] if owner else name for owner, (name, _) in zip(owners, inputs, strict=True)],
+            labels=[
+                owner[1] if owner else name for owner, (name, _) in zip(owners, inputs, strict=True)
+            ],
             parameters=frozenset(
                 index
                 for index, (owner, (_, tensor)) in enumerate(zip(owners, inputs, strict=True))
                 if owner is not None and tensor.requires_grad
             ),
-            versions=[_version(tensor) for _, tensor in inputs],
+            versions=[version_of(tensor) for _, tensor in inputs],
             edges=[],
             since=0,
             wanted=wanted,
@@ -424,11 +549,20 @@ class Session:
             return self._next_sequence
 
     def _emit_record(
-        self, call: OpenCall, phase: Phase, role: Role, index: int, name: str, content: int, occurrence: int = 0
+        self,
+        call: OpenCall,
+        phase: Phase,
+        role: Role,
+        index: int,
+        name: str,
+        content: int,
+        occurrence: int = 0,
     ) -> None:
         with self._lock:
             sequence = self._tick()
-            self.writer.add_record((call.id, phase.value, role.value, index, name, sequence, occurrence, content))
+            self.writer.add_record(
+                (call.id, phase.value, role.value, index, name, sequence, occurrence, content)
+            )
 
     def _emit_call(self, call: OpenCall) -> None:
         with self._lock:
@@ -451,27 +585,10 @@ class Session:
             )
 
 
-class quiet:  # noqa: N801 - reads as a statement: `with quiet():`
-    """Context in which Lockstep's own tensor work leaves no trace: no autograd history, no function or dispatch mode."""
-
-    __slots__ = ("_dispatch", "_function", "_grad")
-
-    def __enter__(self) -> None:
-        self._grad = torch.is_grad_enabled()
-        self._function = torch._C.DisableTorchFunction()
-        self._function.__enter__()
-        torch._C._set_grad_enabled(False)
-        self._dispatch = None
-        if torch._C._len_torch_dispatch_stack():
-            self._dispatch = torch.utils._python_dispatch._disable_current_modes()
-            self._dispatch.__enter__()
-
-    def __exit__(self, *exception: object) -> None:
-        if self._dispatch is not None:
-            self._dispatch.__exit__(None, None, None)
-        torch._C._set_grad_enabled(self._grad)
-        self._function.__exit__(None, None, None)
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else int(tensor._version)
+def _outs(kind: CallKind, inputs: list[NamedTensor]) -> frozenset[int]:
+    """Which arguments an operator only writes to: `out=` is not read."""
+    if kind is not CallKind.OPERATOR:
+        return frozenset()
+    return frozenset(
+        index for index, (name, _) in enumerate(inputs) if f"{name}.".startswith("kwargs.out.")
+    )

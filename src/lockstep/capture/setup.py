@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import json
 import os
 import platform
 import random
+import secrets
+import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import Options, RankManifest
-from lockstep.store.schema import SCHEMA_VERSION
+from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
 
 _ENVIRONMENT_PREFIXES = (
-    "ASCEND_", "ATEN_", "CUBLAS_", "CUDA_", "CUDNN_", "DNNL_", "GLOO_", "HCCL_", "HIP_", "KMP_", "LOCAL_", "MASTER_",
-    "MIOPEN_", "MKL_", "NCCL_", "NPU_", "NVIDIA_TF32", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTORCH_", "RANK", "ROCM_",
-    "TORCH", "WORLD_SIZE", "XLA_", "PYTHONHASHSEED",
+    "ASCEND_", "ATEN_", "CUBLAS_", "CUDA_", "CUDNN_", "DNNL_", "GLOO_", "HCCL_", "HIP_", "KMP_",
+    "LOCAL_", "MASTER_", "MIOPEN_", "MKL_", "NCCL_", "NPU_", "NVIDIA_TF32", "OMP_", "ONEDNN_",
+    "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "RANK", "ROCM_", "TORCH", "WORLD_SIZE", "XLA_",
 )  # fmt: skip
-_PACKAGES = ("torch", "torch-npu", "numpy", "transformers", "accelerate", "deepspeed", "lightning", "triton", "apex")
+_PACKAGES = (
+    "torch",
+    "torch-npu",
+    "numpy",
+    "transformers",
+    "accelerate",
+    "deepspeed",
+    "lightning",
+    "triton",
+    "apex",
+)
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """This process's rank and the number of ranks, from torch.distributed or the launcher's environment."""
+    """This process's rank and the number of ranks: torch.distributed's, or the launcher's."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -36,8 +51,11 @@ def rank_and_world_size() -> tuple[int, int]:
         return 0, 1
 
 
-def claim_rank_directory(recording: Path, rank: int) -> Path:
-    """Make this process's directory: `rank0`, or `rank0-1` where another process of the same rank came first.
+def claim_rank_directory(recording: Path, manifest: RankManifest) -> Path:
+    """Make this process's directory: `rank0`, or `rank0-1` where another of that rank came first.
+
+    It appears with its manifest inside, so that a process killed at any time leaves none that
+    cannot be read. The manifest is given the name that was free.
 
     Raises
     ------
@@ -45,15 +63,26 @@ def claim_rank_directory(recording: Path, rank: int) -> Path:
         If it cannot be made.
     """
     recording.mkdir(parents=True, exist_ok=True)
-    number = 0
+    aside = recording / f".{manifest.rank}.{secrets.token_hex(4)}"
+    aside.mkdir()
+    try:
+        return _renamed_to_free_name(aside, manifest)
+    except OSError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def _renamed_to_free_name(aside: Path, manifest: RankManifest) -> Path:
+    first, number = manifest.rank, 0
     while True:
-        directory = recording / (f"rank{rank}-{number}" if number else f"rank{rank}")
+        (aside / MANIFEST).write_text(json.dumps(as_json(manifest), indent=1, default=str))
         try:
-            directory.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            return directory
+            return aside.rename(aside.parent / manifest.rank)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
+        number += 1
+        manifest.rank = f"{first}-{number}"
 
 
 def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
@@ -75,7 +104,9 @@ def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
     manifest.devices = _devices()
     manifest.packages = _packages()
     manifest.environment = {
-        key: value for key, value in sorted(os.environ.items()) if key.startswith(_ENVIRONMENT_PREFIXES)
+        key: value
+        for key, value in sorted(os.environ.items())
+        if key.startswith(_ENVIRONMENT_PREFIXES)
     }
     manifest.seeds = {"torch": str(torch.initial_seed())}
     if options.seed is not None:
@@ -85,7 +116,8 @@ def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
 
 
 def note_run_state(manifest: RankManifest) -> None:
-    """Refresh what the script may change while it runs: threads, precision switches, mixed precision."""
+    """Refresh what the script may change while it runs: threads, precision, mixed precision."""
+    cudnn = torch.backends.cudnn
     manifest.numerics = {
         "threads": str(torch.get_num_threads()),
         "interop_threads": str(torch.get_num_interop_threads()),
@@ -93,8 +125,8 @@ def note_run_state(manifest: RankManifest) -> None:
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()),
         "onednn": str(torch.backends.mkldnn.enabled),
-        "cudnn": f"enabled={torch.backends.cudnn.enabled} deterministic={torch.backends.cudnn.deterministic}"
-        f" benchmark={torch.backends.cudnn.benchmark}",
+        "cudnn": f"enabled={cudnn.enabled} deterministic={cudnn.deterministic}"
+        f" benchmark={cudnn.benchmark}",
     }
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
@@ -105,9 +137,12 @@ def note_run_state(manifest: RankManifest) -> None:
         }
 
 
-def note_autocast(manifest: RankManifest, device: str) -> None:
-    """Note that autocast was on during a recorded call."""
-    manifest.mixed_precision[f"autocast_{device}"] = str(torch.get_autocast_dtype(device))
+def note_autocast(manifest: RankManifest) -> None:
+    """Note on which devices autocast is on, and to which dtype."""
+    for device in torch._C._autocast_supported_devices():
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            manifest.mixed_precision[f"autocast_{device}"] = str(dtype)
 
 
 def as_json(manifest: Any) -> dict[str, Any]:
@@ -118,8 +153,8 @@ def as_json(manifest: Any) -> dict[str, Any]:
 def seed_everything(seed: int) -> None:
     """Fix Python's, NumPy's and torch's random numbers and ask for deterministic algorithms.
 
-    What `seed_all` of ptdbg_ascend does. `CUBLAS_WORKSPACE_CONFIG` and `PYTHONHASHSEED` must be set before the process
-    starts, which `lockstep record --seed` sees to.
+    What `seed_all` of ptdbg_ascend does. `CUBLAS_WORKSPACE_CONFIG` and `PYTHONHASHSEED` must be set
+    before the process starts, which `lockstep record --seed` sees to.
 
     Raises
     ------
@@ -133,8 +168,6 @@ def seed_everything(seed: int) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    import numpy as np  # noqa: PLC0415 - only seeded runs need NumPy here
-
     np.random.seed(seed)
 
 
@@ -145,7 +178,9 @@ def _devices() -> list[str]:
     kind = accelerator.current_accelerator()
     names = [f"{kind}:{number}" for number in range(accelerator.device_count())]
     if kind is not None and kind.type == "cuda":
-        names = [f"{name} {torch.cuda.get_device_name(number)}" for number, name in enumerate(names)]
+        names = [
+            f"{name} {torch.cuda.get_device_name(number)}" for number, name in enumerate(names)
+        ]
     return ["cpu", *names]
 
 

@@ -51,7 +51,9 @@ class Stacks:
     def _frame(self, code: CodeType, line: int) -> Frame:
         found = self._frames.get((code, line))
         if found is None:
-            found = self._frames[(code, line)] = Frame(short_path(code.co_filename), line, code.co_name)
+            found = self._frames[(code, line)] = Frame(
+                short_path(code.co_filename), line, code.co_name
+            )
         return found
 
 
@@ -65,6 +67,10 @@ def short_path(file: str) -> str:
                 return path.split(f"{os.sep}{marker}{os.sep}", 1)[1]
         return below
     for root in sorted(sys.path, key=len, reverse=True):
-        if root and path.startswith(os.path.abspath(root) + os.sep) and os.path.abspath(root) != os.sep:
+        if (
+            root
+            and path.startswith(os.path.abspath(root) + os.sep)
+            and os.path.abspath(root) != os.sep
+        ):
             return os.path.relpath(path, os.path.abspath(root))
     return path

@@ -1,4 +1,4 @@
-"""The command line: `lockstep VERB ...`. Verbs load when they are used, so that `--help` is quick."""
+"""The command line: `lockstep VERB ...`. Verbs load when used, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"lockstep.cli.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(
+            importlib.import_module(f"lockstep.cli.{cmd_name}"), cmd_name
+        )
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -35,7 +37,10 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(VERSION, prog_name="lockstep")
 def cli() -> None:
     """Find the first operator where a training run leaves its reference.
@@ -50,7 +55,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code, and is the one place where errors become text."""
+    """Run the command line and return the exit code; the one place where errors become text."""
     try:
         code = cli.main(args=arguments, prog_name="lockstep", standalone_mode=False)
     except LockstepError as error:

@@ -181,6 +181,8 @@ def _aligned_group(left: list[Call], right: list[Call]) -> dict[int, tuple[int, 
     """Partner and method of every reference call of one group that has one."""
     if not left or not right:
         return {}
+    if left[0].kind in _WITHOUT_ORDER:
+        return _aligned_by_name(left, right)
     partners: dict[int, tuple[int, str]] = {}
     gaps = [(left, right)]
     for token, method in _tokens(left[0].kind):
@@ -198,6 +200,26 @@ def _aligned_group(left: list[Call], right: list[Call]) -> dict[int, tuple[int, 
                 after[0]
             ):
                 partners[before[0].id] = (after[0].id, "same place")
+    return partners
+
+
+_WITHOUT_ORDER = frozenset({CallKind.GRADIENT, CallKind.OPTIMIZER, CallKind.DATA})
+"""Kinds whose order means nothing: autograd accumulates gradients in whatever order a kernel's node lists them."""
+
+
+def _aligned_by_name(left: list[Call], right: list[Call]) -> dict[int, tuple[int, str]]:
+    """The n-th call of a name with the n-th on the other side; what then is left of the batch, by order."""
+    partners: dict[int, tuple[int, str]] = {}
+    for token, method in _tokens(left[0].kind):
+        before = [token(call) for call in left]
+        after = [token(call) for call in right]
+        matches = _in_order(before, after, (0, len(left), 0, len(right)))
+        partners.update({left[i].id: (right[j].id, method) for i, j in matches})
+        taken = {j for _, j in matches}
+        left = [call for call in left if call.id not in partners]
+        right = [call for j, call in enumerate(right) if j not in taken]
+        if not left or not right:
+            break
     return partners
 
 

@@ -57,7 +57,7 @@ def growth(length: float) -> float:
     approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41, 2019, applied to blocked summation,
     Blanchard, Higham and Mary 2020). Halved, as the bound it multiplies is loose already for terms of mixed sign.
     """
-    return max(1.0, 0.5 * max(length, 1.0) ** 0.25)
+    return max(1.0, 0.5 * math.sqrt(math.sqrt(max(length, 1.0))))
 
 
 def spread(output: Measured, item: Measured) -> float:
@@ -166,3 +166,12 @@ def loss_rows(operation: Operation) -> float:
             return float(item.numel)
     inputs = floats(operation.inputs)
     return rows_of(inputs[0]) if inputs else 1.0
+
+
+def moves_exactly(inputs: Iterable[Measured], output: Measured) -> bool:
+    """Whether moving data rounds nothing: one dtype throughout, or a cast of bitwise equal numbers."""
+    inputs = list(inputs)
+    if not inputs or not same_dtype((*inputs, output)):
+        return False
+    one_dtype = all(item.pair.present.dtype == output.pair.present.dtype for item in inputs)
+    return one_dtype or all(item.equal for item in inputs)

@@ -23,10 +23,10 @@ from lockstep.compare.bounds import (
     is_summed,
     last_extent,
     loss_rows,
+    moves_exactly,
     patch_gain,
     reduction_length,
     rows_of,
-    same_dtype,
     scaled,
     setting,
 )
@@ -66,19 +66,25 @@ def _added(operation: Operation, output: Measured) -> float:
 
 
 def _input_of(operation: Operation, output: Measured) -> Measured | None:
-    index = output.pair.present.index
-    return next((item for item in operation.inputs if item.pair.present.index == index), None)
+    """The input whose gradient this is: by name (parameters), else by position."""
+    record = output.pair.present
+    named = (item for item in operation.inputs if item.pair.present.name == record.name)
+    placed = (item for item in operation.inputs if item.pair.present.index == record.index)
+    return next(named, None) or next(placed, None)
 
 
 def _movement(operation: Operation, output: Measured) -> Bound:
-    if any(not item.floating for item in operation.inputs) and operation.name in ("getitem", "setitem"):
+    if any(not item.floating for item in operation.inputs) and operation.name in (
+        "getitem",
+        "setitem",
+    ):
         return _gather(operation, output)
     added = _added(operation, output)
     inherited = scaled(math.sqrt(added), _far(operation))
     if added > 1.0:
         size = _size(operation) * math.sqrt(added)
         return Bound(inherited, output.norm, size * growth(added))
-    exact = same_dtype((*operation.gradients, output)) and len(operation.gradients) == 1
+    exact = len(operation.gradients) == 1 and moves_exactly(operation.gradients, output)
     return Bound(inherited, 0.0 if exact else output.norm)
 
 
@@ -162,7 +168,8 @@ def _bilinear(operation: Operation, output: Measured) -> Bound:
     product = factor * gradient.norm * other.norm
     length = reduction_length(gradient, other, output)
     inherited = factor * (
-        scaled(other.norm, gradient.possible_distance) + scaled(gradient.norm, other.possible_distance)
+        scaled(other.norm, gradient.possible_distance)
+        + scaled(gradient.norm, other.possible_distance)
     )
     rounding = output.norm + 2.0 * product / math.sqrt(length)
     return Bound(inherited, rounding, product * growth(length))
@@ -197,7 +204,9 @@ def _softmax(operation: Operation, output: Measured) -> Bound:
     row = min(size, extent * _peak(operation))
     if operation.name == "logsoftmax":
         return Bound(scaled(1.0 + extent, far) + scaled(extent * row, moved), 16.0 * size)
-    probabilities = sum(item.norm for item in floats(operation.outputs)) or math.sqrt(rows_of(output))
+    probabilities = sum(item.norm for item in floats(operation.outputs)) or math.sqrt(
+        rows_of(output)
+    )
     inherited = far + scaled(2.0 * _peak(operation) + row, moved)
     return Bound(inherited, 4.0 * _peak(operation) * probabilities + 4.0 * output.norm)
 
@@ -232,9 +241,12 @@ def _normalisation(operation: Operation, output: Measured) -> Bound:
     if output.pair.present.role is Role.PARAM_GRAD:
         return _normalisation_parameter(operation, output, moved)
     deviation = centred_norm(forward) / math.sqrt(max(1, forward.numel))
-    weight = inputs[1].peak if len(inputs) > 1 and operation.name != "batchnorm" else 1.0
+    weights = [item.peak for item in inputs[1:] if item.pair.present.name.endswith("weight")]
+    weight = max(weights, default=1.0)
     gain = max(weight / max(deviation, 1e-300), output.norm / max(size, 1e-300))
-    inherited = math.inf if moved > LINEAR_REGIME else scaled(DEFAULT_CONDITION * gain * size, moved)
+    inherited = (
+        math.inf if moved > LINEAR_REGIME else scaled(DEFAULT_CONDITION * gain * size, moved)
+    )
     rounding = max(NORMALISATION_ROUNDINGS * output.norm, 4.0 * gain * size)
     return Bound(scaled(4.0 * gain, far) + inherited, rounding)
 
@@ -245,9 +257,7 @@ def _normalisation_parameter(operation: Operation, output: Measured, moved: floa
     gain = 4.0 * math.sqrt(added)
     size = gain * _size(operation)
     inherited = math.inf if moved > LINEAR_REGIME else scaled(DEFAULT_CONDITION * size, moved)
-    return Bound(
-        scaled(gain, _far(operation)) + inherited, 4.0 * output.norm, size * growth(added)
-    )
+    return Bound(scaled(gain, _far(operation)) + inherited, 4.0 * output.norm, size * growth(added))
 
 
 def _attention(operation: Operation, output: Measured) -> Bound:
@@ -261,7 +271,9 @@ def _attention(operation: Operation, output: Measured) -> Bound:
     if output.pair.present.index == value.pair.present.index:
         scale = size
     else:
-        other = row_norms[1] if output.pair.present.index == query.pair.present.index else row_norms[0]
+        other = (
+            row_norms[1] if output.pair.present.index == query.pair.present.index else row_norms[0]
+        )
         scale = 8.0 * size * row_norms[2] * other / math.sqrt(width)
     scale = max(DEFAULT_CONDITION * output.norm, 4.0 * scale)
     far = sum(item.relative for item in operation.entering if item.floating)

@@ -103,6 +103,9 @@ class Judge(Protocol):
         With 0 operators the target is a source itself or a sum of sources.
         """
 
+    def update(self, entering: Sequence[Measured], output: Measured) -> Judgement:
+        """Judge a parameter or a state after an optimizer step, given parameter, gradient and state before."""
+
 
 class FixedRule:
     """The fixed rule: an output differs when it fails `accuracy_reached`; inputs that fail explain it."""
@@ -121,6 +124,10 @@ class FixedRule:
     ) -> Judgement:
         """Judge a tensor against those that it was computed from."""
         return self._judged(sources, target)
+
+    def update(self, entering: Sequence[Measured], output: Measured) -> Judgement:
+        """Judge a parameter or a state after an optimizer step."""
+        return self._judged(entering, output)
 
     def _judged(self, entering: Sequence[Measured], output: Measured) -> Judgement:
         fails = _fails(output)
@@ -167,4 +174,6 @@ def is_gradient(output: Measured) -> bool:
 
 def word_for_evidence(output: Measured) -> str:
     """How sure the numbers are: "", "estimated " or "at least "."""
-    return {Evidence.SKETCH: "estimated ", Evidence.STATISTICS: "at least "}.get(output.metrics.evidence, "")
+    return {Evidence.SKETCH: "estimated ", Evidence.STATISTICS: "at least "}.get(
+        output.metrics.evidence, ""
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from lockstep.core.record import Content
 _RESOLUTION = 2.0**-44
 """Share of a tensor's norm below which its measured distance means nothing: distances come from double-precision sums
 (unit roundoff 2**-53) over up to 1e9 elements. Only tensors with an attention mask's -3e38 among small numbers feel it."""
+
+_FEW_ELEMENTS = 8.0
+"""Distance in units of `unit * peak` that a sketch may lose: where just a few elements differ by an ulp or two, two of
+them may meet in one bucket and cancel."""
 
 _UNSEEN_ROUNDINGS = 256.0
 """Roundings that statistics may hide: where only norms are known, tensors of equal norm may still be apart by a
@@ -49,6 +53,10 @@ class Measured:
     unit: float
     floating: bool
 
+    def at(self, pair: Pair) -> Measured:
+        """The same numbers for another pair of records with the same contents."""
+        return replace(self, pair=pair)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Extents."""
@@ -74,7 +82,8 @@ class Measured:
             return math.inf
         if self.metrics.evidence is Evidence.STATISTICS:
             return 8.0 * self.distance + _UNSEEN_ROUNDINGS * self.unit * self.norm
-        return self.distance + _RESOLUTION * self.norm
+        lost = _FEW_ELEMENTS * self.unit * self.peak if self.metrics.evidence is Evidence.SKETCH else 0.0
+        return self.distance + _RESOLUTION * self.norm + lost
 
     @property
     def relative(self) -> float:
@@ -91,11 +100,13 @@ def measure_pair(pair: Pair, *, read_tensors: bool = False) -> Measured:
     assert pair.candidate is not None
     left, right = pair.reference.content, pair.candidate.content
     floating = is_floating(left.dtype) or is_floating(right.dtype)
-    equal = left.digest is not None and left.digest == right.digest
+    equal = (left.digest, left.shape) == (right.digest, right.shape) and left.digest is not None
     if left.shape != right.shape:
         metrics, difference = Metrics(Evidence.NONE), math.inf
     else:
-        with np.errstate(invalid="ignore", over="ignore"):  # sketches of attention masks may overflow
+        with np.errstate(
+            invalid="ignore", over="ignore"
+        ):  # sketches of attention masks may overflow
             metrics = measure(left, right, read_tensors=read_tensors)
         difference = 0.0 if equal else _difference(left, right, metrics)
     norm = max(_norm(left), _norm(right))

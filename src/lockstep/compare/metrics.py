@@ -158,11 +158,12 @@ def measure_sketches(reference: Content, candidate: Content) -> Metrics:
     left, right = _both_statistics(reference, candidate)
     if reference.sketch is None or candidate.sketch is None:
         raise ValueError("both contents need a sketch")
-    estimated = distance(reference.sketch, candidate.sketch)
+    with np.errstate(all="ignore"):  # sketches of huge doubles overflow to infinity
+        estimated = distance(reference.sketch, candidate.sketch)
     if left.norm > 0 and right.norm > 0:
         gap = (right.norm - left.norm) / left.norm
         relative = estimated / left.norm
-        cosine = 1 - (relative**2 - gap**2) * left.norm / (2 * right.norm)
+        cosine = 1 - (relative * relative - gap * gap) * left.norm / (2 * right.norm)
     else:
         cosine = 1.0 if left.norm == right.norm else 0.0
     lower = _lower_bounds(reference, left, right)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 
 
 class Family(str, Enum):
@@ -91,12 +91,14 @@ _NAMES: dict[Family, str] = {
     Family.UNINITIALISED: "empty emptylike emptystrided newempty newemptystrided emptypermuted resize resizeas",
 }
 _FAMILIES = {name: family for family, names in _NAMES.items() for name in names.split()}
-_ARITHMETIC = frozenset({"add", "sub", "mul", "matmul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor"})
+_ARITHMETIC = frozenset(
+    {"add", "sub", "mul", "matmul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor"}
+)
 _SPELLINGS = {"truediv": "div", "floordiv": "floordivide", "mod": "remainder", "mse": "mseloss"}
 _DUNDER = re.compile(r"__(\w+)__")
 
 
-@lru_cache(maxsize=None)
+@cache
 def canonical_name(op: str) -> str:
     """The bare name that all spellings of an operator share.
 
@@ -121,7 +123,7 @@ def canonical_name(op: str) -> str:
     return _SPELLINGS.get(bare, bare)
 
 
-@lru_cache(maxsize=None)
+@cache
 def family_of(op: str) -> Family:
     """Family of an operator or of a module class, by its name alone.
 

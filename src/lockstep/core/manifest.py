@@ -80,7 +80,10 @@ class OptimizerSetup:
 
 @dataclass(slots=True)
 class RankManifest:
-    """One training process: `rank0/manifest.json`."""
+    """One training process: `rank0/manifest.json`.
+
+    `unmatched` holds the patterns of --only and --skip that matched nothing, with the nearest names.
+    """
 
     schema: int
     rank: str
@@ -101,6 +104,7 @@ class RankManifest:
     models: dict[str, str] = field(default_factory=dict)
     optimizers: list[OptimizerSetup] = field(default_factory=list)
     steps: list[StepSummary] = field(default_factory=list)
+    unmatched: dict[str, list[str]] = field(default_factory=dict)
     not_seen: list[NotSeen] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 

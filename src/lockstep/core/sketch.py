@@ -70,7 +70,8 @@ def sketch_of(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
 def fold_lanes(lanes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Add ROW lane sums into SKETCH_SIZE buckets with their signs."""
     buckets, signs = lane_plan()
-    return np.bincount(buckets, weights=lanes * signs, minlength=SKETCH_SIZE)
+    folded = np.bincount(buckets, weights=lanes * signs, minlength=SKETCH_SIZE)
+    return folded.astype(np.float64, copy=False)
 
 
 def distance(left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> float:

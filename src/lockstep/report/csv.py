@@ -20,7 +20,7 @@ def write_csv(comparison: Comparison, path: Path) -> None:
 
     Raises
     ------
-    OutputExistsError
+    OSError
         If the file cannot be written.
     """
     with (

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lockstep.core.errors import OutputExistsError
-
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
@@ -15,18 +13,13 @@ def writing(path: Path) -> Iterator[Path]:
 
     Raises
     ------
-    OutputExistsError
+    OSError
         If the disk or the directory does not take it; what lay at `path` stays as it was.
     """
     aside = path.with_name(f".{path.name}.part")
     try:
         yield aside
         aside.replace(path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputExistsError(
-            f"{path}: cannot be written ({reason}); choose another path"
-        ) from error
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)

@@ -6,10 +6,19 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from rich.console import Console
 from rich.text import Text
 
 from lockstep.compare.rules import accuracy_reached
-from lockstep.core.finding import Comparison, Evidence, Finding, Origin, Outcome, Verdict
+from lockstep.core.finding import (
+    Comparison,
+    Evidence,
+    Finding,
+    Metrics,
+    Origin,
+    Outcome,
+    Verdict,
+)
 from lockstep.core.site import Phase
 from lockstep.report.rows import reached_word, tensor_name, tensor_role
 
@@ -21,7 +30,9 @@ _STYLES = {
     Verdict.DIVERGED: "bold red",
     Verdict.INCOMPARABLE: "bold yellow",
 }
-_ESTIMATE_SIGNS = {Evidence.SKETCH: "~", Evidence.STATISTICS: ">="}
+_SIGNS = {Evidence.SKETCH: ("~", ">="), Evidence.STATISTICS: (">=", ">=")}
+"""What stands before cosine and distance, and before the maximum error, by evidence."""
+
 _JUDGES = {
     "error-model": "an error model of each operator and dtype",
     "calibration": "the calibration of each site",
@@ -63,16 +74,29 @@ def render_comparison(
         _add_line(text, f"  {_numbers(origin)}")
     _add_next_origins(text, comparison)
     _add_counts(text, comparison)
-    _add_list(text, "Not compared", comparison.not_compared)
+    said = comparison.verdict is Verdict.INCOMPARABLE
+    _add_list(text, "Not compared", comparison.not_compared[said:])
     events = [f"step {event.step}: {event.kind}: {event.detail}" for event in comparison.events]
     _add_list(text, "Events", events)
     _add_list(text, "Notes", comparison.notes)
     if show_all:
-        _add_table(text, f"All {len(comparison.findings)} pairs", comparison.findings, limit)
+        _add_table(text, f"All pairs: {len(comparison.findings)}", comparison.findings, limit)
     if cosine is not None:
         _add_under_cosine(text, comparison.findings, cosine, limit)
     text.rstrip()
     return text
+
+
+def print_comparison(
+    comparison: Comparison,
+    *,
+    show_all: bool = False,
+    cosine: float | None = None,
+    limit: int | None = None,
+) -> None:
+    """Print what `render_comparison` lays out to standard output, in colour on a terminal only."""
+    text = render_comparison(comparison, show_all=show_all, cosine=cosine, limit=limit)
+    Console().print(text, soft_wrap=True, highlight=False)
 
 
 def _add_headline(text: Text, comparison: Comparison) -> None:
@@ -90,15 +114,15 @@ def _add_headline(text: Text, comparison: Comparison) -> None:
 
 
 def _agreement(comparison: Comparison) -> str:
-    inside = _inside_tolerance(comparison.findings)
     if not comparison.compared:
         return "so nothing was held against anything"
+    inside = _inside_tolerance(comparison.findings)
     if not inside:
-        return "all equal bit by bit"
-    nearest = max(inside, key=lambda finding: finding.margin)
+        return "all equal bit by bit" if _equal(comparison) else "none differs beyond its tolerance"
+    largest = max(finding.margin for finding in inside)
     return (
-        f"{len(inside)} of them differ inside their tolerance,"
-        f" by {_figure(nearest.margin)} of it at most"
+        f"{_equal(comparison)} equal bit by bit,"
+        f" {len(inside)} inside their tolerance (at most {_figure(largest)} of it)"
     )
 
 
@@ -120,22 +144,27 @@ def _place(origin: Origin, comparison: Comparison) -> str:
 def _numbers(origin: Origin) -> str:
     finding = origin.finding
     metrics = finding.metrics
-    sign = _ESTIMATE_SIGNS.get(metrics.evidence, "")
+    sign, bound = _SIGNS.get(metrics.evidence, ("", ""))
     known = [
-        f"{name} {sign if estimated else ''}{_figure(value)}"
-        for name, value, estimated in (
-            ("cosine", metrics.cosine, True),
-            ("rel L2", metrics.rel_l2, True),
-            ("max abs", metrics.max_abs, False),
+        f"{name} {_figure(value, before)}"
+        for name, value, before in (
+            ("cosine", metrics.cosine, sign),
+            ("rel L2", metrics.rel_l2, sign),
+            ("max abs", _telling_max_abs(metrics), bound),
         )
         if not math.isnan(value)
     ]
     if metrics.nan_mismatch or metrics.inf_mismatch:
         known.append(f"NaN on one side {metrics.nan_mismatch}, inf {metrics.inf_mismatch}")
     if not math.isnan(finding.tolerance):
-        known.append(f"tolerance {_figure(finding.tolerance)}")
-        known.append(f"{_figure(finding.margin)} x its tolerance")
+        tolerance = _figure(finding.tolerance)
+        known.append(f"{_figure(finding.margin)} x its tolerance of {tolerance}")
     return f"{tensor_role(finding.pair.present)}: {', '.join(known)}"
+
+
+def _telling_max_abs(metrics: Metrics) -> float:
+    """The maximum error, but for a lower bound that says less than the estimated mean square does."""
+    return math.nan if metrics.max_abs < metrics.rmse else metrics.max_abs
 
 
 def _add_next_origins(text: Text, comparison: Comparison) -> None:
@@ -150,32 +179,35 @@ def _add_next_origins(text: Text, comparison: Comparison) -> None:
 
 
 def _add_counts(text: Text, comparison: Comparison) -> None:
-    equal = sum(f.metrics.evidence is Evidence.DIGEST for f in comparison.findings)
-    inside = len(_inside_tolerance(comparison.findings))
-    differing = sum(f.outcome is Outcome.DIFFER for f in comparison.findings)
-    text.append("\nCounts\n", style="bold")
-    for count, words in (
-        (comparison.compared, "tensors compared"),
-        (equal, "equal bit by bit"),
-        (inside, "differ inside their tolerance"),
-        (differing, f"differ beyond it; origins: {len(comparison.origins)}"),
-        (comparison.inherited, "inherited from an earlier site"),
-        (comparison.missing, "missing on one side"),
-    ):
-        _add_line(text, f"{count:>8}  {words}")
+    beyond = sum(finding.outcome is Outcome.DIFFER for finding in comparison.findings)
     unaligned = (comparison.unaligned_reference, comparison.unaligned_candidate)
-    if any(unaligned):
-        words = f"unaligned: {unaligned[0]} in the reference, {unaligned[1]} in the candidate"
-        _add_line(text, f"{sum(unaligned):>8}  {words}")
-    _add_paragraph(text, _judgement(comparison))
+    counts = (
+        (comparison.compared, "compared"),
+        (_equal(comparison), "equal bit by bit"),
+        (len(_inside_tolerance(comparison.findings)), "differ inside their tolerance"),
+        (beyond, "differ beyond it"),
+        (comparison.inherited, "inherit a difference from an earlier site"),
+        (comparison.missing, "missing on one side"),
+        (
+            sum(unaligned),
+            f"unaligned: {unaligned[0]} in the reference, {unaligned[1]} in the candidate",
+        ),
+    )
+    if any(count for count, _ in counts):
+        text.append("\nTensors\n", style="bold")
+    for count, words in counts:
+        if count:
+            _add_line(text, f"{count:>8}  {words}")
+    if comparison.compared:
+        _add_paragraph(text, _judgement(comparison))
 
 
 def _judgement(comparison: Comparison) -> str:
     judge = f"Judged by {_JUDGES.get(comparison.judged_by, comparison.judged_by)}."
     kinds = {finding.metrics.evidence for finding in comparison.findings}
     if Evidence.SKETCH in kinds:
-        judge += " Numbers marked ~ are estimated from sketches."
-    if Evidence.STATISTICS in kinds:
+        judge += " Numbers marked ~ are estimates from sketches."
+    if kinds & {Evidence.SKETCH, Evidence.STATISTICS}:
         judge += " Numbers marked >= are lower bounds from statistics."
     return judge
 
@@ -187,7 +219,7 @@ def _add_under_cosine(
     under.sort(key=lambda finding: finding.metrics.cosine)
     unknown = sum(math.isnan(finding.metrics.cosine) for finding in findings)
     beside = f"; {unknown} more have no known cosine" if unknown else ""
-    _add_table(text, f"{len(under)} pairs with a cosine under {cosine:g}{beside}", under, limit)
+    _add_table(text, f"Pairs with a cosine under {cosine:g}: {len(under)}{beside}", under, limit)
 
 
 def _add_table(text: Text, title: str, findings: Sequence[Finding], limit: int | None) -> None:
@@ -205,13 +237,13 @@ def _add_table(text: Text, title: str, findings: Sequence[Finding], limit: int |
 
 def _cells(finding: Finding) -> tuple[str, ...]:
     metrics, record = finding.metrics, finding.pair.present
-    sign = _ESTIMATE_SIGNS.get(metrics.evidence, "")
+    sign, bound = _SIGNS.get(metrics.evidence, ("", ""))
     alone = "" if finding.pair.candidate else " (reference only)"
     alone = alone if finding.pair.reference else " (candidate only)"
     return (
         "inherited" if finding.inherited else finding.outcome.value,
         _figure(metrics.cosine, sign),
-        _figure(metrics.max_abs),
+        _figure(metrics.max_abs, bound),
         _figure(metrics.rel_l2, sign),
         _figure(finding.margin),
         reached_word(accuracy_reached(metrics)),
@@ -230,6 +262,10 @@ def _row_style(finding: Finding) -> str:
     if finding.outcome is Outcome.DIFFER:
         return "" if finding.inherited else "red"
     return "" if finding.outcome is Outcome.AGREE else "yellow"
+
+
+def _equal(comparison: Comparison) -> int:
+    return sum(finding.metrics.evidence is Evidence.DIGEST for finding in comparison.findings)
 
 
 def _inside_tolerance(findings: Iterable[Finding]) -> list[Finding]:
@@ -255,7 +291,7 @@ def _add_with_source(text: Text, line: str, source: str, *, used: int) -> None:
 
 def _add_paragraph(text: Text, words: str) -> None:
     lines = textwrap.wrap(
-        _printable(words),
+        words,
         WIDTH - 2,
         initial_indent="  ",
         subsequent_indent="  ",

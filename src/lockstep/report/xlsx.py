@@ -29,17 +29,17 @@ def write_xlsx(comparison: Comparison, path: Path, *, sheet_rows: int = SHEET_RO
     """Write one line per finding, with the titles of `lockstep.report.rows`.
 
     Rows whose accuracy is not reached by the fixed rule are yellow, as the source document marks
-    them; origins are bold and red. Titles stay in view and filter. NaN and infinities are texts, and
-    no text is taken for a formula or an address. A file that is there already is replaced.
+    them; origins are bold and red. Titles stay in view and filter. NaN and infinities are texts,
+    and no text is taken for a formula or an address. A file that is there already is replaced.
 
     Raises
     ------
-    OutputExistsError
+    OSError
         If the file cannot be written.
     """
     rows = table_rows(comparison)
-    with writing(path) as aside:
-        workbook = xlsxwriter.Workbook(str(aside), _OPTIONS)
+    with writing(path) as aside, aside.open("wb") as file:
+        workbook = xlsxwriter.Workbook(file, _OPTIONS)
         formats = _Formats(workbook)
         per_sheet = sheet_rows - 1
         for number, start in enumerate(range(0, max(1, len(rows)), per_sheet), start=1):
@@ -48,7 +48,8 @@ def write_xlsx(comparison: Comparison, path: Path, *, sheet_rows: int = SHEET_RO
         try:
             workbook.close()
         except FileCreateError as error:
-            raise OSError(str(error)) from error
+            cause = error.args[0] if error.args else error
+            raise cause if isinstance(cause, OSError) else OSError(str(cause)) from error
 
 
 class _Formats:

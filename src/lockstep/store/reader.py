@@ -164,7 +164,9 @@ class RankRecording:
             site = Site(row["module"], row["op"], row["call"], Phase(row["phase"]))
             kind, arguments = CallKind(row["kind"]), json.loads(row["arguments"])
             tensors = tuple(self._record(row["step"], site, record) for record in records)
-        except (ValueError, TypeError) as error:
+            if not isinstance(arguments, dict):
+                raise TypeError("its arguments are not a JSON object")
+        except (ValueError, TypeError, RecursionError) as error:
             raise CorruptError(f"{where} is malformed ({error}); record again") from error
         return Call(
             id=row["call_id"],
@@ -215,12 +217,16 @@ class RankRecording:
 
     def _content(self, row: dict[str, Any]) -> Content:
         number, shard, shape = row["content"], row["shard"], tuple(row["shape"])
+        if not all(extent is not None and extent >= 0 for extent in shape):
+            raise CorruptError(f"{self.path}: tensor {number} has an impossible shape {shape}; record again")
         statistics = None
         if row["norm"] is not None:
-            statistics = Statistics(
-                *(row[key] if row[key] is not None else float("nan") for key in ("minimum", "maximum", "mean", "norm")),
-                *(row[key] or 0 for key in ("nan_count", "inf_count", "zero_count")),
-            )
+            numbers: dict[str, Any] = {
+                key: float("nan") if row[key] is None else row[key]
+                for key in ("minimum", "maximum", "mean", "norm")
+            }
+            counts = {key: row[key] or 0 for key in ("nan_count", "inf_count", "zero_count")}
+            statistics = Statistics(**numbers, **counts)
         sketch = None
         if row["sketch"] is not None:
             if len(row["sketch"]) != 8 * SKETCH_SIZE:
@@ -293,7 +299,8 @@ def _check_version(path: Path, value: Any) -> None:
 
 def _read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
     try:
-        frame = pl.read_parquet(path)
+        with path.open("rb") as file:  # a path would be taken for a pattern where it holds a * or [
+            frame = pl.read_parquet(file)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CorruptError(f"{path}: cannot be read as Parquet ({reason}); the recording is damaged, record again") from error
@@ -305,9 +312,13 @@ def _read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
     if absent:
         raise CorruptError(f"{path}: lacks the column {absent[0]!r}; the recording is damaged, record again")
     try:
-        return frame.select(pl.col(name).cast(kind, strict=True) for name, kind in columns.items())
+        table = frame.select(pl.col(name).cast(kind, strict=True) for name, kind in columns.items())
     except pl.exceptions.PolarsError as error:
         raise CorruptError(f"{path}: a column has a wrong type; the recording is damaged, record again") from error
+    for name in columns:
+        if name not in schema.NULLABLE and table[name].has_nulls():
+            raise CorruptError(f"{path}: the column {name!r} has gaps; the recording is damaged, record again")
+    return table
 
 
 __all__ = ["RankRecording", "Recording", "RecordingError", "open_recording"]

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -22,19 +23,20 @@ class RunDirectory:
     def __init__(self, path: Path, manifest: RunManifest) -> None:
         self.path = path
         self.manifest = manifest
+        self._replaced: Path | None = None
+        self._made = self._written = False
 
     @classmethod
     def create(
-        cls, path: Path, command: list[str], options: Options, *, force: bool, shared: bool = False
+        cls, path: Path, command: list[str], options: Options, *, force: bool
     ) -> RunDirectory:
         """Make the directory and write its manifest.
 
         Parameters
         ----------
         force
-            Replace an earlier recording at this path; anything else is never replaced.
-        shared
-            Several ranks make the same recording: one that is there already is joined.
+            Replace an earlier recording at this path; anything else is never replaced. It is put
+            aside until `started` or `discard` is called.
 
         Raises
         ------
@@ -46,58 +48,94 @@ class RunDirectory:
             version=VERSION,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             command=command,
-            cwd=os.getcwd(),
+            cwd=str(Path.cwd()),
             options=options,
             git=_git_state(),
         )
         run = cls(path, manifest)
         try:
-            if not (shared and (path / MANIFEST).exists()):
-                _make_room(path, force=force, shared=shared)
-                path.mkdir(parents=True, exist_ok=True)
-                run.write()
+            run._replaced = _make_room(path, force=force)
+            run._made = not path.exists()
+            path.mkdir(parents=True, exist_ok=True)
+            run._write()
         except OSError as error:
+            run.discard()
             raise OutputExistsError(
-                f"{path}: cannot be written ({error.strerror}); give another directory with -o"
+                f"{path}: cannot be written ({error.strerror or error}); give another directory"
             ) from error
         return run
 
+    def started(self) -> None:
+        """The run goes on: what it replaces is not needed any more."""
+        if self._replaced is not None:
+            shutil.rmtree(self._replaced, ignore_errors=True)
+            self._replaced = None
+
+    def discard(self) -> None:
+        """The run never started: what it was to replace comes back."""
+        if self._made:
+            shutil.rmtree(self.path, ignore_errors=True)
+        elif self._written:
+            (self.path / MANIFEST).unlink(missing_ok=True)
+        if self._replaced is not None:
+            self._replaced.rename(self.path)
+            self._replaced = None
+
     def finish(self, *, exit_code: int | None) -> None:
-        """Note that the command has ended."""
+        """Note that the command has ended, where that can be written."""
         self.manifest.state = "complete"
         self.manifest.exit_code = exit_code
-        self.write()
+        with suppress(OSError):
+            self._write()
 
-    def write(self) -> None:
+    def _write(self) -> None:
         """Write the manifest aside and rename it."""
         aside = self.path / f".{MANIFEST}.{os.getpid()}"
-        aside.write_text(json.dumps(dataclasses.asdict(self.manifest), indent=1))
-        aside.replace(self.path / MANIFEST)
+        try:
+            aside.write_text(json.dumps(dataclasses.asdict(self.manifest), indent=1))
+            aside.replace(self.path / MANIFEST)
+            self._written = True
+        except OSError:
+            aside.unlink(missing_ok=True)
+            raise
 
 
-def _make_room(path: Path, *, force: bool, shared: bool) -> None:
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())) or shared:
-        return
+def _make_room(path: Path, *, force: bool) -> Path | None:
+    """Put an earlier recording aside; returns where to, None where the path was free."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return None
     if not force:
-        raise OutputExistsError(f"{path}: exists already; give another directory, or --force to replace a recording")
+        raise OutputExistsError(
+            f"{path}: exists already; give another directory, or --force to replace a recording"
+        )
     if not path.is_dir() or not (path / MANIFEST).is_file():
-        raise OutputExistsError(f"{path}: is not a recording, so --force does not replace it; give another directory")
+        raise OutputExistsError(
+            f"{path}: is not a recording, so --force does not replace it; give another directory"
+        )
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         ours = isinstance(manifest, dict) and "schema" in manifest and "command" in manifest
     except ValueError:
         ours = False
     if not ours:
-        raise OutputExistsError(f"{path}: is not a recording, so --force does not replace it; give another directory")
-    shutil.rmtree(path)
+        raise OutputExistsError(
+            f"{path}: is not a recording, so --force does not replace it; give another directory"
+        )
+    path = path.resolve()
+    return path.rename(path.with_name(f".{path.name}.replaced-{os.getpid()}"))
 
 
 def _git_state() -> dict[str, str]:
-    """Commit and whether there are changes, of the repository around the working directory; {} where there is none."""
+    """Commit and changes of the repository around the working directory; {} without one."""
     state = {}
-    for key, arguments in (("commit", ["rev-parse", "HEAD"]), ("changes", ["status", "--porcelain", "-uno"])):
+    for key, arguments in (
+        ("commit", ["rev-parse", "HEAD"]),
+        ("changes", ["status", "--porcelain", "-uno"]),
+    ):
         try:
-            done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=False)
+            done = subprocess.run(
+                ["git", *arguments], capture_output=True, text=True, timeout=10, check=False
+            )
         except (OSError, subprocess.TimeoutExpired):
             return {}
         if done.returncode:
@@ -117,7 +155,9 @@ def check_output_file(path: Path, *, force: bool) -> None:
         If its directory does not exist.
     """
     if path.exists() and not force:
-        raise OutputExistsError(f"{path}: exists already; give another name, or --force to replace it")
+        raise OutputExistsError(
+            f"{path}: exists already; give another name, or --force to replace it"
+        )
     if path.is_dir():
         raise OutputExistsError(f"{path}: is a directory; give a file name")
     if not path.absolute().parent.is_dir():

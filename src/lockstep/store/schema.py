@@ -68,6 +68,24 @@ CONTENTS = pl.Schema(
         "note": pl.String(),
     }
 )
+NULLABLE = frozenset(
+    {
+        "digest",
+        "minimum",
+        "maximum",
+        "mean",
+        "norm",
+        "nan_count",
+        "inf_count",
+        "zero_count",
+        "sketch",
+        "stored",
+        "shard",
+        "note",
+    }
+)
+"""Columns that may be empty; one anywhere else is damage."""
+
 STACKS = pl.Schema({"stack": pl.Int32(), "file": pl.String(), "line": pl.Int32(), "function": pl.String()})
 MODULES = pl.Schema(
     {"module": pl.String(), "module_class": pl.String(), "parameters": pl.Int64(), "training": pl.Boolean()}

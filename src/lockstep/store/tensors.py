@@ -98,7 +98,7 @@ def write_shard(file: BinaryIO, tensors: Iterable[RawTensor]) -> None:
     file.write(len(text).to_bytes(8, "little"))
     file.write(text)
     for tensor in tensors:
-        file.write(memoryview(tensor.data))
+        file.write(tensor.data.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,10 @@ class Shard:
         count = math.prod(entry.shape)
         raw_type = _NUMPY.get(entry.dtype, "<u2" if entry.dtype == "BF16" else "<u1")
         raw = np.frombuffer(self._map, dtype=raw_type, count=count, offset=self._base + entry.start)
-        return _decoded(raw, entry.dtype).reshape(entry.shape)
+        try:
+            return _decoded(raw, entry.dtype).reshape(entry.shape)
+        except ValueError as error:  # more extents than an array can have, or too large ones
+            raise CorruptError(f"{self._path}: tensor {content} has an impossible shape ({error}); record again") from error
 
     def _read_header(self) -> tuple[int, dict[str, _Entry]]:
         size = len(self._map)
@@ -150,7 +153,7 @@ class Shard:
             raise CorruptError(f"{self._path}: header length {length} does not fit a file of {size} bytes; record again")
         try:
             header = json.loads(self._map[8 : 8 + length])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptError(f"{self._path}: the header is not JSON ({error}); record again") from error
         if not isinstance(header, dict):
             raise CorruptError(f"{self._path}: the header is not a JSON object; record again")

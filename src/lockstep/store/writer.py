@@ -1,8 +1,9 @@
 """Writing one rank's part of a recording, off the training thread.
 
 Rows gather in memory; a chunk of them goes through a bounded queue to one thread, which writes every file aside and
-renames it. When the queue is full the training waits, and says so once. A disk that refuses stops the writer, never
-the training.
+renames it. A chunk is cut when it is full, at the end of a step, and by the thread itself after a
+second: a training that hangs and is killed has then left everything up to where it hung. When the queue is full the
+training waits, and says so once. A disk that refuses stops the writer, never the training.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +29,7 @@ from lockstep.store.tensors import RawTensor, write_shard
 
 Row = tuple[Any, ...]
 _CHUNK_ROWS = 4096
+_FLUSH_S = 1.0
 _SHARD_BYTES = 64 << 20
 
 
@@ -65,6 +68,7 @@ class RankWriter:
         self._max_bytes = max_bytes
         self._chunk = _Chunk()
         self._next_chunk = 0
+        self._gathering = threading.Lock()
         self._stacks: list[Row] = []
         self._modules: list[Row] = []
         self._waiting_bytes = 0
@@ -76,41 +80,50 @@ class RankWriter:
 
     def add_call(self, row: Row) -> None:
         """Add one row of `schema.CALLS`."""
-        self._chunk.calls.append(row)
+        with self._gathering:
+            self._chunk.calls.append(row)
 
     def add_record(self, row: Row) -> None:
         """Add one row of `schema.RECORDS`; flushes when a chunk is full."""
-        self._chunk.records.append(row)
-        if len(self._chunk.records) >= _CHUNK_ROWS:
+        with self._gathering:
+            self._chunk.records.append(row)
+            full = len(self._chunk.records) >= _CHUNK_ROWS
+        if full:
             self.flush()
 
     def add_content(self, row: Row) -> None:
         """Add one row of `schema.CONTENTS`; `stored` and `shard` come from `add_tensor`."""
-        self._chunk.contents.append(row)
+        with self._gathering:
+            self._chunk.contents.append(row)
 
     def add_tensor(self, tensor: RawTensor) -> int:
         """Take one whole tensor and return the number of its shard; waits while too many bytes are queued."""
         self._wait_for_room(tensor.data.nbytes)
-        chunk, shard = self._chunk, self._next_chunk
-        chunk.tensors.append(tensor)
-        chunk.tensor_bytes += tensor.data.nbytes
-        if chunk.tensor_bytes >= _SHARD_BYTES:
+        with self._gathering:
+            chunk, shard = self._chunk, self._next_chunk
+            chunk.tensors.append(tensor)
+            chunk.tensor_bytes += tensor.data.nbytes
+            full = chunk.tensor_bytes >= _SHARD_BYTES
+        if full:
             self.flush()
         return shard
 
     def add_stack(self, number: int, frames: tuple[Frame, ...]) -> None:
         """Add one call stack, innermost frame first."""
-        self._stacks.extend((number, frame.file, frame.line, frame.function) for frame in frames)
+        with self._gathering:
+            self._stacks.extend((number, frame.file, frame.line, frame.function) for frame in frames)
 
     def add_module(self, row: Row) -> None:
         """Add one row of `schema.MODULES`."""
-        self._modules.append(row)
+        with self._gathering:
+            self._modules.append(row)
 
     def flush(self) -> None:
         """Hand everything gathered so far to the writing thread."""
-        chunk, number = self._chunk, self._next_chunk
-        stacks, modules = list(self._stacks), list(self._modules)
-        self._chunk, self._next_chunk = _Chunk(), number + 1
+        with self._gathering:
+            chunk, number = self._chunk, self._next_chunk
+            stacks, modules = list(self._stacks), list(self._modules)
+            self._chunk, self._next_chunk = _Chunk(), number + 1
         self._queue.put(lambda: self._write_chunk(number, chunk, stacks, modules))
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
@@ -149,16 +162,34 @@ class RankWriter:
             self._waiting_bytes += size_bytes
 
     def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
+        while (job := self._next_job()) is not None:
             try:
                 job()
             except OSError as error:
                 self.failure = self.failure or f"{error.strerror or error} ({self.directory})"
+            except BaseException as error:  # polars may panic; a dead thread would leave the training waiting for ever
+                self.failure = self.failure or f"{type(error).__name__}: {error} ({self.directory})"
+
+    def _next_job(self) -> Callable[[], None] | None:
+        while True:
+            try:
+                return self._queue.get(timeout=_FLUSH_S)
+            except queue.Empty:
+                chunk = self._chunk
+                if chunk.calls or chunk.records or chunk.contents:
+                    self.flush()
 
     def _write_chunk(self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]) -> None:
         try:
             if not self.failure:
                 self._write_files(number, chunk, stacks, modules)
+        except Exception:
+            # What there is of this chunk does not count; a full disk needs the room for the manifest.
+            tables = (schema.chunk_name(table, number) for table in ("contents", "calls", "records"))
+            for name in (schema.shard_name(number), *tables):
+                with suppress(OSError):
+                    (self.directory / name).unlink()
+            raise
         finally:
             with self._room:
                 self._waiting_bytes -= chunk.tensor_bytes
@@ -167,19 +198,21 @@ class RankWriter:
     def _write_files(self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]) -> None:
         if not (chunk.records or chunk.calls or chunk.contents or chunk.tensors):
             return
-        if self._max_bytes is not None and self.bytes_written + chunk.tensor_bytes > self._max_bytes:
+        files = {
+            "stacks.parquet": parquet_bytes(schema.STACKS, stacks),
+            "modules.parquet": parquet_bytes(schema.MODULES, modules),
+            schema.chunk_name("contents", number): parquet_bytes(schema.CONTENTS, chunk.contents),
+            schema.chunk_name("calls", number): parquet_bytes(schema.CALLS, chunk.calls),
+            schema.chunk_name("records", number): parquet_bytes(schema.RECORDS, chunk.records),
+        }
+        size_bytes = chunk.tensor_bytes + sum(map(len, files.values()))
+        if self._max_bytes is not None and self.bytes_written + size_bytes > self._max_bytes:
             self.failure = f"--max-bytes {self._max_bytes} reached"
             return
         if chunk.tensors:
             self._replace(schema.shard_name(number), lambda file: write_shard(file, chunk.tensors))
-        for name, table, rows in (
-            ("stacks.parquet", schema.STACKS, stacks),
-            ("modules.parquet", schema.MODULES, modules),
-            (schema.chunk_name("contents", number), schema.CONTENTS, chunk.contents),
-            (schema.chunk_name("calls", number), schema.CALLS, chunk.calls),
-            (schema.chunk_name("records", number), schema.RECORDS, chunk.records),
-        ):
-            self._replace(name, lambda file, table=table, rows=rows: _write(file, parquet_bytes(table, rows)))
+        for name, data in files.items():
+            self._replace(name, partial(_write, data=data))
 
     def _replace(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
         """Write a file aside and rename it, so that no reader ever sees half of one."""
@@ -187,9 +220,10 @@ class RankWriter:
         try:
             with aside.open("wb") as file:
                 fill(file)
-            self.bytes_written += aside.stat().st_size
+            replaced_bytes = target.stat().st_size if target.exists() else 0
+            self.bytes_written += aside.stat().st_size - replaced_bytes
             os.replace(aside, target)
-        except OSError:
+        except Exception:
             with suppress(OSError):
                 aside.unlink()
             raise

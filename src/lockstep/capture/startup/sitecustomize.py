@@ -1,64 +1,130 @@
-"""Start-up hook that `lockstep record` puts on PYTHONPATH: arms the recorder once torch has been imported.
+"""Start-up hook that `lockstep record` puts on PYTHONPATH: arms the recorder after `import torch`.
 
-Runs in every Python process that the command starts, so it uses the standard library only and costs next to nothing where
-torch is never imported. The user's own sitecustomize still runs.
+Runs in every Python process that the command starts, so it uses the standard library only, costs
+next to nothing where torch is never imported, and takes itself off the path at once. The user's own
+sitecustomize still runs.
 """
 
-import importlib.machinery
-import importlib.util
+# It may be an old Python, and pathlib would take several times as long to load as all the rest.
+# ruff: noqa: PTH100, PTH110, PTH120, PTH123, UP031
+
 import os
 import sys
+
+MYPY = False
+if MYPY:
+    from typing import Any
+else:
+    Any = object
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-class _TorchWatcher:
-    """Meta path finder that lets the real finders find torch, and has the recorder armed after its import."""
+class _AfterImport:
+    """Meta path finder that lets the real finders find a module, and acts right after its import.
 
-    def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+    To be asked for the module is not enough: `importlib.util.find_spec("torch")` imports nothing.
+    """
+
+    def __init__(self, name: str, act: Any) -> None:
+        self.name = name
+        self.act = act
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self.name:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    self._watch(spec.loader)
+                    return spec
+        return None
 
-        def execute_then_arm(module):
+    def _watch(self, loader: Any) -> None:
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:
+            return
+
+        def execute_then_act(module: Any) -> None:
+            del loader.exec_module
             execute(module)
-            _arm()
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self.act()
 
-        spec.loader.exec_module = execute_then_arm
-        return spec
+        loader.exec_module = execute_then_act
 
 
-def _arm():
-    source = os.environ.get("LOCKSTEP_SOURCE")
+def _arm() -> None:
     try:
-        try:
-            import lockstep.capture.bootstrap as bootstrap
-        except ModuleNotFoundError:
-            if not source:
-                raise
-            sys.path.append(source)
-            import lockstep.capture.bootstrap as bootstrap
-        bootstrap.arm_from_environment()
+        _bootstrap().arm_from_environment()
     except Exception as error:
-        print(
-            f"lockstep: cannot record in {sys.executable}: {error}; the command runs on unrecorded."
-            " Install lockstep-ml into that Python.",
-            file=sys.stderr,
+        _trace("UNLOADABLE")
+        sys.stderr.write(
+            "lockstep: cannot record in %s: %s; the command runs on unrecorded."
+            " Install lockstep-ml into that Python.\n" % (sys.executable, error)
         )
 
 
-def _run_next_sitecustomize():
-    places = [place for place in sys.path if os.path.abspath(place or os.curdir) != _HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
+def _bootstrap() -> Any:
+    """Lockstep as this Python has it, or else the one that runs the command."""
+    import importlib
+
+    name = "lockstep.capture.bootstrap"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        source = os.environ.get("LOCKSTEP_SOURCE")
+        if not source:
+            raise
+    # Not for longer than this: what else lies there must not become importable to the script.
+    sys.path.append(source)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(source)
+
+
+def _trace(name: str) -> None:
+    """Leave a line for `lockstep record`, which may have to say why nothing was recorded."""
+    try:
+        with open(os.environ["LOCKSTEP_TRACE"], "a") as file:
+            file.write(name + "\n")
+    except (KeyError, OSError):
+        pass
+
+
+def _seed() -> None:
+    """Fix what a script may draw before it imports torch; the recorder seeds again after that."""
+    text = os.environ.get("LOCKSTEP_SEED")
+    if text:
+        import random
+
+        random.seed(int(text))
+        sys.meta_path.insert(
+            0, _AfterImport("numpy", lambda: sys.modules["numpy"].random.seed(int(text)))
+        )
+
+
+def _leave_path() -> None:
+    sys.path[:] = [place for place in sys.path if os.path.abspath(place or os.curdir) != _HERE]
+
+
+def _run_next_sitecustomize() -> None:
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    spec = PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module = module_from_spec(spec)
         spec.loader.exec_module(module)
 
 
 if os.environ.get("LOCKSTEP_RECORD"):
-    sys.meta_path.insert(0, _TorchWatcher())
+    if not os.path.exists(os.environ.get("LOCKSTEP_TRACE", _HERE)):
+        _trace("HOOK")
+    _seed()
+    sys.meta_path.insert(0, _AfterImport("torch", _arm))
+_leave_path()
 _run_next_sitecustomize()

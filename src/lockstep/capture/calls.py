@@ -1,0 +1,481 @@
+"""What the taps report inside a step: calls of modules, operators and custom functions, and backward.
+
+The recorder knows which step it is and whether one is open; this module knows where in the model the
+code is, and hands every call to the session.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from lockstep.capture.interception import Taps
+from lockstep.capture.leaves import (
+    NamedTensor,
+    argument_tensors,
+    plain_arguments,
+    plain_attributes,
+    tensors_in,
+)
+from lockstep.capture.names import class_name
+from lockstep.capture.quiet import quiet
+from lockstep.capture.session import OpenCall, Place, Session
+from lockstep.core.site import CallKind, Phase
+
+_TRANSPARENT_FUNCTIONS = frozenset({"torch.nn.modules._functions.BackwardHookFunction"})
+"""Custom functions that only carry torch's own hooks."""
+
+_CHECKPOINT = "torch.utils.checkpoint.CheckpointFunction"
+_FAST_PATH_MODULES = (
+    torch.nn.MultiheadAttention,
+    torch.nn.TransformerEncoder,
+    torch.nn.TransformerEncoderLayer,
+)
+"""Modules that run one fused kernel in evaluation, but not where a function mode is on."""
+
+
+class Steps(Protocol):
+    """Who knows about steps; `Recorder` is the real one."""
+
+    @property
+    def in_optimizer(self) -> bool:
+        """Whether an optimizer is at work."""
+
+    @property
+    def optimizer_has_closure(self) -> bool:
+        """Whether that optimizer calls the model itself."""
+
+    @property
+    def session(self) -> Session | None:
+        """The session, while a step is open."""
+
+    def begin(self) -> Session | None:
+        """The training comes in sight: open the step if it is to be recorded."""
+
+    def path_of(self, session: Session, module: torch.nn.Module, place: Place | None) -> str:
+        """Path of a module; its tree is recorded where it is met for the first time."""
+
+    def note_once(self, what: str, reason: str) -> None:
+        """Something is not seen."""
+
+    def note_autocast(self) -> None:
+        """A call runs under autocast."""
+
+    def fail(self, error: Exception) -> None:
+        """The recorder's own work failed: stop recording, let the training go on."""
+
+
+class Calls:
+    """Records the calls of the steps that are open; the listener of the taps.
+
+    Parameters
+    ----------
+    steps
+        Knows whether a step is open.
+    level
+        "module", "api" or "aten".
+
+    Attributes
+    ----------
+    taps
+        What is patched in torch.
+    after_backward
+        Whether this step's backward has run.
+    """
+
+    def __init__(self, steps: Steps, level: str) -> None:
+        self.taps = Taps(self, level)
+        self.after_backward = False
+        self._steps = steps
+        self._level = level
+        self._local = threading.local()
+
+    def leave_all_places(self) -> None:
+        """The step has ended, perhaps in the middle of a call."""
+        self._places().clear()
+
+    # --- modules ------------------------------------------------------------------------------
+
+    def module_call(
+        self,
+        call: Callable[..., Any],
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record a module call and what is inside of it."""
+        backward, grad = _in_backward(), torch.is_grad_enabled()
+        passes = _in_transform() or (backward and not grad)
+        session = None if passes else self._session(may_begin=grad and not backward)
+        self._note_autocast(session)
+        places = self._places()
+        place = places[-1] if places else None
+        opened = None
+        if session is not None:
+            with quiet(self._steps.fail):
+                path = self._steps.path_of(session, module, place)
+                opened = session.begin(
+                    CallKind.MODULE,
+                    place,
+                    class_name(module),
+                    argument_tensors(args, kwargs),
+                    plain_attributes(module),
+                    path=path,
+                    module_class=class_name(module),
+                    grad=grad,
+                    recomputed=backward,
+                    buffers=_buffers_of(module),
+                )
+        run = functools.partial(self._run_module, call, module, args, kwargs, grad)
+        if session is None or opened is None:
+            return run()
+        inside = Place(opened.id, opened.path, opened.module_class, module)
+        result = self._within(inside, session, opened, run)
+        self._end(session, opened, result, buffers=_buffers_of(module))
+        return result
+
+    def _run_module(
+        self,
+        call: Callable[..., Any],
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        grad: bool,
+    ) -> Any:
+        run = functools.partial(call, module, *args, **kwargs)
+        if is_compiled(module):
+            self._steps.note_once(
+                f"inside of {self._name(module)}", "compiled: recorded at its boundary only"
+            )
+            return self.taps.call_untapped(run)
+        if isinstance(module, _FAST_PATH_MODULES) and _may_take_fast_path(module, grad):
+            self._steps.note_once(
+                f"operators inside of {self._name(module)}",
+                "evaluation: torch fuses them, which it would not do while they are watched",
+            )
+            with self.taps.without_function_mode():
+                return run()
+        return run()
+
+    def _name(self, module: torch.nn.Module) -> str:
+        places = self._places()
+        return (places[-1].path if places else "") or class_name(module)
+
+    # --- operators ----------------------------------------------------------------------------
+
+    def operator_call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[Any, bool]:
+        """Record a call of the torch API."""
+        backward, grad = _in_backward(), torch.is_grad_enabled()
+        if _in_transform():
+            return self._in_transform(function(*args, **kwargs)), True
+        places = self._places()
+        place = places[-1] if places else None
+        if self._is_none_of_ours(place, backward, grad):
+            return function(*args, **kwargs), True
+        tensors = argument_tensors(args, kwargs)
+        session = self._session(may_begin=grad and not backward and _trains(name, tensors))
+        opened = None
+        if session is not None:
+            opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
+        if session is None or opened is None:
+            return function(*args, **kwargs), True
+        run = functools.partial(function, *args, **kwargs)
+        if self._level == "aten":
+            inside = Place(opened.id, opened.path, opened.module_class, None)
+            result = self._within(inside, session, opened, run)
+        else:
+            try:
+                result = run()
+            except BaseException:
+                self._abandon(session, opened)
+                raise
+        if not _has_tensor(result) and not (tensors and name.endswith("_")):
+            session.retract(opened)
+            return result, False
+        part = args[1] if name == "torch.Tensor.__setitem__" else ...
+        self._end(session, opened, result, part=part)
+        return result, True
+
+    def _is_none_of_ours(self, place: Place | None, backward: bool, grad: bool) -> bool:
+        """Whether operators belong to a call that is recorded as one, or to torch's own work."""
+        if place is not None:
+            return place.opaque or (backward and not grad)
+        if self._steps.in_optimizer:
+            return not (self._steps.optimizer_has_closure and grad)
+        return backward
+
+    def _in_transform(self, result: Any) -> Any:
+        """What leaves a `torch.func` transform comes from inside the step."""
+        session = self._steps.session
+        if session is not None:
+            self._steps.note_once(
+                "operators inside of torch.func transforms", "they work on tensors without numbers"
+            )
+            with quiet(self._steps.fail):
+                for _, tensor in tensors_in(result, ""):
+                    session.contents.note(_unwrapped(tensor))
+        return result
+
+    # --- custom functions, compiled functions, recomputation -------------------------------------
+
+    def custom_function_call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record a custom function as one operator; modules called inside are still recorded."""
+        backward, grad = _in_backward(), torch.is_grad_enabled()
+        places = self._places()
+        place = places[-1] if places else None
+        passes = _in_transform() or name in _TRANSPARENT_FUNCTIONS
+        if passes or self._is_none_of_ours(place, backward, grad):
+            return function(*args, **kwargs)
+        tensors = argument_tensors(args, kwargs)
+        session = self._session(may_begin=grad and not backward and _trains(name, tensors))
+        opened = None
+        if session is not None:
+            opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
+        if session is None or opened is None:
+            return function(*args, **kwargs)
+        path, module_class = (place.path, place.module_class) if place else ("", "")
+        module = place.module if place else None
+        inside = Place(opened.id, path, module_class, module, opaque=name != _CHECKPOINT)
+        run = functools.partial(function, *args, **kwargs)
+        result = self._within(inside, session, opened, run)
+        with quiet(self._steps.fail):
+            # What is written behind autograd's back inside does not show in a version.
+            for _, tensor in tensors:
+                session.contents.changed(tensor)
+        self._end(session, opened, result)
+        return result
+
+    def recomputed_here(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A checkpointed function whose calls are at this place of the model in backward too."""
+        places = self._places()
+        if self._steps.session is None or not places:
+            return function
+        place = places[-1]
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not _in_backward():
+                return function(*args, **kwargs)
+            with self._at(place):
+                return function(*args, **kwargs)
+
+        return run
+
+    def compiled_code_entered(self) -> None:
+        """A function that was compiled before recording began is called."""
+        self._steps.note_once(
+            "functions that were compiled before recording began", "compiled: not recorded at all"
+        )
+
+    # --- aten operators -------------------------------------------------------------------------
+
+    def aten_call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record one aten operator."""
+        session = self._steps.session
+        if session is None:
+            return function(*args, **kwargs)
+        optimizer = self._steps.in_optimizer and not torch.is_grad_enabled()
+        phase = Phase.OPTIMIZER if optimizer else Phase.FORWARD
+        places = self._places()
+        place = places[-1] if places else None
+        opened = None
+        with quiet(self._steps.fail):
+            opened = session.begin(
+                CallKind.OPERATOR,
+                place,
+                name,
+                argument_tensors(args, kwargs),
+                plain_arguments(args, kwargs),
+                path=place.path if place else "",
+                module_class=place.module_class if place else "",
+                grad=False,
+                phase=Phase.BACKWARD if _in_backward() else phase,
+            )
+        try:
+            result = function(*args, **kwargs)
+        except BaseException:
+            if opened is not None:
+                self._abandon(session, opened)
+            raise
+        if opened is not None:
+            self._end(session, opened, result)
+        return result
+
+    # --- backward -------------------------------------------------------------------------------
+
+    def backward_call(self, losses: list[torch.Tensor], run: Callable[[], Any]) -> Any:
+        """Record the loss, run the autograd engine, settle gradients of which parts did not come."""
+        session = None if _in_backward() else self._steps.session
+        if session is None:
+            return run()
+        with quiet(self._steps.fail):
+            for tensor in losses:
+                session.loss(tensor)
+        with self._at(None):
+            result = run()
+        with quiet(self._steps.fail):
+            session.pending.settle()
+            for _, tensor in tensors_in(result, ""):
+                session.contents.note(_unwrapped(tensor))
+        self.after_backward = True
+        return result
+
+    # --- shared -------------------------------------------------------------------------------
+
+    def _session(self, *, may_begin: bool) -> Session | None:
+        session = self._steps.session
+        if session is None and may_begin and torch._C._get_tracing_state() is None:
+            session = self._steps.begin()
+        return None if torch._C._get_tracing_state() is not None else session
+
+    def _begin(
+        self,
+        session: Session,
+        place: Place | None,
+        name: str,
+        tensors: list[NamedTensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        grad: bool,
+        backward: bool,
+    ) -> OpenCall | None:
+        self._note_autocast(session)
+        between = self.after_backward and place is None and not grad
+        opened = None
+        with quiet(self._steps.fail):
+            opened = session.begin(
+                CallKind.OPERATOR,
+                place,
+                name,
+                tensors,
+                plain_arguments(args, kwargs),
+                path=place.path if place else "",
+                module_class=place.module_class if place else "",
+                grad=grad,
+                phase=Phase.BACKWARD if between else Phase.FORWARD,
+                recomputed=backward,
+            )
+        return opened
+
+    def _note_autocast(self, session: Session | None) -> None:
+        if session is not None and torch._C._is_any_autocast_enabled():
+            self._steps.note_autocast()
+
+    def _within(
+        self, place: Place, session: Session, opened: OpenCall, run: Callable[[], Any]
+    ) -> Any:
+        """Run what a call does, at its place."""
+        try:
+            with self._at(place):
+                return run()
+        except BaseException:
+            self._abandon(session, opened)
+            raise
+
+    def _end(
+        self,
+        session: Session,
+        opened: OpenCall,
+        result: Any,
+        *,
+        buffers: Iterable[NamedTensor] = (),
+        part: object = ...,
+    ) -> None:
+        if self._steps.session is session:
+            with quiet(self._steps.fail):
+                session.end(opened, result, buffers=buffers, part=part)
+
+    def _abandon(self, session: Session, opened: OpenCall) -> None:
+        if self._steps.session is session:
+            with quiet(self._steps.fail):
+                session.abandon(opened)
+
+    @contextmanager
+    def _at(self, place: Place | None) -> Iterator[None]:
+        """Be at a place, or, in backward, at none until something is recomputed."""
+        before = self._places()
+        self._local.places = [*before, place] if place is not None else []
+        try:
+            yield
+        finally:
+            self._local.places = before
+
+    def _places(self) -> list[Place]:
+        places: list[Place] | None = getattr(self._local, "places", None)
+        if places is None:
+            places = self._local.places = []
+        return places
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether calling the module runs what `torch.compile` made of it."""
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return True
+    kind = type(module)
+    return kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch._dynamo")
+
+
+def _buffers_of(module: torch.nn.Module) -> Iterator[NamedTensor]:
+    """Buffers that a call of the module itself may change; of a compiled one, all below it."""
+    if is_compiled(module):
+        yield from module.named_buffers()
+        return
+    for name, tensor in module._buffers.items():
+        if tensor is not None:
+            yield name, tensor
+
+
+def _may_take_fast_path(module: torch.nn.Module, grad: bool) -> bool:
+    if module.training:
+        return False
+    return not grad or not any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _in_transform() -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def _trains(name: str, tensors: list[NamedTensor]) -> bool:
+    """Whether a call outside of any module builds a graph on a parameter, as functional models do."""
+    return name != "torch.Tensor.detach" and any(
+        tensor.requires_grad and tensor.is_leaf for _, tensor in tensors
+    )
+
+
+def _has_tensor(result: Any) -> bool:
+    if isinstance(result, torch.Tensor):
+        return True
+    return isinstance(result, (tuple, list)) and any(_has_tensor(item) for item in result[:4])

@@ -1,0 +1,56 @@
+"""The context in which Lockstep does its own tensor work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+class quiet:  # noqa: N801 - reads as a statement: `with quiet():`
+    """Context in which tensor work leaves no trace: no autograd history, no mode, no autocast.
+
+    Parameters
+    ----------
+    on_error
+        Takes an error of the work inside, which then does not reach the training; without it the
+        error is raised.
+    """
+
+    __slots__ = ("_autocast", "_dispatch", "_function", "_grad", "_on_error")
+
+    def __init__(self, on_error: Callable[[Exception], None] | None = None) -> None:
+        self._on_error = on_error
+
+    def __enter__(self) -> None:
+        self._grad = torch.is_grad_enabled()
+        self._function = torch._C.DisableTorchFunction()
+        self._function.__enter__()
+        torch._C._set_grad_enabled(False)
+        self._autocast = None
+        if torch._C._is_any_autocast_enabled():
+            self._autocast = torch._C._DisableAutocast()
+            self._autocast.__enter__()
+        self._dispatch = None
+        if torch._C._len_torch_dispatch_stack():
+            self._dispatch = _disable_current_modes()
+            self._dispatch.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if self._dispatch is not None:
+            self._dispatch.__exit__(None, None, None)
+        if self._autocast is not None:
+            self._autocast.__exit__(None, None, None)
+        torch._C._set_grad_enabled(self._grad)
+        self._function.__exit__(None, None, None)
+        if self._on_error is None or not isinstance(value, Exception):
+            return False
+        self._on_error(value)
+        return True

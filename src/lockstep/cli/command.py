@@ -1,0 +1,88 @@
+"""Running a command as if it had been typed alone: its input, output, signals and exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import threading
+from types import FrameType
+
+_SIGNALS = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+_FROM_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
+_GRACE_S = 1.0
+
+
+class Command:
+    """A running command.
+
+    Signals that reach this process are passed on, unless they reached the command as well: from the
+    keyboard a signal goes to both, and so does one to the whole process group. That shows in the
+    command ending by itself within a second.
+
+    Raises
+    ------
+    OSError
+        If the command cannot be started.
+    """
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self._timers: list[threading.Timer] = []
+        self._handlers = {}
+        for name in _SIGNALS:
+            number = getattr(signal, name)
+            # What is ignored here (nohup, a background job) is to be ignored in the command too.
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                self._handlers[number] = signal.signal(number, self._pass_on)
+        try:
+            self._process = _start(command, environment)
+        except OSError:
+            self._restore()
+            raise
+
+    def wait(self) -> int:
+        """Wait for the end; returns the exit code as a shell has it, 128 + n after signal n."""
+        try:
+            code = self._process.wait()
+        finally:
+            self._restore()
+        return code if code >= 0 else 128 - code
+
+    def _restore(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if number in _FROM_KEYBOARD and _at_the_keyboard():
+            return
+        timer = threading.Timer(_GRACE_S, lambda: self._process.send_signal(number))
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
+
+
+def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command, env=environment)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        # A script without a first line that names its interpreter: every shell then takes itself.
+        return subprocess.Popen(["/bin/sh", *command], env=environment)
+
+
+def _at_the_keyboard() -> bool:
+    """Whether this process is in the foreground of a terminal."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

@@ -1,0 +1,113 @@
+"""Compare two recordings and name the operator at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from lockstep.capture.options import StepSelection
+from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.finding import Comparison, Verdict
+from lockstep.locate.run import Rule, compare_recordings
+from lockstep.plugins import report_writers
+from lockstep.report.json import render_json
+from lockstep.report.text import print_comparison
+from lockstep.store.reader import Recording, open_recording
+from lockstep.store.run import check_output_file
+
+_EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGED: 1, Verdict.INCOMPARABLE: 2}
+_RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
+
+
+@click.command()
+@click.argument("reference", type=click.Path(path_type=Path))
+@click.argument("candidate", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write every report format into this directory.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--rule", type=click.Choice(list(_RULES)), default="error-model", show_default=True, help="How to judge.")
+@click.option("--csv", type=click.Path(path_type=Path), help="Write every pair to this CSV file.")
+@click.option("--xlsx", type=click.Path(path_type=Path), help="Write every pair to this XLSX file.")
+@click.option("--all", "show_all", is_flag=True, help="Print the table of all pairs.")
+@click.option("--cosine", type=click.FloatRange(-1, 1), help="List the pairs below this cosine, lowest first.")
+@click.option("--limit", type=click.IntRange(min=1), help="List at most so many pairs.")
+@click.option("--steps", default="", help="Compare these steps only: 0, 0:3, 10,20.")
+@click.option("--force", is_flag=True, help="Replace report files that are there.")
+def compare(
+    reference: Path,
+    candidate: Path,
+    output: Path | None,
+    as_json: bool,
+    rule: str,
+    csv: Path | None,
+    xlsx: Path | None,
+    show_all: bool,
+    cosine: float | None,
+    limit: int | None,
+    steps: str,
+    force: bool,
+) -> int:
+    """Compare two recordings and name the first operator where CANDIDATE leaves REFERENCE.
+
+    Exit code 0 if they agree, 1 if they differ, 2 if they cannot be compared.
+
+    \b
+    lockstep compare ref cand
+    lockstep compare ref cand --csv pairs.csv --xlsx pairs.xlsx
+    lockstep compare ref cand --cosine 0.98 --limit 10
+    """
+    if reference.exists() and candidate.exists() and reference.samefile(candidate):
+        raise UsageError(f"{reference}: reference and candidate are the same recording; give two recordings")
+    plans = _plan_reports(output, {"csv": csv, "xlsx": xlsx}, force=force)
+    recordings = open_recording(reference), open_recording(candidate)
+    chosen = _chosen_steps(recordings, steps) if steps else None
+    comparison = compare_recordings(*recordings, rule=_RULES[rule], steps=chosen)
+    if as_json:
+        click.echo(render_json(comparison))
+    else:
+        print_comparison(comparison, show_all=show_all, cosine=cosine, limit=limit)
+    for path, write in plans:
+        _write_report(comparison, path, write)
+        click.echo(f"wrote {path}", err=as_json)
+    return _EXIT_CODES[comparison.verdict]
+
+
+def _chosen_steps(recordings: tuple[Recording, Recording], text: str) -> tuple[int, ...]:
+    """The recorded steps among those that `--steps` asks for."""
+    known = sorted({step for recording in recordings for rank in recording.ranks.values() for step in rank.steps})
+    chosen = StepSelection.parse(text).numbers_in(known)
+    if not chosen:
+        raise UsageError(f"--steps {text}: not recorded; there are steps {', '.join(map(str, known)) or 'none'}")
+    return chosen
+
+
+Writer = Callable[[Comparison, Path], None]
+
+
+def _plan_reports(
+    output: Path | None, files: dict[str, Path | None], *, force: bool
+) -> list[tuple[Path, Writer]]:
+    """Decide where reports go, and check it before any work is done."""
+    writers = report_writers()
+    plans = [(path, writers[name].write) for name, path in files.items() if path is not None]
+    if output is not None:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputExistsError(
+                f"{output}: cannot be made ({error.strerror}); give another directory with -o"
+            ) from error
+        plans += [(output / f"comparison{writer.suffix}", writer.write) for writer in writers.values()]
+    for path, _ in plans:
+        check_output_file(path, force=force)
+    return plans
+
+
+def _write_report(comparison: Comparison, path: Path, write: Writer) -> None:
+    try:
+        write(comparison, path)
+    except OSError as error:
+        raise OutputExistsError(
+            f"{path}: cannot be written ({error.strerror or error}); give another name"
+        ) from error

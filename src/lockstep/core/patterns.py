@@ -1,0 +1,32 @@
+"""Shell patterns on module paths and operator names, and the nearest names to one that matched nothing."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable
+
+
+def matches(pattern: str, module: str, op: str) -> bool:
+    """Whether a pattern matches a module path, a path above it, an operator's full name, or that name's last part.
+
+    >>> matches("h.0", "h.0.mlp", "torch.nn.functional.linear"), matches("linear", "head", "torch.nn.functional.linear")
+    (True, True)
+    """
+    parts = module.split(".")
+    paths = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    names = (*paths, op, op.rsplit(".", 1)[-1])
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names if name)
+
+
+def nearest_names(pattern: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """Names most like a pattern that matched nothing, best first."""
+    plain = pattern.strip("*").lower()
+    known = sorted(set(names))
+    inside = [name for name in known if plain and plain in name.lower()]
+    spellings: dict[str, str] = {}
+    for name in known:
+        spellings.setdefault(name.lower(), name)
+        spellings.setdefault(name.lower().rsplit(".", 1)[-1], name)
+    close = difflib.get_close_matches(plain, spellings, n=count, cutoff=0.4)
+    return list(dict.fromkeys([*(spellings[form] for form in close), *inside]))[:count]

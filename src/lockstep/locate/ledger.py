@@ -1,0 +1,145 @@
+"""What is known so far about aligned tensors: how far apart they are and whether an origin lies behind it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from lockstep.compare.judge import AGREES, Judgement, word_for_evidence
+from lockstep.compare.measured import Measured, measure_pair
+from lockstep.core.finding import Finding, Outcome, Pair
+from lockstep.locate.origins import Place
+from lockstep.locate.words import Setting
+
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One aligned tensor: its measurement, the judgement, and whether its difference stems from an origin."""
+
+    measured: Measured
+    judgement: Judgement
+    tainted: bool = False
+    outcome: Outcome = Outcome.AGREE
+
+
+@dataclass(frozen=True, slots=True)
+class BufferUser:
+    """A call that a buffer went into, as a possible origin, with what else went in."""
+
+    place: Place
+    entering: tuple[Measured, ...]
+    settings: tuple[Setting, ...] = ()
+
+
+class Ledger:
+    """States of all aligned tensors of one rank, kept from step to step, and every finding.
+
+    Parameters
+    ----------
+    read_tensors
+        Whether tensors that were saved whole are read for exact numbers.
+
+    Attributes
+    ----------
+    parameter_names, buffer_names
+        Full names met so far.
+    buffer_users
+        Per buffer the last call that it went into: the one that may have changed it unseen.
+    """
+
+    def __init__(self, *, read_tensors: bool) -> None:
+        self.parameter_names: set[str] = set()
+        self.buffer_names: set[str] = set()
+        self.buffer_users: dict[str, BufferUser] = {}
+        self._read_tensors = read_tensors
+        self._states: dict[Key, State] = {}
+        self._measurements: dict[Key, Measured] = {}
+        self._partner_of_reference: dict[int, Key] = {}
+        self._partner_of_candidate: dict[int, Key] = {}
+        self.findings: list[Finding] = []
+
+    def measure(self, pair: Pair) -> Measured:
+        """Measure a pair; the numbers of equal contents are taken once."""
+        key = key_of(pair)
+        known = self._measurements.get(key)
+        if known is None:
+            known = self._measurements[key] = measure_pair(pair, read_tensors=self._read_tensors)
+        if known.pair is pair:
+            return known
+        return known.at(pair)
+
+    def state(self, pair: Pair) -> State | None:
+        """What was said of these two contents before, None where they have not met."""
+        return self._states.get(key_of(pair))
+
+    def partner_of_reference(self, content: int) -> State | None:
+        """State of a reference content with what it was aligned to."""
+        key = self._partner_of_reference.get(content)
+        return self._states[key] if key is not None else None
+
+    def partner_of_candidate(self, content: int) -> State | None:
+        """State of a candidate content with what it was aligned to."""
+        key = self._partner_of_candidate.get(content)
+        return self._states[key] if key is not None else None
+
+    def remember(self, state: State) -> None:
+        """Keep what is known of a pair; an earlier word stands, as it is nearer to the cause."""
+        key = key_of(state.measured.pair)
+        if key in self._states:
+            return
+        self._states[key] = state
+        self._partner_of_reference[key[0]] = key
+        self._partner_of_candidate[key[1]] = key
+
+    def tainted(self, measured: Measured) -> bool:
+        """Whether an origin lies behind a pair's difference."""
+        if measured.equal:
+            return False
+        state = self._states.get(key_of(measured.pair))
+        return state is not None and state.tainted
+
+    def report(self, state: State, reason: str, *, inherited: bool) -> Finding:
+        """Add the finding of one pair."""
+        measured = state.measured
+        finding = Finding(
+            pair=measured.pair,
+            outcome=state.outcome,
+            metrics=measured.metrics,
+            difference=measured.difference,
+            tolerance=state.judgement.tolerance,
+            reason=reason,
+            inherited=inherited,
+        )
+        self.findings.append(finding)
+        return finding
+
+    def repeat(self, finding: Finding) -> None:
+        """Mark a finding reported lately as one more effect of a cause that is known."""
+        for position in range(len(self.findings) - 1, -1, -1):
+            if self.findings[position] is finding:
+                self.findings[position] = replace(finding, inherited=True)
+                return
+
+
+def key_of(pair: Pair) -> Key:
+    """Content numbers of both sides."""
+    assert pair.reference is not None
+    assert pair.candidate is not None
+    return pair.reference.content.id, pair.candidate.content.id
+
+
+def agreeing(measured: Measured) -> State:
+    """State of a pair that is bitwise equal, or of which nothing can be said."""
+    outcome = Outcome.AGREE if measured.known else Outcome.INCOMPARABLE
+    return State(measured, AGREES, outcome=outcome)
+
+
+def agreement_words(measured: Measured) -> str:
+    """Why a pair counts as agreeing."""
+    if measured.equal:
+        return "bitwise equal" if measured.metrics.evidence.value == "digest" else "equal"
+    if math.isnan(measured.difference):
+        return measured.pair.present.content.note or "nothing is known of one side"
+    return f"{word_for_evidence(measured)}rel {measured.difference:.2g}, within its tolerance"

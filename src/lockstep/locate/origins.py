@@ -1,0 +1,93 @@
+"""Origins found so far, each cause named once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from lockstep.compare.operators import Family, family_of
+from lockstep.core.finding import Finding, Origin, Pair
+from lockstep.core.site import Phase, Role
+from lockstep.locate.step import Aligned
+from lockstep.locate.words import agreed_name
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A site as it is named to the user."""
+
+    rank: str
+    step: int
+    phase: Phase
+    module: str
+    module_class: str
+    op: str
+    call: int
+    role: Role
+    index: int
+    tensor: str
+    source: str
+    sequence: int
+
+
+def place_of(item: Aligned, pair: Pair, module_classes: Mapping[str, str]) -> Place:
+    """The place of one record of an aligned call."""
+    reference, candidate, record = item.reference, item.candidate, pair.present
+    return Place(
+        rank=reference.rank,
+        step=reference.step,
+        phase=record.site.phase,
+        module=reference.site.module,
+        module_class=module_classes.get(reference.site.module, reference.module_class),
+        op=agreed_name(reference.site.op, candidate.site.op),
+        call=reference.site.call,
+        role=record.role,
+        index=record.index,
+        tensor=record.name,
+        source=candidate.source or reference.source,
+        sequence=record.sequence,
+    )
+
+
+@dataclass(slots=True)
+class Origins:
+    """Collects origins; one operator that is wrong at every call and step is one origin."""
+
+    found: list[Origin] = field(default_factory=list)
+    _known: set[Hashable] = field(default_factory=set)
+
+    def add(self, place: Place, finding: Finding, reason: str = "", *, cause: str = "") -> bool:
+        """Add an origin; returns False where its cause is known already.
+
+        The cause is the site, whatever the call or step; with `cause`, that sentence.
+        """
+        key: Hashable = cause or (place.phase, place.module, place.op)
+        if place.phase in (Phase.INIT, Phase.DATA):
+            key = place.phase
+        reason = reason or finding.reason
+        family = family_of(place.op)
+        if place.phase is Phase.FORWARD and family in (Family.RANDOM, Family.DROPOUT):
+            key = "random stream"
+            reason = f"the random stream differs: {reason}"
+        if key in self._known:
+            return False
+        self._known.add(key)
+        self.found.append(
+            Origin(
+                rank=place.rank,
+                step=place.step,
+                phase=place.phase,
+                module=place.module,
+                module_class=place.module_class,
+                op=place.op,
+                call=place.call,
+                role=place.role,
+                index=place.index,
+                tensor=place.tensor,
+                source=place.source,
+                finding=finding,
+                reason=reason,
+                sequence=place.sequence,
+            )
+        )
+        return True

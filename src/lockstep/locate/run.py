@@ -1,0 +1,350 @@
+"""Comparing two recordings: the entry point."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from lockstep.compare.error_model import ErrorModel
+from lockstep.compare.judge import FixedRule, Judge
+from lockstep.core.finding import (
+    Comparison,
+    Evidence,
+    Finding,
+    Metrics,
+    Origin,
+    Outcome,
+    Pair,
+    Verdict,
+)
+from lockstep.core.manifest import Event
+from lockstep.core.site import CallKind, Role
+from lockstep.locate.ledger import Ledger, State
+from lockstep.locate.origins import Origins
+from lockstep.locate.step import AlignedStep
+from lockstep.locate.updates import SetupWalk, UpdateWalk
+from lockstep.locate.walk import StepWalk
+from lockstep.store.reader import RankRecording, Recording, open_recording
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being compared, how many steps are done and how many there are."""
+
+_MODEL_OVERLAP = 0.5
+"""Share of module and parameter names that both runs must have; renamed parts leave more, other models less."""
+
+
+class Rule(Enum):
+    """How pairs are judged."""
+
+    ERROR_MODEL = "error-model"
+    FIXED = "fixed"
+
+
+def compare(
+    reference: str | Path, candidate: str | Path, *, rule: Rule = Rule.ERROR_MODEL
+) -> Comparison:
+    """Open and compare two recordings; see `compare_recordings`.
+
+    Raises
+    ------
+    RecordingError
+        If one of them cannot be read.
+
+    Examples
+    --------
+    >>> compare("ref", "npu").verdict                                                   # doctest: +SKIP
+    <Verdict.DIVERGED: 'diverged'>
+    """
+    return compare_recordings(open_recording(reference), open_recording(candidate), rule=rule)
+
+
+def compare_recordings(
+    reference: Recording,
+    candidate: Recording,
+    *,
+    rule: Rule = Rule.ERROR_MODEL,
+    judge: Judge | None = None,
+    steps: Collection[int] | None = None,
+    read_tensors: bool = True,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Align two recordings, judge every pair of tensors and name where they part.
+
+    Parameters
+    ----------
+    reference, candidate
+        The trusted run and the one under test. Exchanged, they give the same origins.
+    rule, judge
+        How pairs are judged; a `judge` takes the place of the rule.
+    steps
+        Compare only these; None for all that both hold.
+    read_tensors
+        Whether tensors that were saved whole are read; otherwise sketches and statistics decide.
+    progress
+        Told before each step.
+
+    Raises
+    ------
+    RecordingError
+        If a recording is damaged.
+    """
+    judge = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
+    run = _Run(judge, read_tensors)
+    ranks = [name for name in reference.ranks if name in candidate.ranks]
+    stopper = _why_incomparable(reference, candidate, ranks, steps)
+    if stopper is None:
+        _compare_steps(run, reference, candidate, ranks, steps, progress)
+    return _conclusion(run, reference, candidate, stopper, steps)
+
+
+@dataclass
+class _Run:
+    """What gathers over the ranks and steps of one comparison."""
+
+    judge: Judge
+    read_tensors: bool
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    origins: dict[str, Origins] = field(default_factory=dict)
+    lone: list[Finding] = field(default_factory=list)
+    aligned: int = 0
+    unaligned_reference: int = 0
+    unaligned_candidate: int = 0
+
+    def add_rank(self, name: str) -> None:
+        self.ledgers[name] = Ledger(read_tensors=self.read_tensors)
+        self.origins[name] = Origins()
+
+    def count(self, step: AlignedStep) -> None:
+        """Count what has no partner, and list it."""
+        self.aligned += sum(1 for _ in step.of_kind(CallKind.MODULE, CallKind.OPERATOR))
+        for pair in step.lone:
+            self.unaligned_reference += pair.candidate is None
+            self.unaligned_candidate += pair.reference is None
+            for record in pair.present.records:
+                sides = (record, None) if pair.candidate is None else (None, record)
+                self.lone.append(_missing(Pair(*sides), "its call has no partner in the other run"))
+        for item in step.aligned:
+            for paired in item.pairs:
+                if paired.reference is None or paired.candidate is None:
+                    self.lone.append(
+                        _missing(paired, "the other run did not record it at this call")
+                    )
+
+
+def _missing(pair: Pair, reason: str) -> Finding:
+    return Finding(
+        pair, Outcome.MISSING, Metrics(Evidence.NONE), float("nan"), float("nan"), reason
+    )
+
+
+def _compare_steps(
+    run: _Run,
+    reference: Recording,
+    candidate: Recording,
+    ranks: Sequence[str],
+    steps: Collection[int] | None,
+    progress: Progress | None,
+) -> None:
+    """Step by step over all ranks, as gradients of all ranks meet in an all-reduce."""
+    for name in ranks:
+        run.add_rank(name)
+    shared = {
+        name: _shared_steps(reference.ranks[name], candidate.ranks[name], steps) for name in ranks
+    }
+    every = sorted({step for numbers in shared.values() for step in numbers})
+    for done, number in enumerate(every):
+        if progress is not None:
+            progress(f"step {number}", done, len(every))
+        aligned = {}
+        for name in ranks:
+            if number in shared[name]:
+                left, right = (
+                    reference.ranks[name].calls(number),
+                    candidate.ranks[name].calls(number),
+                )
+                aligned[name] = AlignedStep(left, right)
+        _compare_step(run, aligned)
+
+
+def _compare_step(run: _Run, aligned: dict[str, AlignedStep]) -> None:
+    gradients: dict[str, list[State]] = defaultdict(list)
+    for name, step in aligned.items():
+        ledger, origins = run.ledgers[name], run.origins[name]
+        run.count(step)
+        SetupWalk(step, ledger, origins, run.judge).run()
+        StepWalk(step, ledger, origins, run.judge).run()
+        for parameter, state in _last_gradients(step, ledger).items():
+            gradients[parameter].append(state)
+    for name, step in aligned.items():
+        UpdateWalk(step, run.ledgers[name], run.origins[name], run.judge, gradients).run()
+
+
+def _last_gradients(step: AlignedStep, ledger: Ledger) -> dict[str, State]:
+    last: dict[str, State] = {}
+    for item in step.of_kind(CallKind.GRADIENT):
+        for pair in item.complete(Role.PARAM_GRAD):
+            state = ledger.state(pair)
+            if state is not None:
+                last[pair.present.name] = state
+    return last
+
+
+def _shared_steps(
+    reference: RankRecording, candidate: RankRecording, steps: Collection[int] | None
+) -> list[int]:
+    both = sorted(set(reference.steps) & set(candidate.steps))
+    return [step for step in both if steps is None or step in steps]
+
+
+# --- what cannot be compared -------------------------------------------------------------------------
+
+
+def _why_incomparable(
+    reference: Recording, candidate: Recording, ranks: Sequence[str], steps: Collection[int] | None
+) -> str | None:
+    for recording in (reference, candidate):
+        if not recording.ranks:
+            return f"{recording.path}: {recording.missing[0]}"
+    if not ranks:
+        return (
+            f"no rank occurs in both: the reference has {_listed(reference.ranks)},"
+            f" the candidate {_listed(candidate.ranks)}"
+        )
+    first = ranks[0]
+    left, right = reference.ranks[first], candidate.ranks[first]
+    if not any(
+        _shared_steps(reference.ranks[name], candidate.ranks[name], steps) for name in ranks
+    ):
+        wanted = "" if steps is None else f"; asked for {_listed(sorted(steps))}"
+        return (
+            f"no step occurs in both: the reference has {_listed(left.steps)},"
+            f" the candidate {_listed(right.steps)}{wanted}"
+        )
+    return _why_other_model(left, right)
+
+
+def _why_other_model(reference: RankRecording, candidate: RankRecording) -> str | None:
+    left, right = _model_names(reference), _model_names(candidate)
+    shared = len(left & right)
+    if not left or not right or shared >= _MODEL_OVERLAP * min(len(left), len(right)):
+        return None
+    return (
+        f"the two runs train different models: of {len(left)} module paths in the reference and"
+        f" {len(right)} in the candidate, {shared} occur in both"
+    )
+
+
+def _model_names(rank: RankRecording) -> set[str]:
+    table = rank.module_table
+    names = (
+        set(table["module"].to_list()) if table.height else set(rank.call_table["module"].to_list())
+    )
+    return {name for name in names if name}
+
+
+def _listed(items: Collection[object]) -> str:
+    return ", ".join(str(item) for item in items) or "none"
+
+
+def _not_compared(
+    reference: Recording, candidate: Recording, steps: Collection[int] | None
+) -> list[str]:
+    """Ranks and steps that only one side has."""
+    sentences = []
+    for name in sorted({*reference.ranks} ^ {*candidate.ranks}):
+        side = "reference" if name in reference.ranks else "candidate"
+        sentences.append(f"{name} occurs only in the {side}")
+    for name in reference.ranks:
+        if name not in candidate.ranks:
+            continue
+        left = set(reference.ranks[name].complete_steps)
+        right = set(candidate.ranks[name].complete_steps)
+        for step in sorted(left ^ right):
+            if steps is None or step in steps:
+                side = "reference" if step in left else "candidate"
+                sentences.append(f"{name}: step {step} is complete only in the {side}")
+    return sentences
+
+
+# --- the conclusion ----------------------------------------------------------------------------------
+
+
+def _conclusion(
+    run: _Run,
+    reference: Recording,
+    candidate: Recording,
+    stopper: str | None,
+    steps: Collection[int] | None,
+) -> Comparison:
+    origins = _ordered(run)
+    findings = [finding for ledger in run.ledgers.values() for finding in ledger.findings]
+    not_compared = [stopper] if stopper else _not_compared(reference, candidate, steps)
+    if stopper is None and run.aligned == 0:
+        not_compared.append("no call of one run could be aligned with a call of the other")
+    verdict = Verdict.AGREE
+    if origins:
+        verdict = Verdict.DIVERGED
+    elif not_compared:
+        verdict = Verdict.INCOMPARABLE
+    notes = [
+        f"{recording.path}: {text}"
+        for recording in (reference, candidate)
+        for text in recording.missing
+    ]
+    return Comparison(
+        reference=str(reference.path),
+        candidate=str(candidate.path),
+        verdict=verdict,
+        judged_by=run.judge.name,
+        origins=tuple(origins),
+        findings=(*findings, *run.lone),
+        inherited=_inherited_sites(findings, origins),
+        compared=len(findings),
+        missing=len(run.lone),
+        unaligned_reference=run.unaligned_reference,
+        unaligned_candidate=run.unaligned_candidate,
+        not_compared=tuple(not_compared),
+        notes=tuple(notes),
+        events=_events(reference, candidate),
+    )
+
+
+def _ordered(run: _Run) -> list[Origin]:
+    found = [origin for origins in run.origins.values() for origin in origins.found]
+    phases = {CallKind.INIT.value: 0, CallKind.DATA.value: 1}
+    return sorted(
+        found,
+        key=lambda origin: (
+            origin.step,
+            phases.get(origin.phase.value, 2),
+            origin.sequence,
+            origin.rank,
+        ),
+    )
+
+
+def _inherited_sites(findings: Sequence[Finding], origins: Sequence[Origin]) -> int:
+    """Number of sites that differ because an earlier one does."""
+    own = {(origin.rank, origin.step, origin.finding.pair.present.site) for origin in origins}
+    sites = {
+        (record.rank, record.step, record.site)
+        for finding in findings
+        if finding.inherited
+        for record in (finding.pair.present,)
+    }
+    return len(sites - own)
+
+
+def _events(reference: Recording, candidate: Recording) -> tuple[Event, ...]:
+    seen: dict[tuple[str, int, str], Event] = {}
+    for recording in (reference, candidate):
+        for rank in recording.ranks.values():
+            for event in rank.manifest.events:
+                seen.setdefault((event.kind, event.step, event.detail), event)
+    return tuple(seen.values())
+
+
+__all__ = ["Progress", "Rule", "compare", "compare_recordings"]

@@ -1,0 +1,150 @@
+"""One step of one rank in both recordings, aligned: calls, records, data flow and names."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from lockstep.compare.align import align_calls, pair_records
+from lockstep.core.finding import CallPair, Pair
+from lockstep.core.record import Call
+from lockstep.core.site import CallKind, Role
+from lockstep.locate.dataflow import Flow
+from lockstep.locate.words import agreed_name
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """Two aligned calls with their paired records."""
+
+    calls: CallPair
+    pairs: tuple[Pair, ...]
+
+    @property
+    def reference(self) -> Call:
+        """The reference's call."""
+        assert self.calls.reference is not None
+        return self.calls.reference
+
+    @property
+    def candidate(self) -> Call:
+        """The candidate's call."""
+        assert self.calls.candidate is not None
+        return self.calls.candidate
+
+    def complete(self, *roles: Role) -> Iterator[Pair]:
+        """Pairs of these roles with both sides."""
+        for pair in self.pairs:
+            if (
+                pair.present.role in roles
+                and pair.reference is not None
+                and pair.candidate is not None
+            ):
+                yield pair
+
+
+class AlignedStep:
+    """One step of one rank in both recordings.
+
+    Attributes
+    ----------
+    pairs
+        Every call of either side in order of time, with its partner where it has one.
+    reference, candidate
+        Data flow of either side.
+    """
+
+    def __init__(self, reference: Sequence[Call], candidate: Sequence[Call]) -> None:
+        self.pairs = align_calls(reference, candidate)
+        self.reference = Flow(reference)
+        self.candidate = Flow(candidate)
+        self.aligned = tuple(
+            Aligned(pair, tuple(pair_records(pair)))
+            for pair in self.pairs
+            if pair.reference is not None and pair.candidate is not None
+        )
+        self.lone = tuple(
+            pair for pair in self.pairs if pair.reference is None or pair.candidate is None
+        )
+        self._by_reference = {item.reference.id: item for item in self.aligned}
+        self._by_candidate = {item.candidate.id: item for item in self.aligned}
+
+    def of_reference(self, call: Call) -> Aligned | None:
+        """The aligned pair that a reference call belongs to."""
+        return self._by_reference.get(call.id)
+
+    def of_candidate(self, call: Call) -> Aligned | None:
+        """The aligned pair that a candidate call belongs to."""
+        return self._by_candidate.get(call.id)
+
+    def of_kind(self, *kinds: CallKind) -> Iterator[Aligned]:
+        """Aligned calls of these kinds in order of time."""
+        return (item for item in self.aligned if item.reference.kind in kinds)
+
+    def is_container(self, item: Aligned) -> bool:
+        """Whether calls were recorded inside of this one on either side."""
+        return (
+            item.reference.id in self.reference.containers
+            or item.candidate.id in self.candidate.containers
+        )
+
+    def scope(self, item: Aligned) -> int:
+        """Number that stands for the module call around: the reference's parent, -1 outside of all."""
+        return item.reference.parent
+
+    @cached_property
+    def module_classes(self) -> dict[str, str]:
+        """Class of the module at each path, as both sides may name it."""
+        classes: dict[str, str] = {}
+        for pair in self.pairs:
+            for call in (pair.reference, pair.candidate):
+                if call is not None and call.kind in (CallKind.MODULE, CallKind.INIT):
+                    name = call.module_class or call.site.op
+                    path = call.site.module
+                    classes[path] = agreed_name(classes.get(path, ""), name)
+        return classes
+
+    def names_of(self, *roles: Role) -> frozenset[str]:
+        """Full names of the parameters or buffers that occur in these roles outside of operators."""
+        kinds = (CallKind.INIT, CallKind.GRADIENT, CallKind.OPTIMIZER)
+        return frozenset(
+            record.name
+            for pair in self.pairs
+            for call in (pair.reference, pair.candidate)
+            if call is not None and call.kind in kinds
+            for record in call.records
+            if record.role in roles
+        )
+
+    @cached_property
+    def parameters_below(self) -> dict[str, list[Pair]]:
+        """Parameters as they enter this step, by every module path above them."""
+        below: dict[str, dict[str, Pair]] = defaultdict(dict)
+        for item in self.of_kind(CallKind.INIT, CallKind.OPTIMIZER):
+            for pair in item.complete(Role.PARAM):
+                path = item.reference.site.module
+                while True:
+                    below[path].setdefault(pair.present.name, pair)
+                    if not path:
+                        break
+                    path = path.rpartition(".")[0]
+        return {path: list(pairs.values()) for path, pairs in below.items()}
+
+
+def common_path(paths: Sequence[str]) -> str:
+    """Innermost module that contains all of these paths.
+
+    >>> common_path(["h.0.mlp.act", "h.0.mlp"])
+    'h.0.mlp'
+    """
+    if not paths:
+        return ""
+    parts = [path.split(".") for path in paths]
+    shared = []
+    for level in zip(*parts, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return ".".join(shared)

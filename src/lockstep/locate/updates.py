@@ -1,0 +1,311 @@
+"""What lies outside of the two passes: initial parameters, the batch, and the optimizer's updates."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lockstep.compare.bounds import LINEAR_REGIME
+from lockstep.compare.judge import AGREES, Judge, Judgement
+from lockstep.compare.measured import Measured
+from lockstep.core.finding import Finding, Outcome, Pair
+from lockstep.core.record import TensorRecord
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.locate.ledger import Ledger, State, agreeing, agreement_words
+from lockstep.locate.origins import Origins, Place, place_of
+from lockstep.locate.step import Aligned, AlignedStep
+from lockstep.locate.words import Setting, differing_settings, origin_reason, what_leaves
+
+BETWEEN = "gradient between backward and optimizer (clipping, unscaling, all-reduce)"
+"""Operator name of an origin after the last backward and before the update."""
+
+_KERNEL_CHOICES = frozenset({"foreach", "fused", "capturable", "differentiable", "initial_lr"})
+"""Optimizer settings that choose a kernel or record history, and mean nothing to the numbers."""
+
+_SIZE_RATIO = 1.03
+"""Pooled update sizes of two runs may be this far apart. Sketched sizes of nearly equal updates err together; measured on
+healthy pairs of small networks: below 1.002. A learning rate or eps that matters changes it by more."""
+
+_QUIET = 1e-2
+"""Relative gradient difference up to which a parameter's update counts in the pooled size."""
+
+_NAMES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """One judged tensor that is an origin by itself, before equal causes are put together."""
+
+    place: Place
+    state: State
+    entering: list[Measured]
+
+
+class SetupWalk:
+    """Judges initial parameters and the batch: nothing recorded enters them, so a difference is an origin."""
+
+    def __init__(self, step: AlignedStep, ledger: Ledger, origins: Origins, judge: Judge) -> None:
+        self._step, self._ledger, self._origins, self._judge = step, ledger, origins, judge
+
+    def run(self) -> None:
+        """Judge both kinds, each as one cause."""
+        for kind in (CallKind.INIT, CallKind.DATA):
+            wrong: list[_Wrong] = []
+            for item in self._step.of_kind(kind):
+                for pair in item.complete(*Role):
+                    wrong.extend(self._judged(item, pair))
+            report_together(wrong, self._ledger, self._origins)
+
+    def _judged(self, item: Aligned, pair: Pair) -> Iterator[_Wrong]:
+        measured = self._ledger.measure(pair)
+        judgement = AGREES if measured.equal else self._judge.passage([], measured, operators=0)
+        if not judgement.unexplained:
+            settle(self._ledger, replace(agreeing(measured), judgement=judgement))
+            return
+        state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
+        self._ledger.remember(state)
+        place = place_of(item, pair, self._step.module_classes)
+        if item.reference.kind is CallKind.DATA:
+            place = replace(place, module="", module_class="")
+        yield _Wrong(place, state, [])
+
+
+class UpdateWalk:
+    """Judges the optimizer's part of a step: hyper-parameters, gradients as they arrive, states, update sizes.
+
+    Parameters
+    ----------
+    step, ledger, origins, judge
+        As for the walk through the passes.
+    gradients
+        Per parameter the last accumulated gradients of all ranks, which an all-reduce would mix.
+    """
+
+    def __init__(
+        self,
+        step: AlignedStep,
+        ledger: Ledger,
+        origins: Origins,
+        judge: Judge,
+        gradients: Mapping[str, Sequence[State]],
+    ) -> None:
+        self._step, self._ledger, self._origins, self._judge = step, ledger, origins, judge
+        self._gradients = gradients
+        self._any_tainted = any(state.tainted for states in gradients.values() for state in states)
+        self._pooled = _pooled([states[0].measured for states in gradients.values()])
+
+    def run(self) -> None:
+        """Judge all optimizer calls, group by group."""
+        groups: dict[str, list[Aligned]] = defaultdict(list)
+        for item in self._step.of_kind(CallKind.OPTIMIZER):
+            key = (item.reference.site.op, item.reference.arguments, item.candidate.arguments)
+            groups[json.dumps(key, sort_keys=True, default=str)].append(item)
+        arrivals = [
+            wrong for items in groups.values() for item in items for wrong in self._arrive(item)
+        ]
+        report_together(arrivals, self._ledger, self._origins)
+        for items in groups.values():
+            self._update_group(items)
+
+    def _arrive(self, item: Aligned) -> Iterator[_Wrong]:
+        """Parameter, gradient and state as the optimizer gets them."""
+        for pair in item.complete(Role.PARAM, Role.STATE, Role.PARAM_GRAD):
+            measured = self._ledger.measure(pair)
+            known = self._ledger.state(pair)
+            if known is not None or measured.equal or not measured.known:
+                settle(
+                    self._ledger, replace(known, measured=measured) if known else agreeing(measured)
+                )
+                continue
+            if pair.present.role is not Role.PARAM_GRAD:
+                settle(self._ledger, State(measured, AGREES))
+                continue
+            yield from self._gradient_arrives(item, measured)
+
+    def _gradient_arrives(self, item: Aligned, measured: Measured) -> Iterator[_Wrong]:
+        states = self._gradients.get(measured.pair.present.name, ())
+        sources = [state.measured for state in states]
+        judgement = AGREES
+        if sources:
+            if self._pooled is not None:
+                sources.append(self._pooled)
+            judgement = self._judge.passage(sources, measured, operators=1)
+        if judgement.unexplained and not self._any_tainted:
+            state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
+            self._ledger.remember(state)
+            place = place_of(item, measured.pair, self._step.module_classes)
+            yield _Wrong(replace(place, phase=Phase.BACKWARD, op=BETWEEN), state, sources)
+            return
+        outcome = Outcome.DIFFER if judgement.unexplained else Outcome.AGREE
+        settle(self._ledger, State(measured, judgement, self._any_tainted, outcome))
+
+    # --- the update ------------------------------------------------------------------------------
+
+    def _update_group(self, items: list[Aligned]) -> None:
+        settings = [
+            setting
+            for setting in differing_settings(
+                items[0].reference.arguments, items[0].candidate.arguments
+            )
+            if setting.name not in _KERNEL_CHOICES
+        ]
+        wrong = [found for item in items for found in self._updated(item, bool(settings))]
+        if settings:
+            self._report_settings(items, settings, wrong)
+            return
+        if not wrong:
+            wrong = self._size_differs(items)
+        report_together(wrong, self._ledger, self._origins)
+
+    def _updated(self, item: Aligned, settings_differ: bool) -> Iterator[_Wrong]:
+        entering = [self._ledger.measure(pair) for pair in item.complete(*_BEFORE)]
+        tainted = any(self._ledger.tainted(measured) for measured in entering)
+        overwhelmed = any(
+            measured.relative > LINEAR_REGIME
+            for measured in entering
+            if self._ledger.tainted(measured)
+        )
+        for pair in item.complete(Role.STATE_AFTER, Role.PARAM_AFTER):
+            measured = self._ledger.measure(pair)
+            judgement = AGREES
+            if not measured.equal and measured.known:
+                judgement = self._judge.update(entering, measured)
+            if judgement.unexplained and not overwhelmed:
+                state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
+                self._ledger.remember(state)
+                yield _Wrong(place_of(item, pair, self._step.module_classes), state, entering)
+                continue
+            taints = tainted or (settings_differ and not measured.equal)
+            differs = taints and judgement.beyond_floor
+            outcome = Outcome.DIFFER if differs else Outcome.AGREE
+            settle(self._ledger, State(measured, judgement, taints and not measured.equal, outcome))
+
+    def _report_settings(
+        self, items: list[Aligned], settings: list[Setting], wrong: list[_Wrong]
+    ) -> None:
+        """A hyper-parameter differs: one origin for the whole group, with or without effect yet."""
+        sentence = "; ".join(str(setting) for setting in settings)
+        reason = f"{sentence} ({_of_parameters(len(items))})"
+        if wrong:
+            first, state = wrong[0].place, wrong[0].state
+        else:
+            pair = next(items[0].complete(Role.PARAM_AFTER, *_BEFORE), None)
+            if pair is None:
+                return
+            first = place_of(items[0], pair, self._step.module_classes)
+            state = State(self._ledger.measure(pair), AGREES, tainted=True, outcome=Outcome.DIFFER)
+        finding = self._ledger.report(state, reason, inherited=False)
+        if not self._origins.add(first, finding, cause=f"{first.op}: {[one.name for one in settings]}"):
+            self._ledger.repeat(finding)
+        for other in wrong[1:]:
+            self._ledger.report(other.state, "follows from the hyper-parameter", inherited=True)
+
+    def _size_differs(self, items: list[Aligned]) -> list[_Wrong]:
+        """Updates of another size than the reference's, pooled over the parameters whose gradients agree well."""
+        left = right = 0.0
+        first: tuple[Aligned, Pair] | None = None
+        for item in items:
+            sizes = self._update_sizes(item)
+            if sizes is not None:
+                left, right = math.hypot(left, sizes[0]), math.hypot(right, sizes[1])
+                first = first or (item, next(item.complete(Role.PARAM_AFTER)))
+        if first is None or max(left, right) <= _SIZE_RATIO * min(left, right):
+            return []
+        measured = self._ledger.measure(first[1])
+        judgement = Judgement(math.nan, 0.0, beyond_floor=True, unexplained=True)
+        state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
+        place = place_of(first[0], first[1], self._step.module_classes)
+        entering = [self._ledger.measure(pair) for pair in first[0].complete(*_BEFORE)]
+        return [_Wrong(place, state, entering)]
+
+    def _update_sizes(self, item: Aligned) -> tuple[float, float] | None:
+        entering = [self._ledger.measure(pair) for pair in item.complete(*_BEFORE)]
+        if any(
+            self._ledger.tainted(one) or one.relative > _QUIET for one in entering if one.floating
+        ):
+            return None
+        before = next(item.complete(Role.PARAM), None)
+        after = next(item.complete(Role.PARAM_AFTER), None)
+        if before is None or after is None:
+            return None
+        sizes = (
+            _distance(before.reference, after.reference),
+            _distance(before.candidate, after.candidate),
+        )
+        measured = self._ledger.measure(after)
+        seen = 1e3 * measured.unit * measured.norm
+        return (sizes[0], sizes[1]) if min(sizes) > seen else None
+
+
+_BEFORE = (Role.PARAM, Role.PARAM_GRAD, Role.STATE)
+
+
+def settle(ledger: Ledger, state: State) -> None:
+    """Keep and report a pair that is no origin."""
+    ledger.remember(state)
+    differs = state.outcome is Outcome.DIFFER
+    reason = "inherited from an earlier site" if differs else agreement_words(state.measured)
+    ledger.report(state, reason, inherited=differs)
+
+
+def report_together(wrong: Sequence[_Wrong], ledger: Ledger, origins: Origins) -> None:
+    """Report tensors that went wrong in the same way as one origin, the first, saying how many there are."""
+    first: Finding | None = None
+    for one in wrong:
+        reason = _reason(one)
+        finding = ledger.report(one.state, reason, inherited=first is not None)
+        first = first or finding
+    if first is None:
+        return
+    names = list(dict.fromkeys(one.place.tensor.split("|")[0] for one in wrong))
+    reason = first.reason if len(names) == 1 else f"{first.reason}; and {_others(names[1:])}"
+    if not origins.add(wrong[0].place, first, reason):
+        ledger.repeat(first)
+
+
+def _reason(one: _Wrong) -> str:
+    measured, judgement = one.state.measured, one.state.judgement
+    if one.place.phase is Phase.INIT:
+        return what_leaves(measured, judgement, one.place.tensor or "parameter")
+    if one.place.phase is Phase.DATA:
+        return what_leaves(measured, judgement, f"the batch ({one.place.tensor})")
+    if measured.pair.present.role is Role.PARAM_AFTER and math.isnan(judgement.tolerance):
+        return "gradients agree, but the parameters are moved by another amount"
+    return origin_reason(one.entering, measured, judgement)
+
+
+def _others(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"
+
+
+def _of_parameters(count: int) -> str:
+    return "1 parameter" if count == 1 else f"{count} parameters"
+
+
+def _distance(before: TensorRecord | None, after: TensorRecord | None) -> float:
+    """Euclidean size of an update: from sketches, which are linear, else from whole tensors, else 0."""
+    if before is None or after is None:
+        return 0.0
+    left, right = before.content, after.content
+    if left.sketch is not None and right.sketch is not None:
+        return float(np.linalg.norm(right.sketch - left.sketch))
+    if left.loader is not None and right.loader is not None:
+        return float(np.linalg.norm(right.load().astype(np.float64) - left.load()))
+    return 0.0
+
+
+def _pooled(gradients: Iterable[Measured]) -> Measured | None:
+    """All gradients as one tensor: what a clipping coefficient is computed from."""
+    known = [item for item in gradients if item.known and math.isfinite(item.distance)]
+    if not known or all(item.equal for item in known):
+        return None
+    norm = math.sqrt(sum(item.norm**2 for item in known))
+    distance = math.sqrt(sum(item.distance**2 for item in known))
+    relative = distance / norm if norm > 0 else 0.0
+    return replace(known[0], equal=False, norm=norm, distance=distance, difference=relative)

@@ -1,0 +1,390 @@
+"""The walk through one step in order of time: which differences begin somewhere, which are inherited.
+
+Every tensor is judged against what it was computed from, one call at a time; so the walk needs no global threshold, and
+a difference is an origin exactly where the call's inputs do not explain it. From there on it taints what is computed
+from it, forward, backward and through the optimizer into the next step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from lockstep.compare.bounds import LINEAR_REGIME
+from lockstep.compare.judge import AGREES, Judge, Judgement, Operation
+from lockstep.compare.measured import Measured
+from lockstep.compare.operators import Family, family_of
+from lockstep.core.finding import Outcome, Pair
+from lockstep.core.record import Call
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.locate.boundary import Boundary, Tracer
+from lockstep.locate.ledger import BufferUser, Ledger, State, agreeing, agreement_words
+from lockstep.locate.origins import Origins, Place, place_of
+from lockstep.locate.step import Aligned, AlignedStep, common_path
+from lockstep.locate.words import Setting, agreed_name, differing_settings, origin_reason
+
+_UNSEEN_OPERATORS = 8
+"""Calls assumed between tensors where none was recorded (level module, functional code between modules)."""
+
+_SECOND_ORIGIN = 4.0
+"""How far beyond its tolerance a tensor behind an origin must be to count as a second origin."""
+
+_RESULTS = frozenset({Role.OUTPUT, Role.BUFFER, Role.LOSS})
+
+
+class StepWalk:
+    """Judges the forward and backward pass of one step of one rank.
+
+    Parameters
+    ----------
+    step
+        The aligned step.
+    ledger, origins
+        What is known and found so far in this rank; both are added to.
+    judge
+        Decides what is explained.
+    """
+
+    def __init__(self, step: AlignedStep, ledger: Ledger, origins: Origins, judge: Judge) -> None:
+        self._step = step
+        self._ledger = ledger
+        self._origins = origins
+        self._judge = judge
+        self._tracer = Tracer(step, ledger)
+        self._sees_operators = any(True for _ in step.of_kind(CallKind.OPERATOR))
+        self._operations: dict[tuple[int, bool], Operation] = {}
+        self._settings: dict[int, list[Setting]] = {}
+        self._scopes: dict[tuple[int, bool], Measured] = {}
+        self._contributions: dict[str, list[Measured]] = defaultdict(list)
+        self._modules_at: dict[str, list[Aligned]] = defaultdict(list)
+
+    def run(self) -> None:
+        """Judge every pair of the two passes, in order of time."""
+        self._ledger.parameter_names |= self._step.names_of(Role.PARAM, Role.PARAM_GRAD)
+        self._ledger.buffer_names |= self._step.names_of(Role.BUFFER)
+        events: list[tuple[int, int, Aligned, Pair]] = []
+        for number, item in enumerate(self._step.aligned):
+            if item.reference.kind is CallKind.MODULE:
+                self._modules_at[item.reference.site.module].append(item)
+            if item.reference.kind in _HANDLED:
+                for pair in item.complete(*Role):
+                    assert pair.reference is not None
+                    events.append((pair.reference.sequence, number, item, pair))
+        events.sort(key=lambda event: event[:2])
+        for _, _, item, pair in events:
+            self._handler(item, pair)(item, pair)
+
+    def _handler(self, item: Aligned, pair: Pair) -> Callable[[Aligned, Pair], None]:
+        role = pair.present.role
+        container = self._step.is_container(item)
+        if item.reference.kind is CallKind.GRADIENT:
+            return self._accumulated
+        if item.reference.kind is CallKind.LOSS or role is Role.INPUT:
+            return self._arrival
+        if role is Role.GRAD_OUTPUT:
+            return self._gradient_arrival
+        if container:
+            return self._arrival if role in _RESULTS else self._gradient_leaving
+        return self._result
+
+    # --- judging ---------------------------------------------------------------------------------
+
+    def _result(self, item: Aligned, pair: Pair) -> None:
+        """What a call makes: outputs, changed buffers, gradients towards its inputs and parameters."""
+        measured = self._ledger.measure(pair)
+        backward = pair.present.role not in _RESULTS
+        if pair.present.role is Role.PARAM_GRAD:
+            self._contributions[pair.present.name].append(measured)
+        if measured.equal or not measured.known:
+            self._settle(item, agreeing(measured))
+            return
+        operation = self._operation(item, backward)
+        judgement = self._judge.operator(operation, measured)
+        entering = [*operation.entering, *(operation.outputs if backward else ())]
+        place = self._place(item, pair)
+        settings = self._settings_of(item)
+        self._decide(item, measured, judgement, entering, place, settings=settings)
+
+    def _arrival(self, item: Aligned, pair: Pair) -> None:
+        """A tensor enters a call, or leaves a module that only passes it on."""
+        measured, name = self._ledger.measure(pair), pair.present.name
+        known = self._ledger.state(pair)
+        if known is not None or measured.equal or not measured.known:
+            self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
+        elif name in self._ledger.parameter_names:
+            self._settle(item, State(measured, AGREES))  # changed between the recorded steps
+        elif name in self._ledger.buffer_names:
+            self._buffer_arrival(item, measured)
+        else:
+            self._passage_arrival(item, pair, measured)
+        if name in self._ledger.buffer_names and item.reference.kind is CallKind.OPERATOR:
+            self._note_buffer_user(item, pair)
+
+    def _buffer_arrival(self, item: Aligned, measured: Measured) -> None:
+        """A buffer differs that no call was seen to change: the call that used it before did."""
+        user = self._ledger.buffer_users.get(measured.pair.present.name)
+        if user is None:
+            self._settle(item, State(measured, AGREES))
+            return
+        judgement = self._judge.passage(user.entering, measured, operators=1)
+        name = f"the buffer {measured.pair.present.name} after it"
+        self._decide(
+            item, measured, judgement, user.entering, user.place, settings=user.settings, name=name
+        )
+
+    def _note_buffer_user(self, item: Aligned, pair: Pair) -> None:
+        if family_of(item.reference.site.op) is Family.MOVEMENT:
+            return
+        operation = self._operation(item, backward=False)
+        place = replace(self._place(item, pair), role=Role.BUFFER)
+        self._ledger.buffer_users[pair.present.name] = BufferUser(
+            place, operation.inputs, tuple(self._settings_of(item))
+        )
+
+    def _passage_arrival(self, item: Aligned, pair: Pair, measured: Measured) -> None:
+        boundary = self._tracer.forward(pair)
+        entering, judgement = self._judge_boundary(item, measured, boundary, backward=False)
+        place = self._region(item, pair, boundary, Phase.FORWARD)
+        name = "what comes out" if boundary.operators else ""
+        self._decide(item, measured, judgement, entering, place, name=name)
+
+    def _gradient_arrival(self, item: Aligned, pair: Pair) -> None:
+        """A gradient enters a call: it is the sum of what the consumers of the call's output send back."""
+        measured = self._ledger.measure(pair)
+        known = self._ledger.state(pair)
+        if known is not None or measured.equal or not measured.known:
+            self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
+            return
+        forward = self._forward_pair(item, pair, Role.OUTPUT)
+        boundary = self._tracer.backward(forward, item, inside=False) if forward else Boundary()
+        entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
+        place = self._region(item, pair, boundary, Phase.BACKWARD)
+        self._decide(item, measured, judgement, entering, place, background=self._measured(forward))
+
+    def _gradient_leaving(self, item: Aligned, pair: Pair) -> None:
+        """A gradient leaves a container: it is the sum of what the calls inside send back."""
+        measured = self._ledger.measure(pair)
+        known = self._ledger.state(pair)
+        if known is not None or measured.equal or not measured.known:
+            self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
+            return
+        forward = self._forward_pair(item, pair, Role.INPUT)
+        boundary = self._tracer.backward(forward, item, inside=True) if forward else Boundary()
+        if not boundary.sources or not self._sees_operators:
+            for gradient in item.complete(Role.GRAD_OUTPUT):
+                boundary.add(self._ledger.measure(gradient))
+        entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
+        place, background = self._place(item, pair), self._measured(forward)
+        self._decide(item, measured, judgement, entering, place, background=background)
+
+    def _accumulated(self, item: Aligned, pair: Pair) -> None:
+        """The gradient of a parameter after a backward: the sum of what its uses sent."""
+        measured = self._ledger.measure(pair)
+        known = self._ledger.state(pair)
+        if known is not None or measured.equal or not measured.known:
+            self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
+            return
+        entering = self._contributions.get(pair.present.name, [])
+        if entering:
+            judgement = self._judge.passage(entering, measured, operators=0)
+        else:
+            operation = self._owner_operation(item.reference.site.module)
+            entering = list(operation.entering)
+            judgement = self._judge.operator(operation, measured) if entering else AGREES
+        place = self._place(item, pair)
+        owners = self._modules_at.get(item.reference.site.module)
+        if owners and not self._contributions.get(pair.present.name):
+            place = replace(self._place(owners[-1], pair), tensor=pair.present.name)
+        self._decide(item, measured, judgement, entering, place)
+
+    def _judge_boundary(
+        self, item: Aligned, measured: Measured, boundary: Boundary, *, backward: bool
+    ) -> tuple[list[Measured], Judgement]:
+        entering, operators = boundary.entering, boundary.operators
+        if not entering or not self._sees_operators:
+            entering.extend(self._around(item, measured, backward))
+            operators = _UNSEEN_OPERATORS
+        elif not backward and operators == 0:
+            operators = 1
+        if not entering or _is_misaligned(item, measured):
+            return entering, AGREES
+        return entering, self._judge.passage(entering, measured, operators=operators)
+
+    def _around(self, item: Aligned, measured: Measured, backward: bool) -> list[Measured]:
+        """Where functional code is unseen: the worst of what was seen inside the same module call."""
+        passed_out = pair_is_passed_out(item, measured)
+        scope = item.reference.id if passed_out else self._step.scope(item)
+        worst = self._scopes.get((scope, backward))
+        return [worst] if worst is not None else []
+
+    def _decide(
+        self,
+        item: Aligned,
+        measured: Measured,
+        judgement: Judgement,
+        entering: Sequence[Measured],
+        place: Place,
+        *,
+        settings: Iterable[Setting] = (),
+        background: Iterable[Measured] = (),
+        name: str = "",
+    ) -> None:
+        """Origin, inherited or agreeing."""
+        behind = (*entering, *background)
+        tainting = [source for source in behind if self._ledger.tainted(source)]
+        known = self._ledger.state(measured.pair)
+        if known is not None and known.tainted:
+            self._settle(item, replace(known, measured=measured))
+            return
+        overwhelmed = any(source.relative > LINEAR_REGIME for source in tainting)
+        secondary = bool(tainting) and measured.difference <= _SECOND_ORIGIN * judgement.tolerance
+        if judgement.unexplained and not overwhelmed and not secondary:
+            state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
+            reason = origin_reason(entering, measured, judgement, settings=settings, name=name)
+            finding = self._ledger.report(state, reason, inherited=False)
+            if not self._origins.add(place, finding):
+                self._ledger.repeat(finding)
+            self._ledger.remember(state)
+            self._widen_scopes(item, measured)
+            return
+        differs = bool(tainting) and judgement.beyond_floor
+        outcome = Outcome.DIFFER if differs else Outcome.AGREE
+        self._settle(item, State(measured, judgement, bool(tainting), outcome))
+
+    def _settle(self, item: Aligned, state: State) -> None:
+        """Keep and report a pair that is no origin."""
+        self._ledger.remember(state)
+        differs = state.outcome is Outcome.DIFFER
+        reason = "inherited from an earlier site" if differs else agreement_words(state.measured)
+        self._ledger.report(state, reason, inherited=differs)
+        self._widen_scopes(item, state.measured)
+
+    def _widen_scopes(self, item: Aligned, measured: Measured) -> None:
+        """Keep the worst tensor seen inside each module call, for where nothing better is known."""
+        role = measured.pair.present.role
+        own = role in (Role.INPUT, Role.GRAD_OUTPUT)
+        backward = role in (Role.GRAD_OUTPUT, Role.GRAD_INPUT)
+        if item.reference.kind is CallKind.GRADIENT or role is Role.PARAM_GRAD:
+            return
+        scope = item.reference.id if own else self._step.scope(item)
+        if own and not self._step.is_container(item):
+            return
+        worst = self._scopes.get((scope, backward))
+        if worst is None or measured.relative > worst.relative:
+            self._scopes[scope, backward] = measured
+
+    # --- looking things up -----------------------------------------------------------------------
+
+    def _operation(self, item: Aligned, backward: bool) -> Operation:
+        key = (item.reference.id, backward)
+        if key not in self._operations:
+            measure = self._ledger.measure
+            inputs = [measure(pair) for pair in item.complete(Role.INPUT)]
+            if item.reference.kind is CallKind.MODULE:
+                below = self._step.parameters_below.get(item.reference.site.module, ())
+                inputs.extend(measure(pair) for pair in below)
+            gradients = item.complete(Role.GRAD_OUTPUT) if backward else ()
+            self._operations[key] = Operation(
+                op=agreed_name(item.reference.site.op, item.candidate.site.op),
+                inputs=tuple(inputs),
+                outputs=tuple(measure(pair) for pair in item.complete(Role.OUTPUT))
+                if backward
+                else (),
+                gradients=tuple(measure(pair) for pair in gradients),
+                arguments=item.reference.arguments,
+                setting_differs=any(one.tells_numbers for one in self._settings_of(item)),
+            )
+        return self._operations[key]
+
+    def _owner_operation(self, path: str) -> Operation:
+        """The module that owns a parameter as one operator, over all its calls."""
+        operations = [self._operation(item, True) for item in self._modules_at.get(path, ())]
+        if not operations:
+            return Operation(op="")
+        return replace(
+            operations[0],
+            inputs=tuple(item for one in operations for item in one.inputs),
+            gradients=tuple(item for one in operations for item in one.gradients),
+        )
+
+    def _settings_of(self, item: Aligned) -> list[Setting]:
+        key = item.reference.id
+        if key not in self._settings:
+            same_operator = item.calls.method != "same place"
+            self._settings[key] = (
+                differing_settings(item.reference.arguments, item.candidate.arguments)
+                if same_operator
+                else []
+            )
+        return self._settings[key]
+
+    def _forward_pair(self, item: Aligned, gradient: Pair, role: Role) -> Pair | None:
+        index = gradient.present.index
+        return next((pair for pair in item.complete(role) if pair.present.index == index), None)
+
+    def _measured(self, pair: Pair | None) -> list[Measured]:
+        return [self._ledger.measure(pair)] if pair is not None else []
+
+    def _place(self, item: Aligned, pair: Pair) -> Place:
+        return place_of(item, pair, self._step.module_classes)
+
+    def _region(self, item: Aligned, pair: Pair, boundary: Boundary, phase: Phase) -> Place:
+        """Where calls without partner lie; without any, the module around the call."""
+        left, right = (
+            list(boundary.reference_calls.values()),
+            list(boundary.candidate_calls.values()),
+        )
+        classes = self._step.module_classes
+        if not left and not right:
+            if phase is Phase.FORWARD:
+                return self._place(item, pair)
+            outer = self._outer_path(item)
+            op = classes.get(outer, item.reference.site.op)
+            return replace(
+                self._place(item, pair),
+                module=outer,
+                module_class=classes.get(outer, ""),
+                op=op,
+                call=0,
+            )
+        path = common_path([call.site.module for call in (*left, *right)])
+        single = [side[0] for side in (left, right) if len(side) == 1] if left and right else []
+        op = agreed_name(single[0].site.op, single[-1].site.op) if single else ""
+        return replace(
+            self._place(item, pair),
+            module=path,
+            module_class=classes.get(path, ""),
+            op=op or classes.get(path, item.reference.site.op),
+            call=single[0].site.call if single else 0,
+            source=_last(right or left).source,
+            role=Role.OUTPUT if phase is Phase.FORWARD else pair.present.role,
+            index=0 if phase is Phase.FORWARD else pair.present.index,
+        )
+
+    def _outer_path(self, item: Aligned) -> str:
+        if item.reference.kind is CallKind.OPERATOR:
+            return item.reference.site.module
+        parent = self._step.reference.calls.get(item.reference.parent)
+        return parent.site.module if parent is not None else ""
+
+
+_HANDLED = frozenset({CallKind.MODULE, CallKind.OPERATOR, CallKind.LOSS, CallKind.GRADIENT})
+
+
+def _last(calls: list[Call]) -> Call:
+    return max(calls, key=lambda call: call.sequence)
+
+
+def _is_misaligned(item: Aligned, measured: Measured) -> bool:
+    """Backward operators aligned by name alone, with other shapes: two kernels that cut the work differently."""
+    return measured.shape_differs and item.reference.site.phase is Phase.BACKWARD
+
+
+def pair_is_passed_out(item: Aligned, measured: Measured) -> bool:
+    """Whether a tensor leaves the module call it is recorded at, forward or backward."""
+    return item.reference.kind is CallKind.MODULE and measured.pair.present.role in (
+        Role.OUTPUT,
+        Role.GRAD_INPUT,
+        Role.BUFFER,
+    )

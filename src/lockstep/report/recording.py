@@ -1,0 +1,262 @@
+"""Drawing one recording: its set-up, its sites as a tree, and the records of chosen sites. Opens no tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from lockstep.core.patterns import matches
+from lockstep.core.record import Call, Statistics, TensorRecord
+from lockstep.store.reader import RankRecording, Recording
+
+
+def render_recording(
+    recording: Recording, *, step: int | None = None, rank: str | None = None
+) -> str:
+    """Text about the whole recording: set-up, steps, what was not seen, then the sites as a tree."""
+    lines = [*_setup_lines(recording)]
+    for name, item in recording.ranks.items():
+        if rank in (None, name):
+            lines += ["", *_rank_lines(item), "", *_tree_lines(item, step)]
+    return "\n".join(lines)
+
+
+def render_calls(calls: list[Call]) -> str:
+    """Text about single calls: arguments, call stack, and every record with its statistics."""
+    return "\n\n".join("\n".join(_call_lines(call)) for call in calls)
+
+
+def matching_calls(
+    recording: Recording, pattern: str, *, step: int | None, rank: str | None
+) -> list[Call]:
+    """Calls whose module path or operator a shell pattern matches, rank by rank, in order of time."""
+    return [
+        call
+        for name, item in recording.ranks.items()
+        if rank in (None, name)
+        for number in item.steps
+        if step in (None, number)
+        for call in item.calls(number)
+        if matches(pattern, call.site.module, call.site.op)
+    ]
+
+
+def site_names(recording: Recording) -> set[str]:
+    """Every module path and operator of a recording."""
+    names: set[str] = set()
+    for rank in recording.ranks.values():
+        for module, op in rank.call_table.select("module", "op").unique().iter_rows():
+            names |= {module, op}
+    return names - {""}
+
+
+def recording_json(
+    recording: Recording, calls: list[Call] | None, *, step: int | None, rank: str | None
+) -> dict[str, Any]:
+    """The same as JSON values; with `calls` their records, else the sites."""
+    ranks = {name: item for name, item in recording.ranks.items() if rank in (None, name)}
+    value: dict[str, Any] = {
+        "path": str(recording.path),
+        "manifest": dataclasses.asdict(recording.manifest),
+        "missing": list(recording.missing),
+        "ranks": {name: _finite(dataclasses.asdict(item.manifest)) for name, item in ranks.items()},
+    }
+    if calls is not None:
+        value["calls"] = [_call_json(call) for call in calls]
+    else:
+        value["sites"] = [
+            {"rank": name, **row}
+            for name, item in ranks.items()
+            for row in item.call_table.sort("call_id")
+            .select("step", "phase", "kind", "module", "module_class", "op", "call", "recomputed")
+            .iter_rows(named=True)
+            if step in (None, row["step"])
+        ]
+    return value
+
+
+# --- the set-up ------------------------------------------------------------------------------------------------------
+
+
+def _setup_lines(recording: Recording) -> Iterator[str]:
+    manifest = recording.manifest
+    size = sum(file.stat().st_size for file in recording.path.rglob("*") if file.is_file())
+    ended = (
+        "still running or cut off"
+        if manifest.exit_code is None
+        else f"exit code {manifest.exit_code}"
+    )
+    if manifest.state == "complete" and manifest.exit_code is None:
+        ended = "recorded from inside the script"
+    yield f"{recording.path}: {' '.join(manifest.command)}  ({ended})"
+    yield f"  made {manifest.created} by Lockstep {manifest.version} in {manifest.cwd}, {size / 1e6:.2f} MB"
+    options = manifest.options
+    yield f"  recorded level {options.level}, saving {options.save}, steps {options.steps}"
+    if manifest.git:
+        changed = " with changes" if manifest.git.get("changes") else ""
+        yield f"  git {manifest.git.get('commit', '')[:12]}{changed}"
+    for sentence in recording.missing:
+        yield f"  MISSING {sentence}"
+
+
+def _rank_lines(rank: RankRecording) -> Iterator[str]:
+    manifest = rank.manifest
+    packages = ", ".join(f"{name} {version}" for name, version in manifest.packages.items())
+    yield f"{rank.name} of {manifest.world_size}: Python {manifest.python}, {packages}"
+    yield f"  devices {', '.join(manifest.devices)}; {_pairs(manifest.platform)}"
+    for name in ("numerics", "seeds", "mixed_precision", "distributed", "environment"):
+        values = getattr(manifest, name)
+        if values:
+            yield f"  {name.replace('_', ' ')}: {_pairs(values)}"
+    for setup in manifest.optimizers:
+        if setup.step == manifest.optimizers[0].step:
+            for group in setup.groups:
+                yield f"  optimizer {setup.index} {setup.name}: {_pairs(group)}"
+    for item in manifest.steps:
+        state = "complete" if item.complete else "incomplete"
+        skipped = ", update skipped by the gradient scaler" if item.skipped else ""
+        yield f"  step {item.index}: {item.calls} calls, {state}{skipped}"
+    records, contents = len(rank.record_table), len(rank.content_table)
+    yield f"  {records} tensor records of {contents} distinct contents, {len(rank.module_table)} modules"
+    for gap in manifest.not_seen:
+        yield f"  NOT SEEN {gap.what}: {gap.reason}" + (
+            f" ({gap.count} times)" if gap.count > 1 else ""
+        )
+    for event in manifest.events:
+        yield f"  EVENT step {event.step}: {event.kind}, {event.detail}"
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items() if value is not None)
+
+
+# --- the tree --------------------------------------------------------------------------------------------------------
+
+
+def _tree_lines(rank: RankRecording, step: int | None) -> Iterator[str]:
+    number = step if step is not None else next(iter(rank.steps), None)
+    if number is None or number not in rank.steps:
+        return
+    calls = rank.calls(number)
+    known = {call.id for call in calls}
+    children: dict[int, list[Call]] = {}
+    for call in calls:
+        children.setdefault(call.parent if call.parent in known else -1, []).append(call)
+    yield f"step {number}, in order of time:"
+    yield from _branch(children, -1, 1)
+
+
+def _branch(children: dict[int, list[Call]], parent: int, depth: int) -> Iterator[str]:
+    for call in children.get(parent, ()):
+        mark = " (recomputed)" if call.recomputed else ""
+        name = call.site.module or "(model)"
+        where = (
+            f"{name} [{call.site.op}]"
+            if call.kind.value == "module"
+            else f"{call.site.op} #{call.site.call}"
+        )
+        if call.kind.value not in ("module", "operator"):
+            named = ", ".join(dict.fromkeys(record.name.split("|")[0] for record in call.records))
+            where = f"{call.kind.value}: {named} [{call.site.op}]"
+        yield f"{'  ' * depth}{where}{mark}{_shapes(call)}"
+        yield from _branch(children, call.id, depth + 1)
+
+
+def _shapes(call: Call) -> str:
+    made = [
+        record
+        for record in call.records
+        if record.role.value in ("output", "loss") and record.site.phase.value != "backward"
+    ]
+    if not made:
+        return ""
+    text = ", ".join(_kind(record) for record in made[:3])
+    return f" -> {text}" + (", ..." if len(made) > 3 else "")
+
+
+def _kind(record: TensorRecord) -> str:
+    return f"{record.dtype}{list(record.shape)}"
+
+
+# --- single calls ----------------------------------------------------------------------------------------------------
+
+
+def _call_lines(call: Call) -> Iterator[str]:
+    mark = ", recomputed" if call.recomputed else ""
+    yield f"{call.rank} step {call.step}: {call.site}{mark}"
+    if call.module_class and call.module_class != call.site.op:
+        yield f"  in a {call.module_class}"
+    if call.arguments:
+        yield f"  arguments: {_pairs(call.arguments)}"
+    for frame in call.stack[:8]:
+        yield f"  at {frame} in {frame.function}"
+    for record in call.records:
+        again = f" (again, {record.occurrence})" if record.occurrence else ""
+        yield f"  {record.site.phase.value:9} {record.role.value:11} {record.index:<2} {record.name}{again}: {_kind(record)}"
+        yield f"      {_numbers(record)}"
+
+
+def _numbers(record: TensorRecord) -> str:
+    content, statistics = record.content, record.statistics
+    if statistics is None:
+        return content.note or "no numbers"
+    text = f"min {statistics.minimum:.6g}  max {statistics.maximum:.6g}  mean {statistics.mean:.6g}  norm {statistics.norm:.6g}"
+    for count, word in (
+        (statistics.nan_count, "nan"),
+        (statistics.inf_count, "inf"),
+        (statistics.zero_count, "zeros"),
+    ):
+        if count:
+            text += f"  {word} {count}"
+    kept = "  saved whole" if content.loader is not None else ""
+    return f"{text}  digest {(content.digest or '-')[:12]}{kept}"
+
+
+def _call_json(call: Call) -> dict[str, Any]:
+    return {
+        "rank": call.rank,
+        "step": call.step,
+        "kind": call.kind.value,
+        "phase": call.site.phase.value,
+        "module": call.site.module,
+        "module_class": call.module_class,
+        "op": call.site.op,
+        "call": call.site.call,
+        "recomputed": call.recomputed,
+        "arguments": _finite(call.arguments),
+        "stack": [dataclasses.asdict(frame) for frame in call.stack],
+        "records": [_record_json(record) for record in call.records],
+    }
+
+
+def _record_json(record: TensorRecord) -> dict[str, Any]:
+    return {
+        "phase": record.site.phase.value,
+        "role": record.role.value,
+        "index": record.index,
+        "name": record.name,
+        "occurrence": record.occurrence,
+        "content": record.content.id,
+        "dtype": record.dtype,
+        "shape": list(record.shape),
+        "device": record.content.device,
+        "digest": record.digest,
+        "statistics": _statistics_json(record.statistics),
+        "saved": record.content.loader is not None,
+        "note": record.content.note,
+    }
+
+
+def _statistics_json(statistics: Statistics | None) -> dict[str, Any] | None:
+    return None if statistics is None else _finite(dataclasses.asdict(statistics))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

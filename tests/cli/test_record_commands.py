@@ -1,0 +1,369 @@
+"""`lockstep record` on everything that starts a training, and on what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from workplace import Workplace
+
+import lockstep
+from lockstep.store.reader import Recording
+
+
+DDP = """
+    import sys
+    import torch
+    import torch.distributed as dist
+    from tiny import build, fingerprint, train_step
+
+    def main(rank=None, world_size=None, address=None):
+        where = {} if rank is None else dict(rank=rank, world_size=world_size, init_method=address)
+        dist.init_process_group("gloo", **where)
+        model, optimizer = build()
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        torch.manual_seed(dist.get_rank())
+        for _ in range(3):
+            train_step(model, optimizer)
+        print(f"rank {dist.get_rank()}: {fingerprint(model)}", flush=True)
+        dist.destroy_process_group()
+"""
+
+
+def ranks_of(path: Path) -> list[str]:
+    return list(lockstep.open(path).ranks)
+
+
+def hidden_in(path: Path) -> list[str]:
+    return [str(entry) for entry in path.rglob(".*")]
+
+
+def complete(recording: Recording) -> dict[str, tuple[int, ...]]:
+    assert recording.missing == ()
+    return {name: rank.complete_steps for name, rank in recording.ranks.items()}
+
+
+def test_a_recorded_script_runs_as_the_bare_one(workplace: Workplace) -> None:
+    # Given a training that was never written to be recorded, and a place with an unusual name
+    place = workplace.path / "résultats 1"
+    place.mkdir()
+    script, text = workplace.path / "tiny.py", "standard input\nпример\n"
+
+    # When it runs bare, and recorded into a relative path
+    bare = workplace.run("python", script, text=text, cwd=place)
+    recorded = workplace.record("-o", "ma référence", "python", script, text=text, cwd=place)
+
+    # Then output, random numbers, settings, sys.path and exit code are the same
+    assert (recorded.code, recorded.out, recorded.theirs) == (bare.code, bare.out, bare.err)
+    assert bare.out.endswith(text + "\n")
+    # And the recording is there, complete, with nothing beside it
+    assert len(recorded.ours) == 1
+    assert "recorded rank0 steps 0, 1 (" in recorded.ours[0]
+    assert "in ma référence" in recorded.ours[0]
+    recording = lockstep.open(place / "ma référence")
+    assert complete(recording) == {"rank0": (0, 1)}
+    assert (recording.manifest.state, recording.manifest.exit_code) == ("complete", 0)
+    assert recording.manifest.command == ["python", str(script)]
+    assert sorted(entry.name for entry in recording.path.iterdir()) == ["manifest.json", "rank0"]
+    assert hidden_in(recording.path) == []
+
+
+def test_modules_and_code_on_the_command_line_are_recorded(workplace: Workplace) -> None:
+    # Given a package that trains, with a path that the user has set
+    package = workplace.path / "elsewhere" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text("import tiny\ntiny.train()\n")
+
+    # When it is started with -m, and the like of it with -c and with warnings as errors
+    module, code = workplace.run_together(
+        ("lockstep", "record", "-o", "module", "--", "python", "-m", "package"),
+        ("lockstep", "record", "-o", "code", "--", "python", "-W", "error", "-c", "import tiny; tiny.train()"),
+        environment={"PYTHONPATH": str(package.parent)},
+    )  # fmt: skip
+
+    # Then both are recorded and print the same numbers
+    assert (module.code, code.code, module.theirs, code.theirs) == (0, 0, "", "")
+    assert module.out == code.out
+    for name in ("module", "code"):
+        assert complete(lockstep.open(workplace.path / name)) == {"rank0": (0, 1)}
+
+
+def test_every_training_of_a_shell_script_gets_its_own_directory(workplace: Workplace) -> None:
+    # Given a shell script without a first line naming a shell, that starts a Python without torch,
+    # two trainings of the same rank at the same time, and a Python that starts a training
+    workplace.script(
+        "outer.py",
+        """
+        import subprocess, sys
+        sys.exit(subprocess.call([sys.executable, "tiny.py"]) and 1)
+        """,
+    )
+    script = workplace.path / "train.sh"
+    script.write_text(
+        "python -c 'print(1)'\npython tiny.py & first=$!\npython tiny.py & second=$!\n"
+        "wait $first && wait $second && python outer.py\n"
+    )
+    script.chmod(0o755)
+
+    # When it is recorded
+    ended = workplace.record("-o", "ref", "--steps", "1", "--", "./train.sh")
+
+    # Then each of the three trainings has a complete directory, and nothing else has one
+    assert (ended.code, ended.theirs) == (0, "to stderr\n" * 3)
+    assert "recorded rank0 steps 1; rank0-1 steps 1; rank0-2 steps 1 (" in ended.ours[0]
+    recording = lockstep.open(workplace.path / "ref")
+    assert complete(recording) == {"rank0": (1,), "rank0-1": (1,), "rank0-2": (1,)}
+    assert len({rank.manifest.pid for rank in recording.ranks.values()}) == 3
+    assert {name: rank.manifest.rank for name, rank in recording.ranks.items()} == {
+        name: name for name in recording.ranks
+    }
+
+
+def test_torchrun_records_both_ranks_and_not_the_launcher(workplace: Workplace) -> None:
+    # Given a training on two ranks
+    workplace.script("train.py", DDP + '\n    if __name__ == "__main__":\n        main()\n')
+
+    # When torchrun starts it
+    ended = workplace.record("-o", "ref", "--", "torchrun", "--nproc_per_node", "2", "train.py")
+
+    # Then each rank has its directory and knows its rank
+    assert ended.code == 0, ended.err
+    recording = lockstep.open(workplace.path / "ref")
+    assert complete(recording) == {"rank0": (0, 1), "rank1": (0, 1)}
+    assert [rank.manifest.distributed["rank"] for rank in recording.ranks.values()] == ["0", "1"]
+    assert hidden_in(recording.path) == []
+
+
+def test_one_rank_of_two_is_recorded_and_both_end_after_it(workplace: Workplace) -> None:
+    # Given a training on two ranks that would print at its end
+    workplace.script("train.py", DDP + '\n    if __name__ == "__main__":\n        main()\n')
+    command = ("torchrun", "--nproc_per_node", "2", "train.py")
+
+    # When one rank is chosen, and the command is to end after the first step
+    ended = workplace.record(
+        "-o", "ref", "--steps", "0", "--ranks", "0", "--exit-after", "--", *command
+    )
+
+    # Then both ranks end well after that step, and only the chosen one was recorded
+    assert (ended.code, ended.out) == (0, ""), ended.err
+    assert complete(lockstep.open(workplace.path / "ref")) == {"rank0": (0,)}
+
+
+def test_spawned_ranks_are_recorded(workplace: Workplace) -> None:
+    # Given a script that spawns two ranks by itself
+    workplace.script(
+        "train.py",
+        DDP
+        + """
+    if __name__ == "__main__":
+        address = f"file://{sys.argv[1]}/meeting-point"
+        torch.multiprocessing.spawn(main, args=(2, address), nprocs=2)
+    """,
+    )
+
+    # When it is recorded
+    ended = workplace.record("-o", "ref", "--", "python", "train.py", workplace.path)
+
+    # Then both ranks are there, the parent is not
+    assert (ended.code, ended.theirs) == (0, "")
+    assert complete(lockstep.open(workplace.path / "ref")) == {"rank0": (0, 1), "rank1": (0, 1)}
+
+
+def test_children_of_multiprocessing_are_recorded_up_to_their_end(workplace: Workplace) -> None:
+    # Given children that end in the middle of a step, forked before and after the parent trains
+    workplace.script(
+        "train.py",
+        """
+        import multiprocessing, os
+        from tiny import build, loss_of, train
+
+        def child(name):
+            train(steps=1)
+            model, optimizer = build()
+            loss_of(model).backward()
+            print(name, flush=True)
+
+        if __name__ == "__main__":
+            for method in ("fork", "forkserver"):
+                process = multiprocessing.get_context(method).Process(target=child, args=(method,))
+                process.start()
+                process.join()
+                assert process.exitcode == 0
+            train(steps=1)
+            process = multiprocessing.get_context("fork").Process(target=child, args=("late",))
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+        """,
+    )
+
+    # When the script is recorded
+    ended = workplace.record("-o", "ref", "--", "python", "train.py")
+
+    # Then every child is recorded with its open step marked, and so is the parent
+    assert (ended.code, ended.theirs) == (0, "")
+    assert [line for line in ended.out.splitlines() if line.isalpha()] == [
+        "fork", "forkserver", "late",
+    ]  # fmt: skip
+    recording = lockstep.open(workplace.path / "ref")
+    steps = {name: rank.complete_steps for name, rank in recording.ranks.items()}
+    assert steps == {"rank0": (0,), "rank0-1": (0,), "rank0-2": (0,)}
+    assert recording.missing == tuple(
+        f"{name}: step 1 is incomplete, it holds what was flushed before the end"
+        for name in ("rank0", "rank0-1")
+    )
+    # But not the one forked from the recording parent, whose writer could not follow
+    assert all(rank.manifest.state == "complete" for rank in recording.ranks.values())
+
+
+def test_data_workers_leave_nothing_and_load_the_same(workplace: Workplace) -> None:
+    # Given a loader with workers of every start method, that draws random numbers in them
+    workplace.script(
+        "train.py",
+        """
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+        from tiny import build, fingerprint
+
+        class Numbers(Dataset):
+            def __len__(self):
+                return 8
+
+            def __getitem__(self, index):
+                weight = torch.randn(4, requires_grad=True)
+                torch.nn.functional.relu(weight * index).sum().backward()
+                return torch.nn.functional.normalize(torch.randn(4), dim=0) + weight.grad
+
+        if __name__ == "__main__":
+            model, optimizer = build()
+            for method in ("fork", "spawn", "forkserver"):
+                loader = DataLoader(
+                    Numbers(), batch_size=4, shuffle=True, num_workers=2,
+                    multiprocessing_context=method,
+                )
+                for batch in loader:
+                    loss = model(batch).square().mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    print(method, loss.item().hex(), flush=True)
+            print(fingerprint(model))
+        """,
+    )
+
+    # When it runs bare and recorded, each start method within a chosen step
+    bare, recorded = workplace.run_together(
+        ("python", "train.py"),
+        ("lockstep", "record", "-o", "ref", "--steps", "0:6", "--", "python", "train.py"),
+    )
+
+    # Then the numbers are the same, and only the training process is recorded
+    assert (bare.code, recorded.code, recorded.theirs) == (0, 0, bare.err)
+    assert recorded.out == bare.out
+    assert complete(lockstep.open(workplace.path / "ref")) == {"rank0": (0, 1, 2, 3, 4, 5)}
+
+
+@pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
+def test_a_python_that_skips_the_hook_is_explained(workplace: Workplace, flag: str) -> None:
+    ended = workplace.record("-o", "ref", "--", "python", flag, "-c", "print(1)")
+
+    assert (ended.code, ended.out) == (0, "1\n")
+    assert len(ended.ours) == 1
+    assert "nothing was recorded: the command started no Python that loads" in ended.ours[0]
+    assert "python -I, -E and -S do not" in ended.ours[0]
+    assert lockstep.open(workplace.path / "ref").missing != ()
+
+
+def test_processes_that_do_not_train_leave_nothing(workplace: Workplace) -> None:
+    # Given a Python without torch, one with it but without an optimizer, and one that ends too soon
+    commands = {
+        "no torch": ("print(1)", "no Python process of the command imported torch"),
+        "no optimizer": (
+            "import torch; torch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()",
+            "torch was imported, but no torch.optim.Optimizer was made",
+        ),
+        "no call": ("import tiny; tiny.build()", "an optimizer was made, but no model was called"),
+        "too soon": (
+            "import tiny; tiny.train(steps=2)",
+            "the training ended after 2 steps, before a chosen one (5) began",
+        ),
+    }
+
+    # When they are recorded
+    runs = workplace.run_together(
+        *(
+            ("lockstep", "record", "-o", name, "--steps", "5" if name == "too soon" else "0:2", "--",
+             "python", "-c", code)
+            for name, (code, _) in commands.items()
+        )
+    )  # fmt: skip
+
+    # Then the recording is empty, says so when it is opened, and the last line says why
+    for (name, (_, reason)), ended in zip(commands.items(), runs, strict=True):
+        assert (ended.code, ended.theirs) == (0, ""), name
+        assert f"nothing was recorded: {reason}" in ended.ours[-1]
+        path = workplace.path / name
+        assert [entry.name for entry in path.iterdir()] == ["manifest.json"]
+        assert len(lockstep.open(path).missing) == 1
+
+
+def test_the_users_own_start_up_code_still_runs(workplace: Workplace) -> None:
+    # Given a sitecustomize of the user's own on PYTHONPATH, which also hides Lockstep from the
+    # command's Python until the place that `lockstep record` names is on the path
+    startup = workplace.path / "startup"
+    startup.mkdir()
+    (startup / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "mark = 'from the user'\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'lockstep' and sys.path[-1] != os.environ.get('LOCKSTEP_SOURCE', sys.path[-1]):\n"
+        "            raise ModuleNotFoundError('No module named lockstep', name='lockstep')\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    code = "import sitecustomize, sys, tiny; tiny.train(); print(sitecustomize.mark, sys.path)"
+
+    # When a training is run bare and recorded
+    bare, recorded = workplace.run_together(
+        ("python", "-c", code),
+        ("lockstep", "record", "-o", "ref", "--", "python", "-c", code),
+        environment={"PYTHONPATH": str(startup)},
+    )
+
+    # Then the user's code ran, the path is as it was, and the training was recorded
+    assert (recorded.code, recorded.theirs) == (0, "")
+    assert recorded.out == bare.out
+    assert "from the user" in recorded.out
+    assert ranks_of(workplace.path / "ref") == ["rank0"]
+
+
+def test_where_lockstep_cannot_load_the_command_runs_on(workplace: Workplace) -> None:
+    # Given a Python in which a library that Lockstep needs is broken
+    broken = workplace.path / "broken"
+    broken.mkdir()
+    (broken / "xxhash.py").write_text("raise RuntimeError('xxhash is broken here')\n")
+
+    # When a training is recorded in it
+    ended = workplace.record(
+        "-o", "ref", "--", "python", "-c", "import tiny; tiny.train(steps=1); print('end')",
+        environment={"PYTHONPATH": str(broken)},
+    )  # fmt: skip
+
+    # Then it runs to its end, one line warns, and the last one says that nothing was recorded
+    assert (ended.code, ended.theirs) == (0, "")
+    assert ended.out.endswith("end\n")
+    assert len(ended.ours) == 2
+    assert "xxhash is broken here; the command runs on unrecorded" in ended.ours[0]
+    assert "nothing was recorded: Lockstep could not be loaded" in ended.ours[1]
+
+
+def test_a_nested_recording_is_the_inner_one(workplace: Workplace) -> None:
+    ended = workplace.record(
+        "-o", "outer", "--", "lockstep", "record", "-o", "inner", "--", "python", "-c",
+        "import tiny; tiny.train(steps=1)",
+    )  # fmt: skip
+
+    assert ended.code == 0
+    assert ranks_of(workplace.path / "inner") == ["rank0"]
+    assert ranks_of(workplace.path / "outer") == []

@@ -1,0 +1,88 @@
+"""JSON: the contract that other tools read, key by key."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from lockstep.core.finding import Comparison
+from lockstep.report.json import comparison_json, render_json
+
+
+def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
+    found = comparison_json(diverged)
+    origin = {
+        "step": 0,
+        "rank": 0,
+        "phase": "backward",
+        "module": "encoder.lstm",
+        "op": "torch.nn.LSTM",
+        "call": 0,
+        "role": "grad_input",
+        "index": 0,
+        "tensor": "",
+        "source": "examples/net.py:88",
+        "metrics": {"cosine": 0.4312, "max_abs": 12.3, "rel_l2": 0.91},
+        "evidence": "sketch",
+        "tolerance": 2e-6,
+        "margin": pytest.approx(450_000),
+        "reason": diverged.origins[0].reason,
+    }
+    assert found == {
+        "schema": 1,
+        "verdict": "diverged",
+        "origin": origin,
+        "origins": [origin],
+        "inherited": 1,
+        "compared": 3,
+        "missing": 1,
+        "unaligned": {"reference": 0, "candidate": 1},
+        "judged_by": "error-model",
+        "uniform": [],
+        "events": [
+            {
+                "kind": "loss-scale skip",
+                "step": 1,
+                "detail": "the gradient scaler left the optimizer out",
+            }
+        ],
+    }
+
+
+def test_without_an_origin_it_is_null(agreed: Comparison, incomparable: Comparison) -> None:
+    assert comparison_json(agreed)["verdict"] == "agree"
+    assert comparison_json(agreed)["origin"] is None
+    assert comparison_json(agreed)["origins"] == []
+    assert comparison_json(incomparable)["verdict"] == "incomparable"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rank0", {"rank": 0}),
+        ("rank12", {"rank": 12}),
+        ("rank0-1", {"rank": 0, "process": "rank0-1"}),
+    ],
+)
+def test_ranks_are_numbers(diverged: Comparison, name: str, expected: dict[str, object]) -> None:
+    moved = dataclasses.replace(diverged.origins[0], rank=name)
+    origin = comparison_json(dataclasses.replace(diverged, origins=(moved,)))["origin"]
+    assert {key: origin[key] for key in ("rank", "process") if key in origin} == expected
+
+
+def test_numbers_that_json_does_not_know_are_null(diverged: Comparison) -> None:
+    first = diverged.origins[0]
+    metrics = dataclasses.replace(first.finding.metrics, cosine=math.nan, max_abs=math.inf)
+    found = dataclasses.replace(first.finding, metrics=metrics, tolerance=0.0)
+    moved = dataclasses.replace(first, finding=found)
+    text = render_json(dataclasses.replace(diverged, origins=(moved,)))
+    origin = json.loads(text)["origin"]
+    assert origin["metrics"] == {"cosine": None, "max_abs": None, "rel_l2": 0.91}
+    assert (origin["tolerance"], origin["margin"]) == (0.0, None)
+
+
+def test_any_name_makes_valid_text(hostile: Comparison) -> None:
+    assert json.loads(render_json(hostile))["verdict"] == "agree"

@@ -1,0 +1,161 @@
+"""The screen: stable, 100 columns, readable without colour."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+from lockstep.core.finding import Comparison, Verdict
+from lockstep.report.text import WIDTH, print_comparison, render_comparison
+
+DIVERGED = """\
+DIVERGED at step 0, backward of encoder.lstm (torch.nn.LSTM), examples/net.py:88
+  inputs agree (rel 2e-07), grad_input does not: cosine 0.43, max abs 12.3, which is 400000 x what
+  this operator may be off in float32
+  grad_input.0: cosine ~0.4312, rel L2 ~0.91, max abs >=12.3, 4.5e+05 x its tolerance of 2e-06
+
+Tensors
+       3  compared
+       1  equal bit by bit
+       2  differ beyond it
+       1  inherit a difference from an earlier site
+       1  missing on one side
+       1  unaligned: 0 in the reference, 1 in the candidate
+  Judged by an error model of each operator and dtype. Numbers marked ~ are estimates from
+  sketches. Numbers marked >= are lower bounds from statistics.
+
+Not compared
+  rank1 is in the reference only
+
+Events
+  step 1: loss-scale skip: the gradient scaler left the optimizer out
+
+Notes
+  step 1 of the candidate is incomplete
+"""
+
+
+def plain(comparison: Comparison, **options: object) -> str:
+    return render_comparison(comparison, **options).plain + "\n"  # type: ignore[arg-type]
+
+
+def test_a_divergence_fits_one_screen(diverged: Comparison) -> None:
+    assert plain(diverged) == DIVERGED
+
+
+def test_agreement_is_one_line_and_its_counts(agreed: Comparison) -> None:
+    first, *rest = plain(agreed).splitlines()
+    assert first == (
+        "AGREE: 3 tensors compared, 2 equal bit by bit,"
+        " 1 inside their tolerance (at most 0.5 of it)"
+    )
+    assert "       1  differ inside their tolerance" in rest
+
+
+def test_what_cannot_be_compared_says_why_once(incomparable: Comparison) -> None:
+    assert plain(incomparable) == (
+        "INCOMPARABLE: the recordings have no step in common: 0, 1 against 10, 11\n"
+    )
+
+
+def test_five_next_origins_are_listed_and_the_rest_counted(many_origins: Comparison) -> None:
+    lines = plain(many_origins).splitlines()
+    start = lines.index("Next origins")
+    assert lines[start + 1 : start + 7] == [
+        "  2. step 1, data: encoder.weight, examples/net.py:88",
+        "  3. step 2, init of encoder.weight (torch.nn.LSTM), examples/net.py:88",
+        "  4. step 3, optimizer of encoder.weight (torch.nn.LSTM), examples/net.py:88",
+        "  5. step 4, forward of encoder.lstm (torch.nn.LSTM, call 5), examples/net.py:88",
+        "  6. step 5, backward of encoder.lstm (torch.nn.LSTM, call 6), examples/net.py:88",
+        "  and 3 more (--json lists them)",
+    ]
+
+
+def test_a_divergence_without_an_origin_names_none(diverged: Comparison) -> None:
+    text = plain(dataclasses.replace(diverged, origins=()))
+    assert text.startswith("DIVERGED: 1 tensors differ, but none can be named the first\n")
+
+
+def test_the_rank_is_named_where_there_is_more_than_one(diverged: Comparison) -> None:
+    moved = dataclasses.replace(diverged.origins[0], rank="rank1")
+    text = plain(dataclasses.replace(diverged, origins=(moved,)))
+    assert text.startswith("DIVERGED at rank1, step 0, backward of encoder.lstm")
+
+
+def test_a_long_path_gets_its_own_line_and_is_never_broken(diverged: Comparison) -> None:
+    source = "/data/" + "very-long-directory/" * 6 + "net.py:88"
+    moved = dataclasses.replace(diverged.origins[0], source=source)
+    lines = plain(dataclasses.replace(diverged, origins=(moved,))).splitlines()
+    assert lines[0] == "DIVERGED at step 0, backward of encoder.lstm (torch.nn.LSTM)"
+    assert lines[1] == f"     in {source}"
+
+
+def test_all_pairs_are_listed_on_request(diverged: Comparison) -> None:
+    table = plain(diverged, show_all=True).partition("All pairs: 4\n")[2].splitlines()
+    assert [line.split()[0] for line in table] == [
+        "Outcome",
+        "agree",
+        "differ",
+        "inherited",
+        "missing",
+    ]
+    assert table[2].split()[1:7] == ["~0.4312", ">=12.3", "~0.91", "4.5e+05", "No", "0"]
+    assert table[4].endswith("gelu #1, forward, output.0 (candidate only)")
+
+
+def test_pairs_under_a_cosine_are_listed_lowest_first(diverged: Comparison) -> None:
+    findings = [
+        dataclasses.replace(found, metrics=dataclasses.replace(found.metrics, cosine=cosine))
+        for found, cosine in zip(diverged.findings, (0.97, 0.5, 0.979, 0.98), strict=True)
+    ]
+    changed = dataclasses.replace(diverged, findings=tuple(findings))
+    table = plain(changed, cosine=0.98).partition("Pairs with a cosine under 0.98: 3\n")[2]
+    assert [line.split()[1] for line in table.splitlines()] == ["Cosine", "~0.5", "0.97", ">=0.979"]
+    shorter = plain(changed, cosine=0.98, limit=1).splitlines()
+    assert shorter[-2].split()[1] == "~0.5"
+    assert shorter[-1] == "... and 2 more"
+
+
+def test_unknown_cosines_are_said_to_be_so(diverged: Comparison) -> None:
+    assert "Pairs with a cosine under 0.98: 1; 2 more have no known cosine\n" in plain(
+        diverged, cosine=0.98
+    )
+
+
+def test_sentences_stay_within_the_width(diverged: Comparison) -> None:
+    long = dataclasses.replace(diverged, notes=("a sentence of many words " * 30,))
+    notes = plain(long).partition("Notes\n")[2].splitlines()
+    assert max(len(line) for line in notes) <= WIDTH
+    assert len(notes) > 5
+
+
+def test_names_from_a_file_cannot_steer_the_terminal(hostile: Comparison) -> None:
+    text = plain(hostile, show_all=True)
+    assert "\x1b" not in text
+    assert "\\x1b[31mred\\x1b[0m\\n" in text
+
+
+def test_colour_is_only_added_on_a_terminal(diverged: Comparison) -> None:
+    def printed(*, terminal: bool) -> str:
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=60)
+        console.print(render_comparison(diverged), soft_wrap=True, highlight=False)
+        return console.file.getvalue()  # type: ignore[attr-defined]
+
+    assert printed(terminal=False) == DIVERGED
+    assert "\x1b[1;31mDIVERGED\x1b[0m" in printed(terminal=True)
+
+
+def test_nothing_compared_does_not_look_like_success(agreed: Comparison) -> None:
+    bare = dataclasses.replace(agreed, findings=(), compared=0, verdict=Verdict.AGREE)
+    assert plain(bare) == "AGREE: 0 tensors compared, so nothing was held against anything\n"
+
+
+def test_printing_breaks_no_line_however_narrow_the_output(
+    diverged: Comparison, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_comparison(diverged)
+    assert capsys.readouterr().out == DIVERGED

@@ -1,0 +1,559 @@
+"""Recordings on disk: what is written is read back, and any damage ends in one clear error."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lockstep.core.errors import (
+    CorruptError,
+    NotARecordingError,
+    RecordingError,
+    VersionError,
+)
+from lockstep.core.manifest import Options, RankManifest, RunManifest, StepSummary
+from lockstep.core.record import Frame
+from lockstep.core.site import CallKind, Phase, Role, Site
+from lockstep.core.sketch import SKETCH_SIZE
+from lockstep.store import schema
+from lockstep.store.reader import open_recording
+from lockstep.store.tensors import RawTensor
+from lockstep.store.writer import RankWriter
+
+SKETCH = np.arange(SKETCH_SIZE, dtype="<f8")
+WEIGHT = np.arange(6, dtype="<f4").reshape(2, 3)
+
+
+def call_row(number: int, **changes: Any) -> tuple[Any, ...]:
+    row = {
+        "call_id": number,
+        "step": 0,
+        "kind": "operator",
+        "phase": "forward",
+        "module": "head.fc",
+        "module_class": "torch.nn.Linear",
+        "op": "torch.nn.functional.linear",
+        "call": 0,
+        "parent": -1,
+        "sequence": 10 * number,
+        "stack": 0,
+        "arguments": '{"eps": 1e-05}',
+        "recomputed": False,
+    }
+    return row_of(schema.CALLS, row | changes)
+
+
+def record_row(call: int, content: int, **changes: Any) -> tuple[Any, ...]:
+    row = {
+        "call_id": call,
+        "phase": "forward",
+        "role": "output",
+        "index": 0,
+        "name": "",
+        "sequence": 10 * call + 1,
+        "occurrence": 0,
+        "content": content,
+    }
+    return row_of(schema.RECORDS, row | changes)
+
+
+def content_row(number: int, **changes: Any) -> tuple[Any, ...]:
+    row = {
+        "content": number,
+        "dtype": "float32",
+        "shape": [2, 3],
+        "device": "cpu",
+        "digest": f"digest-{number}",
+        "minimum": 0.0,
+        "maximum": 5.0,
+        "mean": 2.5,
+        "norm": math.sqrt(55),
+        "nan_count": 0,
+        "inf_count": 0,
+        "zero_count": 1,
+        "sketch": SKETCH.tobytes(),
+        "stored": None,
+        "shard": None,
+        "note": None,
+    }
+    return row_of(schema.CONTENTS, row | changes)
+
+
+def row_of(table: pl.Schema, row: dict[str, Any]) -> tuple[Any, ...]:
+    assert list(row) == list(table)
+    return tuple(row.values())
+
+
+def raw(number: int, values: Any = WEIGHT) -> RawTensor:
+    data = np.frombuffer(values.tobytes(), np.uint8)
+    return RawTensor(number, str(values.dtype), values.shape, data)
+
+
+def rank_manifest(name: str = "rank0", **changes: Any) -> dict[str, Any]:
+    manifest = RankManifest(
+        schema=1, rank=name, world_size=1, pid=1, argv=["train.py"], python="3", state="complete"
+    )
+    manifest.steps = [StepSummary(0, complete=True, calls=2), StepSummary(1, complete=True)]
+    return dataclasses.asdict(manifest) | changes
+
+
+def write_run_manifest(directory: Path, **changes: Any) -> None:
+    manifest = RunManifest(1, "0.1", "2024-01-01T00:00:00Z", ["python", "train.py"], "/", Options())
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(dataclasses.asdict(manifest) | changes)
+    (directory / schema.MANIFEST).write_text(text)
+
+
+def write_recording(directory: Path) -> Path:
+    """Two chunks: two calls of step 0, one of step 1; a tensor saved whole; a stack; a module."""
+    write_run_manifest(directory)
+    rank = directory / "rank0"
+    rank.mkdir()
+    writer = RankWriter(rank)
+    writer.add_stack(0, (Frame("net.py", 88, "forward"), Frame("train.py", 3, "main")))
+    writer.add_module(("head.fc", "torch.nn.Linear", 6, True))
+    shard = writer.add_tensor(raw(7))
+    writer.add_content(content_row(0, stored=7, shard=shard))
+    writer.add_record(record_row(0, 0, role="input"))
+    writer.add_record(record_row(0, 0, phase="backward", role="grad_input", sequence=90))
+    writer.add_call(call_row(0))
+    writer.add_call(call_row(1, call=1, recomputed=True))
+    writer.flush()
+    writer.add_content(content_row(1, shape=[], sketch=None, norm=None, digest=None, note="meta"))
+    writer.add_record(record_row(2, 1))
+    writer.add_call(call_row(2, step=1, stack=5, arguments="{}"))
+    writer.write_manifest(rank_manifest())
+    writer.close()
+    assert not writer.failure
+    return directory
+
+
+def read_everything(path: Path) -> None:
+    """Everything that a recording offers, tensors included."""
+    recording = open_recording(path)
+    assert isinstance(recording.missing, tuple)
+    for rank in recording.ranks.values():
+        assert isinstance(rank.module_table, pl.DataFrame)
+        for step in rank.steps:
+            for call in rank.calls(step):
+                for record in call.records:
+                    if record.content.loader is not None:
+                        record.load()
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """A small whole recording."""
+    return write_recording(tmp_path / "ref")
+
+
+# --- round trip ------------------------------------------------------------------------------
+
+
+def test_calls_and_records_are_read_back(recording: Path) -> None:
+    rank = open_recording(recording).ranks["rank0"]
+    assert (rank.steps, rank.complete_steps, rank.missing) == ((0, 1), (0, 1), ())
+    first, second = rank.calls(0)
+    assert first.site == Site("head.fc", "torch.nn.functional.linear", 0, Phase.FORWARD)
+    assert (first.kind, first.step, first.rank) == (CallKind.OPERATOR, 0, "rank0")
+    assert first.arguments == {"eps": 1e-5}
+    assert [str(frame) for frame in first.stack] == ["net.py:88", "train.py:3"]
+    assert first.source == "net.py:88"
+    assert (second.recomputed, second.records) == (True, ())
+    assert [record.role for record in first.records] == [Role.INPUT, Role.GRAD_INPUT]
+    assert [record.site.phase for record in first.records] == [Phase.FORWARD, Phase.BACKWARD]
+
+
+def test_contents_are_read_back_and_tensors_load(recording: Path) -> None:
+    record = open_recording(recording).ranks["rank0"].calls(0)[0].records[0]
+    assert (record.dtype, record.shape, record.digest) == ("float32", (2, 3), "digest-0")
+    assert record.statistics is not None
+    assert (record.statistics.norm, record.statistics.zero_count) == (math.sqrt(55), 1)
+    np.testing.assert_array_equal(record.content.sketch, SKETCH)
+    np.testing.assert_array_equal(record.load(), WEIGHT)
+
+
+def test_what_was_not_taken_is_absent(recording: Path) -> None:
+    (call,) = open_recording(recording).ranks["rank0"].calls(1)
+    content = call.records[0].content
+    assert (content.statistics, content.sketch, content.digest) == (None, None, None)
+    assert (content.note, content.shape, call.stack) == ("meta", (), ())
+    with pytest.raises(LookupError, match="--save tensors"):
+        content.load()
+
+
+def test_records_of_all_ranks_come_in_order(recording: Path) -> None:
+    for name in ("rank10", "rank2", "rank0-1"):
+        shutil.copytree(recording / "rank0", recording / name)
+    opened = open_recording(recording)
+    assert list(opened.ranks) == ["rank0", "rank0-1", "rank2", "rank10"]
+    assert [record.rank for record in opened.records()] == [
+        name for name in opened.ranks for _ in range(3)
+    ]
+
+
+def test_a_directory_named_like_a_pattern_opens(recording: Path, tmp_path: Path) -> None:
+    moved = recording.rename(tmp_path / "run[1]*step=3")
+    read_everything(moved)
+
+
+def test_an_unfinished_run_says_what_is_missing(recording: Path) -> None:
+    steps = [dataclasses.asdict(StepSummary(0, complete=True)), {"index": 1, "complete": False}]
+    manifest = rank_manifest(state="recording", steps=steps)
+    (recording / "rank0" / schema.MANIFEST).write_text(json.dumps(manifest))
+    assert open_recording(recording).missing == (
+        "rank0: the run was cut off before the recording was closed",
+        "rank0: step 1 is incomplete, it holds what was flushed before the end",
+    )
+
+
+def test_a_chunk_counts_once_its_records_are_there(recording: Path) -> None:
+    (recording / "rank0" / "records-00001.parquet").unlink()
+    assert open_recording(recording).ranks["rank0"].steps == (0,)
+
+
+def test_a_run_without_ranks_says_that_nothing_was_recorded(tmp_path: Path) -> None:
+    write_run_manifest(tmp_path / "ref")
+    (sentence,) = open_recording(tmp_path / "ref").missing
+    assert "nothing was recorded" in sentence
+
+
+# --- bad directories --------------------------------------------------------------------------
+
+
+def make_nothing(path: Path) -> None:
+    """Leave the path missing."""
+
+
+def make_file(path: Path) -> None:
+    path.write_text("x")
+
+
+def make_foreign(path: Path) -> None:
+    path.mkdir()
+    (path / "dump.pkl").write_bytes(b"x")
+
+
+def make_foreign_manifest(path: Path) -> None:
+    path.mkdir()
+    (path / schema.MANIFEST).write_text('{"name": "a web page"}')
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (make_nothing, "no such directory"),
+        (make_file, "is a file"),
+        (Path.mkdir, "is empty"),
+        (make_foreign, r"holds no manifest\.json"),
+        (make_foreign_manifest, "is not one of Lockstep's"),
+    ],
+)
+def test_what_is_no_recording_is_said_to_be_none(
+    make: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "ref")
+    with pytest.raises(NotARecordingError, match=message):
+        open_recording(tmp_path / "ref")
+
+
+@pytest.mark.parametrize("where", [".", "rank0"])
+def test_a_newer_schema_asks_for_an_upgrade(recording: Path, where: str) -> None:
+    path = recording / where / schema.MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 99}))
+    with pytest.raises(VersionError, match=r"schema version 99.*upgrade"):
+        open_recording(recording)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"schema": 1, "command": []',
+        '{"schema": 1}',
+        '{"schema": 0, "command": []}',
+        '{"schema": true, "command": []}',
+        '{"schema": "1", "command": []}',
+        '{"schema": 1, "command": [1]}',
+        '{"schema": 1, "command": 5}',
+        '{"schema": 1, "command": []}',
+        "[" * 100_000,
+        "\udcff",
+    ],
+)
+@pytest.mark.parametrize("where", [".", "rank0"])
+def test_a_damaged_manifest_is_named(recording: Path, where: str, text: str) -> None:
+    path = recording / where / schema.MANIFEST
+    path.write_text(text, errors="surrogateescape")
+    with pytest.raises(RecordingError, match=str(recording.name)):
+        open_recording(recording)
+
+
+def test_a_rank_without_its_manifest_is_named(recording: Path) -> None:
+    (recording / "rank0" / schema.MANIFEST).unlink()
+    with pytest.raises(CorruptError, match=r"rank0.manifest\.json: cannot be read"):
+        open_recording(recording)
+
+
+# --- bad tables -------------------------------------------------------------------------------
+
+TABLES = ("calls-00000", "records-00000", "contents-00000", "stacks", "modules")
+
+
+def changed(path: Path, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
+    frame = change(pl.read_parquet(path.read_bytes()))
+    frame.write_parquet(path)
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: b"", lambda data: b"PAR1 garbage PAR1", lambda data: data[: len(data) // 2]],
+    ids=["empty", "garbage", "truncated"],
+)
+def test_a_damaged_table_is_named(
+    recording: Path, table: str, damage: Callable[[bytes], bytes]
+) -> None:
+    path = recording / "rank0" / f"{table}.parquet"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CorruptError, match=rf"{table}\.parquet: cannot be read as Parquet"):
+        read_everything(recording)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("calls-00000", "arguments"),
+        ("records-00000", "role"),
+        ("contents-00000", "digest"),
+        ("stacks", "line"),
+        ("modules", "training"),
+    ],
+)
+def test_a_missing_column_is_named(recording: Path, table: str, column: str) -> None:
+    changed(recording / "rank0" / f"{table}.parquet", lambda frame: frame.drop(column))
+    with pytest.raises(CorruptError, match=rf"{table}\.parquet: lacks the column '{column}'"):
+        read_everything(recording)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value", "message"),
+    [
+        ("calls-00000", "step", "zero", "wrong type"),
+        ("calls-00000", "step", None, "'step' has gaps"),
+        ("calls-00000", "phase", "sideways", "call 0 is malformed"),
+        ("calls-00000", "kind", "sandwich", "call 0 is malformed"),
+        ("calls-00000", "arguments", "{", "call 0 is malformed"),
+        ("calls-00000", "arguments", "[1]", "not a JSON object"),
+        ("calls-00000", "arguments", "[" * 100_000, "call 0 is malformed"),
+        ("records-00000", "role", "villain", "call 0 is malformed"),
+        ("records-00000", "content", 99, "tensor content 99 is missing"),
+        ("contents-00000", "shape", None, "'shape' has gaps"),
+        ("contents-00000", "shape", [-2, -3], "impossible shape"),
+        ("contents-00000", "shape", [2, None], "impossible shape"),
+        ("contents-00000", "shape", [2, 4], "6 elements"),
+        ("contents-00000", "sketch", b"short", "sketch of tensor 0 has a wrong length"),
+        ("contents-00000", "shard", 5, r"tensors-00005\.safetensors"),
+        ("contents-00000", "shard", -1, "cannot be read as a tensor file"),
+        ("contents-00000", "stored", 8, "tensor 8 is not in this file"),
+        ("contents-00000", "stored", None, "tensor None is not in this file"),
+        ("stacks", "line", None, "'line' has gaps"),
+    ],
+)
+def test_a_wrong_value_is_named(
+    recording: Path, table: str, column: str, value: object, message: str
+) -> None:
+    path = recording / "rank0" / f"{table}.parquet"
+
+    def replace(frame: pl.DataFrame) -> pl.DataFrame:
+        kind = None if isinstance(value, str) else frame.schema[column]
+        values = pl.Series(column, [value] * len(frame), dtype=kind)
+        return frame.with_columns(values)
+
+    changed(path, replace)
+    with pytest.raises(CorruptError, match=message):
+        read_everything(recording)
+
+
+def damageable(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+@settings(
+    deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_no_damage_raises_anything_but_a_recording_error(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Flip bytes in, or cut, any one file: reading it all succeeds or says what is wrong."""
+    recording = write_recording(tmp_path_factory.mktemp("fuzz") / "ref")
+    files = damageable(recording)
+    file = files[data.draw(st.integers(0, len(files) - 1), label=str([f.name for f in files]))]
+    content = bytearray(file.read_bytes())
+    for _ in range(data.draw(st.integers(0, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.one_of(st.just(len(content)), st.integers(0, len(content))))
+    file.write_bytes(content[:cut])
+    try:
+        read_everything(recording)
+    except RecordingError as error:
+        assert str(recording) in str(error)  # noqa: PT017 - success is allowed as well
+    finally:
+        shutil.rmtree(recording)
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Path:
+    """An empty rank directory inside a recording with a manifest."""
+    write_run_manifest(tmp_path / "ref")
+    path = tmp_path / "ref" / "rank0"
+    path.mkdir()
+    (path / schema.MANIFEST).write_text(json.dumps(rank_manifest(state="recording")))
+    return path
+
+
+def test_a_full_queue_makes_the_training_wait_and_says_so_once(
+    rank: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, waiting = threading.Event(), threading.Event()
+    write_files, flush = RankWriter._write_files, RankWriter.flush
+
+    def held_up(self: RankWriter, *arguments: Any) -> None:
+        gate.wait()
+        write_files(self, *arguments)
+
+    def flush_when_full(self: RankWriter) -> None:
+        flush(self)
+        waiting.set()
+
+    monkeypatch.setattr(RankWriter, "_write_files", held_up)
+    monkeypatch.setattr(RankWriter, "flush", flush_when_full)
+    writer = RankWriter(rank, queue_bytes=2 * WEIGHT.nbytes)
+    added: list[int] = []
+
+    def train() -> None:
+        for number in range(6):
+            writer.add_tensor(raw(number))
+            added.append(number)
+
+    training = threading.Thread(target=train)
+    training.start()
+    assert waiting.wait(60)
+    assert added == [0, 1]
+    gate.set()
+    training.join()
+    writer.close()
+    assert added == [0, 1, 2, 3, 4, 5]
+    assert capsys.readouterr().err.count("waiting with") == 1
+    assert not writer.failure
+
+
+def test_a_tensor_larger_than_the_queue_still_passes(rank: Path) -> None:
+    writer = RankWriter(rank, queue_bytes=1)
+    for number in range(3):
+        writer.add_tensor(raw(number))
+    writer.close()
+    assert not writer.failure
+
+
+def test_the_cap_on_bytes_stops_writing_with_a_reason(rank: Path) -> None:
+    writer = RankWriter(rank, max_bytes=100_000)
+    for number in range(2):
+        add_step(writer, number, np.zeros(2000, np.uint8))
+        writer.flush()
+        writer.drain()
+    add_step(writer, 2, np.zeros(200_000, np.uint8))
+    writer.close()
+    assert writer.failure == "--max-bytes 100000 reached"
+    assert open_recording(rank.parent).ranks["rank0"].steps == (0, 1)
+
+
+def add_step(writer: RankWriter, number: int, values: Any) -> None:
+    shard = writer.add_tensor(raw(number, values))
+    shape = list(values.shape)
+    writer.add_content(content_row(number, dtype="uint8", shape=shape, stored=number, shard=shard))
+    writer.add_record(record_row(number, number))
+    writer.add_call(call_row(number, step=number))
+
+
+def test_a_row_that_cannot_be_written_is_a_failure_and_not_a_hang(rank: Path) -> None:
+    writer = RankWriter(rank)
+    add_step(writer, 0, np.zeros(8, np.uint8))
+    writer.flush()
+    writer.add_call(call_row(1, module=["no", "text"]))
+    writer.close()
+    assert str(rank) in writer.failure
+    assert open_recording(rank.parent).ranks["rank0"].steps == (0,)
+    assert not list(rank.glob(".*"))
+
+
+FILL_THE_DISK = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+sys.path.insert(0, sys.argv[2])
+import test_recording as made
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+writer = made.RankWriter(Path(sys.argv[1]))
+made.add_step(writer, 0, np.zeros(50_000, np.uint8))
+writer.flush()
+made.add_step(writer, 1, np.zeros(200_000, np.uint8))
+writer.flush()
+made.add_step(writer, 2, np.zeros(8, np.uint8))
+writer.close()
+print(writer.failure)
+"""
+
+
+def test_a_disk_that_refuses_keeps_what_was_flushed(rank: Path) -> None:
+    """A file may not grow beyond 100 kB, as on a disk that is full."""
+    ended = subprocess.run(
+        [sys.executable, "-c", FILL_THE_DISK, str(rank), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.startswith("File too large")
+    assert not list(rank.glob(".*"))
+    opened = open_recording(rank.parent).ranks["rank0"]
+    assert opened.steps == (0,)
+    assert opened.calls(0)[0].records[0].load().shape == (50_000,)
+
+
+def test_a_writer_killed_in_the_middle_of_a_file_leaves_readable_chunks(rank: Path) -> None:
+    writer = RankWriter(rank)
+    add_step(writer, 0, np.zeros(8, np.uint8))
+    writer.close()
+    for name in ("contents-00001", "calls-00001"):  # written before its records file
+        shutil.copy(rank / "calls-00000.parquet", rank / f"{name}.parquet")
+    (rank / ".records-00001.parquet.part").write_bytes(b"PAR1 half of")
+    read_everything(rank.parent)
+    assert open_recording(rank.parent).ranks["rank0"].steps == (0,)
+
+
+def test_nothing_to_write_leaves_no_chunk(rank: Path) -> None:
+    writer = RankWriter(rank)
+    writer.flush()
+    writer.close()
+    assert [path.name for path in rank.iterdir()] == [schema.MANIFEST]
