@@ -37,7 +37,14 @@ class Net(torch.nn.Module):
 def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Record a tiny training in this process."""
 
-    def run(*, width: int = 16, slope: float = 0.01, steps: int = 2, save: str = "sketch", batch: int = 5) -> Path:
+    def run(
+        *,
+        width: int = 16,
+        slope: float = 0.01,
+        steps: int = 2,
+        save: str = "sketch",
+        batch: int = 5,
+    ) -> Path:
         path = tmp_path_factory.mktemp("made") / "recording"
         torch.manual_seed(0)
         model = Net(width, slope)
@@ -76,12 +83,16 @@ def test_faulty_pair_exits_with_one_and_names_the_operator(
     # then the first line says where, and the source line is the user's
     printed = capsys.readouterr().out
     assert code == 1
-    assert printed.startswith("DIVERGED at step 0, forward of the model (torch.nn.functional.leaky_relu)")
+    assert printed.startswith(
+        "DIVERGED at step 0, forward of the model (torch.nn.functional.leaky_relu)"
+    )
     assert "test_compare.py:" in "".join(printed.splitlines()[:2])
     assert "0.01 in the reference and 0.02 in the candidate" in " ".join(printed.split())
 
 
-def test_sound_pair_exits_with_zero(make: Make, reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sound_pair_exits_with_zero(
+    make: Make, reference: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", str(reference), str(make())]) == 0
     assert capsys.readouterr().out.startswith("AGREE")
 
@@ -112,8 +123,23 @@ def test_json_has_every_key_of_the_contract(
     }
     origin = result["origin"]
     assert origin == result["origins"][0]
-    assert (origin["step"], origin["rank"], origin["phase"], origin["module"]) == (0, 0, "forward", "")
-    assert {"op", "call", "role", "index", "source", "metrics", "tolerance", "margin", "reason"} <= origin.keys()
+    assert (origin["step"], origin["rank"], origin["phase"], origin["module"]) == (
+        0,
+        0,
+        "forward",
+        "",
+    )
+    assert {
+        "op",
+        "call",
+        "role",
+        "index",
+        "source",
+        "metrics",
+        "tolerance",
+        "margin",
+        "reason",
+    } <= origin.keys()
     assert {"cosine", "max_abs", "rel_l2"} <= origin["metrics"].keys()
 
 
@@ -130,7 +156,9 @@ def test_reports_are_written_and_never_overwritten(
     ]
     with (tmp_path / "out" / "comparison.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {"Yes", "No"} >= {row["Accuracy Reached or Not"] for row in rows if row["Cosine"]} != set()
+    assert (
+        {"Yes", "No"} >= {row["Accuracy Reached or Not"] for row in rows if row["Cosine"]} != set()
+    )
     # when they are asked for again, then nothing is touched without --force
     assert main(arguments) == 2
     assert "--force" in capsys.readouterr().err
@@ -148,7 +176,9 @@ def test_fixed_rule_is_there_on_request(
     reference: Path, make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given a fault that the fixed rule does not see
-    assert main(["compare", str(reference), str(make(slope=0.0101)), "--rule", "fixed", "--json"]) == 0
+    assert (
+        main(["compare", str(reference), str(make(slope=0.0101)), "--rule", "fixed", "--json"]) == 0
+    )
     assert json.loads(capsys.readouterr().out)["judged_by"] == "fixed"
     # then the error model does
     assert main(["compare", str(reference), str(make(slope=0.0101))]) == 1
@@ -164,7 +194,9 @@ def failed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return sentence
 
 
-def test_recording_compared_with_itself_is_refused(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recording_compared_with_itself_is_refused(
+    reference: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "same recording" in failed([str(reference), str(reference)], capsys)
 
 
@@ -177,7 +209,9 @@ def test_different_models_cannot_be_compared(
     reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given a recording of something else
-    model = torch.nn.Sequential(torch.nn.Conv1d(1, 3, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(2))
+    model = torch.nn.Sequential(
+        torch.nn.Conv1d(1, 3, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(2)
+    )
     inputs = torch.randn(2, 1, 9)
     model(inputs)
     optimizer = torch.optim.Adam(model.parameters())
@@ -215,7 +249,9 @@ def test_missing_empty_and_foreign_directories_are_said(
     assert "is a file" in failed([str(tmp_path / "file.txt"), str(reference)], capsys)
 
 
-def test_future_version_is_said(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_future_version_is_said(
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(reference, tmp_path / "future")
     manifest = json.loads((tmp_path / "future" / "manifest.json").read_text())
     (tmp_path / "future" / "manifest.json").write_text(json.dumps({**manifest, "schema": 99}))
@@ -265,7 +301,9 @@ def test_report_that_cannot_be_written_is_said(
     assert "taken" in failed([*pair, "-o", str(tmp_path / "taken")], capsys)
 
 
-def test_unknown_steps_are_said(reference: Path, faulty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_steps_are_said(
+    reference: Path, faulty: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "there are steps 0, 1" in failed([str(reference), str(faulty), "--steps", "7"], capsys)
 
 
@@ -277,5 +315,7 @@ def test_comparing_loads_no_torch(reference: Path, faulty: Path) -> None:
         "assert 'torch' not in sys.modules; sys.exit(code)"
     )
     # then torch is never imported
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
     assert done.returncode == 1, done.stderr

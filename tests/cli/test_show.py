@@ -18,7 +18,9 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two steps of a tiny training, whole tensors."""
     path = tmp_path_factory.mktemp("shown") / "recording"
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.GELU(approximate="tanh"), torch.nn.Linear(3, 2))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 3), torch.nn.GELU(approximate="tanh"), torch.nn.Linear(3, 2)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-6)
     inputs = torch.randn(5, 4)
     with lockstep.record(path, model=model, steps=2, save="tensors"):
@@ -29,10 +31,19 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_overview_tells_set_up_and_sites(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_overview_tells_set_up_and_sites(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["show", str(recording)]) == 0
     printed = capsys.readouterr().out
-    for word in ("step 0", "step 1", "torch.optim.AdamW: lr=0.01", "eps=1e-06", "torch.nn.functional.gelu", "0.weight"):
+    for word in (
+        "step 0",
+        "step 1",
+        "torch.optim.AdamW: lr=0.01",
+        "eps=1e-06",
+        "torch.nn.functional.gelu",
+        "0.weight",
+    ):
         assert word in printed
 
 
@@ -54,10 +65,15 @@ def test_json_holds_the_same(recording: Path, capsys: pytest.CaptureFixture[str]
     assert value["manifest"]["options"]["save"] == "tensors"
     assert {call["module"] for call in value["calls"]} == {"0"}
     assert main(["show", str(recording), "--json"]) == 0
-    assert any(site["op"] == "torch.nn.functional.gelu" for site in json.loads(capsys.readouterr().out)["sites"])
+    assert any(
+        site["op"] == "torch.nn.functional.gelu"
+        for site in json.loads(capsys.readouterr().out)["sites"]
+    )
 
 
-def test_unknown_pattern_names_the_nearest(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_pattern_names_the_nearest(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["show", str(recording), "functional.gelo"]) == 2
     assert "torch.nn.functional.gelu" in capsys.readouterr().err
 
@@ -75,9 +91,18 @@ def test_python_reaches_records_and_loads_tensors_lazily(recording: Path) -> Non
     opened = lockstep.open(recording)
     # when its records are walked
     records = list(opened.records())
-    gelu = [record for record in records if record.site.op == "torch.nn.functional.gelu" and record.step == 0]
+    gelu = [
+        record
+        for record in records
+        if record.site.op == "torch.nn.functional.gelu" and record.step == 0
+    ]
     # then they are typed, in order, and their tensors load to the recorded numbers
-    assert [record.role.value for record in gelu] == ["input", "output", "grad_output", "grad_input"]
+    assert [record.role.value for record in gelu] == [
+        "input",
+        "output",
+        "grad_output",
+        "grad_input",
+    ]
     values = gelu[0].load()
     assert values.shape == gelu[0].shape == (5, 3)
     assert gelu[0].statistics is not None

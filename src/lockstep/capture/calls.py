@@ -66,6 +66,9 @@ class Steps(Protocol):
     def note_autocast(self) -> None:
         """A call runs under autocast."""
 
+    def compiler_loaded(self) -> None:
+        """Something was compiled: hooks must not be traced."""
+
     def fail(self, error: Exception) -> None:
         """The recorder's own work failed: stop recording, let the training go on."""
 
@@ -278,6 +281,10 @@ class Calls:
 
         return run
 
+    def compiler_loaded(self) -> None:
+        """Something was compiled."""
+        self._steps.compiler_loaded()
+
     def compiled_code_entered(self) -> None:
         """A function that was compiled before recording began is called."""
         self._steps.note_once(
@@ -328,7 +335,7 @@ class Calls:
 
     def backward_call(self, losses: list[torch.Tensor], run: Callable[[], Any]) -> Any:
         """Record the loss, run the autograd engine, settle gradients of which parts did not come."""
-        session = None if _in_backward() else self._steps.session
+        session = None if _in_backward() else self._session(may_begin=bool(losses))
         if session is None:
             return run()
         with quiet(self._steps.fail):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import Node
 
 Edge = tuple[Node, int]
 Deliver = Callable[[int, torch.Tensor], None]
@@ -42,8 +42,11 @@ class EdgeFinder:
             return node, tensor.output_nr
         known = self._leaves.get(id(tensor))
         if known is None or known[0] is not tensor:
-            edge = get_gradient_edge(tensor)
-            known = self._leaves[id(tensor)] = (tensor, (edge.node, edge.output_nr))
+            with torch.enable_grad():
+                view = tensor.view_as(tensor).grad_fn
+            if view is None:  # below autograd, inside of TorchScript say
+                return None
+            known = self._leaves[id(tensor)] = (tensor, view.next_functions[0])
         return known[1]
 
     def forget(self) -> None:

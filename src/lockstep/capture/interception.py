@@ -11,7 +11,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from types import FrameType
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.utils.checkpoint
@@ -24,6 +25,8 @@ from torch.overrides import (
 )
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 _NEVER_TENSORS = frozenset(
@@ -67,6 +70,9 @@ class Listener(Protocol):
     def recomputed_here(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function is checkpointed at this place; returns what backward is to call instead."""
 
+    def compiler_loaded(self) -> None:
+        """Something was compiled: from here on the compiler may trace what the script calls."""
+
     def compiled_code_entered(self) -> None:
         """A function that was compiled before recording began is called."""
 
@@ -90,6 +96,8 @@ class Taps:
     def __init__(self, listener: Listener, level: str) -> None:
         self.listener = listener
         self.installed = False
+        self._wanted = False
+        self._untapped = 0
         self._functions = FunctionTap(self) if level != "module" else None
         self._aten = AtenTap(self) if level == "aten" else None
         self._thread = threading.local()
@@ -101,33 +109,47 @@ class Taps:
         ]
 
     def install(self) -> None:
-        """Put every tap in place."""
-        if not self.installed:
-            self.installed = True
-            for patch in self._patches:
-                patch.put()
-        self._enter_thread()
+        """Put every tap in place, now or as soon as compiled code is left."""
+        self._wanted = True
+        self._update()
 
     def remove(self) -> None:
         """Put everything back as it was; in other threads, modes that do nothing may stay."""
-        if self.installed:
-            self.installed = False
-            for patch in self._patches:
-                patch.take_back()
-        self._leave_thread()
+        self._wanted = False
+        self._update()
 
     def call_untapped(self, run: Callable[[], Any]) -> Any:
         """Run something, a compiled region say, as if Lockstep were not there."""
-        if not self.installed:
-            return run()
-        switched_off = self._functions is not None and not _is_on_stack(self._functions)
-        self.remove()
+        mode = self._functions
+        switched_off = mode is not None and not _is_on_stack(mode)
+        self.enter_untapped()
         try:
             return run()
         finally:
-            self.install()
-            if switched_off and self._functions is not None:
-                _take_out(self._functions)
+            self.leave_untapped()
+            if switched_off and mode is not None:
+                _take_out(mode)
+
+    def enter_untapped(self) -> None:
+        """Take all taps out until `leave_untapped`."""
+        self._untapped += 1
+        self._update()
+
+    def leave_untapped(self) -> None:
+        """Put them back, if they are still wanted."""
+        self._untapped -= 1
+        self._update()
+
+    def _update(self) -> None:
+        install = self._wanted and not self._untapped
+        if install != self.installed:
+            self.installed = install
+            for patch in self._patches:
+                patch.put() if install else patch.take_back()
+        if install:
+            self._enter_thread()
+        else:
+            self._leave_thread()
 
     @contextmanager
     def without_function_mode(self) -> Iterator[None]:
@@ -248,6 +270,8 @@ class Patch:
 
     def take_back(self) -> None:
         """Put the original back, unless somebody else has replaced ours: then it must stay."""
+        if self._ours is None:
+            return
         self._stays = vars(self._owner)[self._name] is not self._ours
         if not self._stays:
             setattr(self._owner, self._name, self._original)
@@ -333,6 +357,7 @@ def wrap_compile(
         if taps is None:
             return compile_(model, *args, **kwargs)
         compiled = taps.call_untapped(lambda: compile_(model, *args, **kwargs))
+        taps.listener.compiler_loaded()
         if model is None or isinstance(compiled, torch.nn.Module) or not callable(compiled):
             return compiled
         return _with_boundary(compiled, f"torch.compile({_name_of(model)})", taps_now)
@@ -365,30 +390,71 @@ def _name_of(function: Any) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def wrap_eval_frame(
-    set_callback: Callable[[Any], Any], taps_now: Callable[[], Taps | None]
-) -> Callable[[Any], Any]:
-    """The gate of compiled code, for functions that were compiled before recording began.
+class CompiledCodeGate(threading.local):
+    """The way into compiled code, for functions that were compiled before recording began.
 
-    Dynamo passes its callback when compiled code is entered, and what was there before (nothing, as a
-    rule) when it is left.
+    The wrapper that Dynamo puts around a compiled function first asks for no callback, then passes
+    its own, and on the way out what was there before. In between, others go in and out too, so the
+    wrapper is known by its frame.
+
+    Parameters
+    ----------
+    taps_now
+        Gives the taps at work, if any.
     """
-    removed = threading.local()
 
-    @functools.wraps(set_callback)
-    def set_callback_with_taps(callback: Any) -> Any:
-        taps = taps_now()
-        if taps is not None:
-            if callable(callback) and taps.installed:
-                taps.remove()
-                taps.listener.compiled_code_entered()
-                removed.taps = taps
-            elif not callable(callback) and getattr(removed, "taps", None) is taps:
-                removed.taps = None
-                taps.install()
-        return set_callback(callback)
+    def __init__(self, taps_now: Callable[[], Taps | None]) -> None:
+        self._taps_now = taps_now
+        self._left: Taps | None = None
+        self._wrapper = 0
 
-    return set_callback_with_taps
+    def patches(self) -> list[Patch]:
+        """The patches that watch it; none where nothing was compiled yet."""
+        compiler = sys.modules.get("torch._dynamo.eval_frame")
+        if not hasattr(compiler, "_maybe_set_eval_frame"):
+            return []
+        return [
+            Patch(compiler, "set_eval_frame", self._before_callback),
+            Patch(compiler, "_maybe_set_eval_frame", self._set_callback),
+        ]
+
+    def _before_callback(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def set_eval_frame(callback: Any) -> Any:
+            wrapper = sys._getframe(1)
+            before = original(callback)
+            if self._left is None and wrapper.f_code.co_name == "compile_wrapper":
+                self._enter(wrapper)
+            return before
+
+        return _never_compiled(set_eval_frame)
+
+    def _set_callback(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def maybe_set_eval_frame(callback: Any) -> Any:
+            wrapper = sys._getframe(1)
+            if self._left is None:
+                if callable(callback) and wrapper.f_code.co_name != "__enter__":
+                    self._enter(wrapper)
+            elif self._wrapper == id(wrapper) and not callable(callback):
+                self._left.leave_untapped()
+                self._left = None
+            return original(callback)
+
+        return _never_compiled(maybe_set_eval_frame)
+
+    def _enter(self, wrapper: FrameType) -> None:
+        taps = self._taps_now()
+        if taps is not None and taps.installed:
+            self._left, self._wrapper = taps, id(wrapper)
+            taps.enter_untapped()
+            taps.listener.compiled_code_entered()
+
+
+def _never_compiled(function: F) -> F:
+    """Keep Dynamo from looking at a function that runs while it is at work."""
+    sys.modules["torch._dynamo.eval_frame"].skip_code(function.__code__)
+    return function
 
 
 def _insert_at_bottom(mode: TorchFunctionMode) -> None:

@@ -50,6 +50,9 @@ class ModuleNames:
 
     def adopt(self, module: Module) -> Adopted:
         """Walk the whole tree that a module called from outside belongs to."""
+        inner = _without_wrappers(module)
+        if inner in self._paths:
+            return self._adopt(module, self._paths[inner])
         root = self._root_of(module)
         has_parameters = next(root.parameters(), None) is not None
         if self._primary is None and has_parameters:
@@ -124,6 +127,17 @@ def _size_and_class(root: Module) -> tuple[int, str]:
     return sum(1 for _ in root.modules()), class_name(root)
 
 
+def _without_wrappers(module: Module) -> Module:
+    for name, child in module._modules.items():
+        if child is not None and _is_transparent(module, name):
+            return _without_wrappers(child)
+    return module
+
+
+def _is_transparent(module: Module, name: str) -> bool:
+    return name in _WRAPPER_PARTS or (name == "module" and isinstance(module, _WRAPPER_CLASSES))
+
+
 def _clean_tree(
     module: Module, path: str, seen: set[Module] | None = None
 ) -> Iterator[tuple[str, Module]]:
@@ -135,9 +149,7 @@ def _clean_tree(
     yield path, module
     for name, child in module._modules.items():
         if child is not None:
-            transparent = name in _WRAPPER_PARTS or (
-                name == "module" and isinstance(module, _WRAPPER_CLASSES)
-            )
+            transparent = _is_transparent(module, name)
             yield from _clean_tree(child, path if transparent else _joined(path, name), seen)
 
 

@@ -26,7 +26,7 @@ from torch.optim.optimizer import (
 
 from lockstep.capture import setup
 from lockstep.capture.calls import Calls
-from lockstep.capture.interception import Patch, Taps, wrap_compile, wrap_eval_frame
+from lockstep.capture.interception import CompiledCodeGate, Patch, Taps, wrap_compile
 from lockstep.capture.leaves import plain
 from lockstep.capture.names import ModuleNames
 from lockstep.capture.options import SiteFilter, StepSelection, parse_ranks
@@ -98,6 +98,7 @@ class Recorder:
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._idle: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._from_before: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._running: list[_RunningUpdate] = []
         self._handles: list[Any] = []
         self._hooked: set[int] = set()
@@ -105,22 +106,15 @@ class Recorder:
         self._open = False
         self._ended_by_optimizer = False
         self._failure = ""
+        self._hooks_are_untraced = False
         self._seen_once: set[str] = set()
         self._finished = False
         self._patches = [
             Patch(torch.optim.Optimizer, "__init__", _wrap_optimizer_init),
             Patch(torch.amp.GradScaler, "step", _wrap_scaler_step),
             Patch(torch, "compile", lambda original: wrap_compile(original, _taps_now)),
+            *CompiledCodeGate(_taps_now).patches(),
         ]
-        compiler = sys.modules.get("torch._dynamo.eval_frame")
-        if hasattr(compiler, "_maybe_set_eval_frame"):
-            self._patches.append(
-                Patch(
-                    compiler,
-                    "_maybe_set_eval_frame",
-                    lambda original: wrap_eval_frame(original, _taps_now),
-                )
-            )
 
     @property
     def steps_counted(self) -> int:
@@ -143,14 +137,38 @@ class Recorder:
                 "a recording is already running in this process; stop it before starting another"
             )
         _active = self
+        try:
+            self._arm()
+        except BaseException:
+            self._finished = True
+            self._disarm()
+            raise
+
+    def _arm(self) -> None:
         for patch in self._patches:
             patch.put()
-        self._handles.append(register_optimizer_step_pre_hook(self._before_optimizer))
-        self._handles.append(register_optimizer_step_post_hook(self._after_optimizer))
+        self._hook_optimizers()
         if not self._wait_for_optimizer:
             self._find_optimizers()
             self._install_if_chosen()
             self.begin()
+
+    def _hook_optimizers(self) -> None:
+        before, after = self._before_optimizer, self._after_optimizer
+        self._hooks_are_untraced = "torch._dynamo" in sys.modules
+        if self._hooks_are_untraced:
+            # Where an optimizer's step is compiled, its graph breaks at the hooks.
+            before, after = torch.compiler.disable(before), torch.compiler.disable(after)
+        self._handles.append(register_optimizer_step_pre_hook(before))
+        self._handles.append(register_optimizer_step_post_hook(after))
+
+    def compiler_loaded(self) -> None:
+        """Something was compiled: hooks must not be traced."""
+        if not (self._hooks_are_untraced or self._finished or self._running):
+            for handle in self._handles[:2]:
+                handle.remove()
+            del self._handles[:2]
+            self._hook_optimizers()
 
     def _find_optimizers(self) -> None:
         """Those made before; one that only wraps another never steps by itself."""
@@ -158,6 +176,7 @@ class Recorder:
         for item in gc.get_objects():
             if issubclass(type(item), torch.optim.Optimizer) and "param_groups" in vars(item):
                 self._optimizers.add(item)
+                self._from_before.add(item)
 
     def finish(self, *, interrupted: bool = False) -> None:
         """Close the recording; safe to call twice."""
@@ -448,7 +467,7 @@ class Recorder:
         missing = {
             other
             for other in self._optimizers
-            if other not in self._stepped and other not in self._idle
+            if other not in self._stepped and self._takes_part(other)
         }
         if again:
             self._idle.update(missing)
@@ -459,6 +478,20 @@ class Recorder:
                 self._end_step(complete=True)
             if not self._finished:
                 self._advance()
+
+    def _takes_part(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether steps wait for an optimizer.
+
+        They do not for one that was left behind by an earlier training: it was there when recording
+        began, and no parameter of it has been met.
+        """
+        if optimizer in self._idle:
+            return False
+        return optimizer not in self._from_before or any(
+            self._names.owner_of(parameter) is not None
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
 
     def scaler_found_overflow(
         self, optimizer: torch.optim.Optimizer, *, optimizer_was_called: bool

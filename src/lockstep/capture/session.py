@@ -38,6 +38,9 @@ from lockstep.store.writer import RankWriter
 _UNINITIALIZED = re.compile(r"(^|[._])empty([._]|$)")
 """Operators that give memory as they find it."""
 
+_SILENT = re.compile("batch_norm|instance_norm")
+"""Operators that write to buffers without counting it as a version."""
+
 _PARTIAL = re.compile("index|scatter|masked|put|diagonal")
 """Operators that may leave elements of what they write to as they are."""
 
@@ -276,15 +279,7 @@ class Session:
         `part` is the index of the elements that an assignment wrote to.
         """
         outputs = list(tensors_in(result, "result"))
-        changed = [
-            index
-            for index, (_, tensor) in enumerate(call.inputs)
-            if version_of(tensor) != call.versions[index]
-        ]
-        for index in changed:
-            self.contents.changed(call.inputs[index][1])
-            if not _PARTIAL.search(call.op):
-                self.contents.written(call.inputs[index][1], part)
+        changed = self._changed_by(call, part)
         if _UNINITIALIZED.search(call.op):
             for _, tensor in outputs:
                 self.contents.found(tensor)
@@ -298,6 +293,21 @@ class Session:
             for _, tensor in outputs:
                 self.contents.note(tensor)
         call.let_go()
+
+    def _changed_by(self, call: OpenCall, part: object) -> list[int]:
+        """Which inputs the call wrote to."""
+        changed = []
+        for index, (name, tensor) in enumerate(call.inputs):
+            if version_of(tensor) != call.versions[index]:
+                changed.append(index)
+                self.contents.changed(tensor)
+                if not _PARTIAL.search(call.op):
+                    self.contents.written(tensor, part)
+            elif call.labels[index] != name and _SILENT.search(call.op):
+                self.contents.changed(tensor)
+                if call.wanted and self.contents.of(tensor) != call.contents[index][1]:
+                    changed.append(index)
+        return changed
 
     def _emit_outputs(self, call: OpenCall, outputs: list[NamedTensor], changed: list[int]) -> None:
         returned = {id(tensor) for _, tensor in outputs}
@@ -458,6 +468,7 @@ class Session:
         for index, (key, tensor) in enumerate(tensors_in(dict(state), "")):
             if role is Role.STATE_AFTER:
                 self.contents.changed(tensor)
+                self.contents.written(tensor)
             label = f"{name}|{key.removeprefix('.')}"
             self._emit_record(call, Phase.OPTIMIZER, role, index, label, self.contents.of(tensor))
 

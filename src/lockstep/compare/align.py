@@ -1,14 +1,15 @@
 """Finding which call of one run corresponds to which call of the other.
 
-Modules are aligned by path and order; operators inside an aligned module call by name, shape and order. The alignment
-of two sequences is a longest common subsequence, found in near-linear time for the usual case of almost equal
-sequences: equal ends are stripped, then tokens that occur once on each side serve as anchors (patience diff: Bram
-Cohen, 2008), and only what lies between them goes through dynamic programming. So one call more on one side shifts
-nothing else.
+Modules are aligned by path and order; operators inside an aligned module call by name, shape and
+order. The alignment of two sequences is a longest common subsequence, found in near-linear time for
+the usual case of almost equal sequences: equal ends are stripped, then tokens that occur once on
+each side serve as anchors (patience diff: Bram Cohen, 2008), and only what lies between them goes
+through dynamic programming. So one call more on one side shifts nothing else.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -21,7 +22,11 @@ Match = tuple[int, int]
 Token = Callable[[Call], Hashable]
 
 _MAX_CELLS = 400_000
-"""Cap on one dynamic-programming table; a larger gap without anchors is paired token by token, in order."""
+"""Cap on one dynamic-programming table; a larger gap without anchors is paired token by token, in
+order."""
+
+_TELLING = 16
+"""Elements from which on equal digests of two runs mean the same place rather than chance."""
 
 _NAMED_ROLES = frozenset(
     {Role.PARAM, Role.PARAM_GRAD, Role.BUFFER, Role.STATE, Role.PARAM_AFTER, Role.STATE_AFTER}
@@ -54,7 +59,7 @@ def align_sequences(left: Sequence[Hashable], right: Sequence[Hashable]) -> list
             continue
         found.extend(anchors)
         ends = [(low - 1, start - 1), *anchors, (high, stop)]
-        gaps.extend((a + 1, c, b + 1, d) for (a, b), (c, d) in zip(ends, ends[1:], strict=False))
+        gaps.extend((a + 1, c, b + 1, d) for (a, b), (c, d) in itertools.pairwise(ends))
     return sorted(found)
 
 
@@ -136,9 +141,10 @@ def _in_order(
 def align_calls(reference: Sequence[Call], candidate: Sequence[Call]) -> list[CallPair]:
     """Align the calls of one step of one rank.
 
-    Every call appears in exactly one pair, alone where it has no partner. Module calls come first, because an operator
-    is looked for only inside the partner of the module call around it. The result is in order of time: by the
-    reference's sequence, a candidate call without partner right after the candidate's call before it.
+    Every call appears in exactly one pair, alone where it has no partner. Module calls come first,
+    because an operator is looked for only inside the partner of the module call around it. The
+    result is in order of time: by the reference's sequence, a candidate call without partner right
+    after the candidate's call before it.
     """
     partners: dict[int, tuple[int, str]] = {}
     groups = _grouped(reference, candidate, _ALL_BUT_OPERATORS, {})
@@ -159,7 +165,7 @@ def _grouped(
     kinds: Iterable[CallKind],
     same_parent: dict[int, int],
 ) -> list[tuple[list[Call], list[Call]]]:
-    """Calls that may correspond at all: same kind, phase, module path and, for operators, aligned parents."""
+    """Calls that may correspond at all: of one kind, phase, path and aligned parent."""
     wanted = frozenset(kinds)
     aligned_parents = set(same_parent.values())
     groups: dict[Hashable, tuple[list[Call], list[Call]]] = {}
@@ -183,6 +189,10 @@ def _aligned_group(left: list[Call], right: list[Call]) -> dict[int, tuple[int, 
         return {}
     if left[0].kind in _WITHOUT_ORDER:
         return _aligned_by_name(left, right)
+    if [_output_shapes_of(call) for call in left] == [_output_shapes_of(call) for call in right]:
+        # Nothing to decide: contents that happen to be equal must not pull two calls together.
+        pairs = zip(left, right, strict=True)
+        return {before.id: (after.id, "operator, shape and order") for before, after in pairs}
     partners: dict[int, tuple[int, str]] = {}
     gaps = [(left, right)]
     for token, method in _tokens(left[0].kind):
@@ -204,11 +214,12 @@ def _aligned_group(left: list[Call], right: list[Call]) -> dict[int, tuple[int, 
 
 
 _WITHOUT_ORDER = frozenset({CallKind.GRADIENT, CallKind.OPTIMIZER, CallKind.DATA})
-"""Kinds whose order means nothing: autograd accumulates gradients in whatever order a kernel's node lists them."""
+"""Kinds whose order means nothing: autograd accumulates gradients in whatever order a kernel's node
+lists them."""
 
 
 def _aligned_by_name(left: list[Call], right: list[Call]) -> dict[int, tuple[int, str]]:
-    """The n-th call of a name with the n-th on the other side; what then is left of the batch, by order."""
+    """The n-th call of a name with the n-th of the other side, strictest names first."""
     partners: dict[int, tuple[int, str]] = {}
     for token, method in _tokens(left[0].kind):
         before = [token(call) for call in left]
@@ -227,14 +238,12 @@ def _gaps_between(
     left: list[Call], right: list[Call], matches: list[Match]
 ) -> list[tuple[list[Call], list[Call]]]:
     ends = [(-1, -1), *matches, (len(left), len(right))]
-    gaps = [
-        (left[a + 1 : c], right[b + 1 : d]) for (a, b), (c, d) in zip(ends, ends[1:], strict=False)
-    ]
+    gaps = [(left[a + 1 : c], right[b + 1 : d]) for (a, b), (c, d) in itertools.pairwise(ends)]
     return [(before, after) for before, after in gaps if before and after]
 
 
 def _tokens(kind: CallKind) -> tuple[tuple[Token, str], ...]:
-    """What must be equal for two calls to correspond, strictest first, and how the alignment is then called."""
+    """What must be equal for two calls to correspond, strictest first, each with its name."""
     if kind is CallKind.OPERATOR:
         return (
             (lambda call: (call.site.op, _output_digests(call)), "operator, content and order"),
@@ -265,9 +274,17 @@ def _output_shapes(call: Call) -> Hashable:
     return tuple(record.shape for record in call.records if record.role is Role.OUTPUT)
 
 
+def _output_shapes_of(call: Call) -> Hashable:
+    op = "" if call.kind is CallKind.MODULE else call.site.op
+    return op, _output_shapes(call)
+
+
 def _output_digests(call: Call) -> Hashable:
-    digests = tuple(record.digest for record in call.records if record.role is Role.OUTPUT)
-    return digests if digests and None not in digests else (call.id, call.sequence, id(call))
+    """Digests of outputs large enough not to be equal by chance, else something nothing equals."""
+    outputs = call.with_role(Role.OUTPUT)
+    digests = tuple(record.digest for record in outputs)
+    telling = any(record.content.numel >= _TELLING for record in outputs)
+    return digests if telling and None not in digests else id(call)
 
 
 def _arguments(call: Call) -> str:
@@ -301,10 +318,12 @@ def _in_time(
 
 
 def pair_records(pair: CallPair) -> list[Pair]:
-    """Pair the records of two aligned calls, in order of time; a record without partner stands alone.
+    """Pair the records of two aligned calls, in order of time; a record without partner stands
+    alone.
 
-    Records correspond when phase, role, occurrence and name (parameters, buffers, optimizer state) or index and name
-    are equal; where only the name differs (an operator spelled in another way), by index.
+    Records correspond when phase, role, occurrence and name (parameters, buffers, optimizer state)
+    or index and name are equal; where only the name differs (an operator spelled in another way),
+    by index.
     """
     if pair.reference is None or pair.candidate is None:
         return _lone_records(pair.present, is_reference=pair.reference is not None)

@@ -1,8 +1,9 @@
 """The error model of backward passes; see `lockstep.compare.error_model` for its form.
 
-A backward is linear in the gradient `g` that enters it, so `|J^T| |dg|` is exact in form; the forward tensors enter
-through `|dJ| |g|`. Sums over rows (weight and bias gradients) cancel: their bound is Cauchy-Schwarz, `|g| |x|`, not
-their own norm, as a gradient that is zero in exact arithmetic (the key bias of attention) consists of rounding alone.
+A backward is linear in the gradient `g` that enters it, so `|J^T| |dg|` is exact in form; the
+forward tensors enter through `|dJ| |g|`. Sums over rows (weight and bias gradients) cancel: their
+bound is Cauchy-Schwarz, `|g| |x|`, not their own norm, as a gradient that is zero in exact
+arithmetic (the key bias of attention) consists of rounding alone.
 """
 
 from __future__ import annotations
@@ -109,9 +110,11 @@ def _kinked(operation: Operation, output: Measured) -> Bound:
 
 
 def _flips(operation: Operation, output: Measured) -> float:
-    """Elements so near a kink that the input's difference takes them across: each changes by a whole gradient.
+    """Elements so near a kink that the input's difference takes them across: each changes by a
+    whole gradient.
 
-    Of `n` elements spread like a bell about `4 n d` lie within `d` standard deviations of a kink; four more for small n.
+    Of `n` elements spread like a bell about `4 n d` lie within `d` standard deviations of a kink;
+    four more for small n.
     """
     far = sum(item.relative for item in floats(operation.inputs))
     if far == 0.0:
@@ -252,7 +255,7 @@ def _normalisation(operation: Operation, output: Measured) -> Bound:
 
 
 def _normalisation_parameter(operation: Operation, output: Measured, moved: float) -> Bound:
-    """Sums over rows of `g` (bias) and of `g` times normalised inputs of unit deviation (weight)."""
+    """Sums over rows of `g` (bias) and of `g` times inputs of unit deviation (weight)."""
     added = _added(operation, output)
     gain = 4.0 * math.sqrt(added)
     size = gain * _size(operation)

@@ -1,7 +1,9 @@
-"""What a judge is asked and what it answers; the fixed rule of the source documents as the simplest judge.
+"""What a judge is asked and what it answers; the fixed rule of the source documents as the simplest
+judge.
 
-A judge looks at one step of the data flow at a time: what went in, what came out. It never sees the rest of the run,
-so that another source of knowledge (a calibration, a re-run in double precision) can take its place.
+A judge looks at one step of the data flow at a time: what went in, what came out. It never sees the
+rest of the run, so that another source of knowledge (a calibration, a re-run in double precision)
+can take its place.
 """
 
 from __future__ import annotations
@@ -98,17 +100,18 @@ class Judge(Protocol):
     def passage(
         self, sources: Sequence[Measured], target: Measured, *, operators: int
     ) -> Judgement:
-        """Judge a tensor against those that it was computed from by `operators` calls without partner.
+        """Judge a tensor against those that it was computed from by `operators` calls without
+        partner.
 
         With 0 operators the target is a source itself or a sum of sources.
         """
 
     def update(self, entering: Sequence[Measured], output: Measured) -> Judgement:
-        """Judge a parameter or a state after an optimizer step, given parameter, gradient and state before."""
+        """Judge a parameter or a state after an optimizer step, given what entered it."""
 
 
 class FixedRule:
-    """The fixed rule: an output differs when it fails `accuracy_reached`; inputs that fail explain it."""
+    """The fixed rule: an output that fails it is explained by inputs that fail it."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,5 @@
-"""Two aligned tensors with what judging needs: how large they are and how far apart, in the tensors' own unit."""
+"""Two aligned tensors with what judging needs: how large they are and how far apart, in the
+tensors' own unit."""
 
 from __future__ import annotations
 
@@ -13,16 +14,18 @@ from lockstep.core.finding import Evidence, Metrics, Pair
 from lockstep.core.record import Content
 
 _RESOLUTION = 2.0**-44
-"""Share of a tensor's norm below which its measured distance means nothing: distances come from double-precision sums
-(unit roundoff 2**-53) over up to 1e9 elements. Only tensors with an attention mask's -3e38 among small numbers feel it."""
+"""Share of a tensor's norm below which its measured distance means nothing: distances come from
+double-precision sums (unit roundoff 2**-53) over up to 1e9 elements. Only tensors with an attention
+mask's -3e38 among small numbers feel it."""
 
 _FEW_ELEMENTS = 8.0
-"""Distance in units of `unit * peak` that a sketch may lose: where just a few elements differ by an ulp or two, two of
-them may meet in one bucket and cancel."""
+"""Distance in units of `unit * peak` that a sketch may lose: where just a few elements differ by an
+ulp or two, two of them may meet in one bucket and cancel."""
 
 _UNSEEN_ROUNDINGS = 256.0
-"""Roundings that statistics may hide: where only norms are known, tensors of equal norm may still be apart by a
-network's usual noise, some hundred unit roundoffs (JUDGING's 12-layer transformer)."""
+"""Roundings that statistics may hide: where only norms are known, tensors of equal norm may still
+be apart by a network's usual noise, some hundred unit roundoffs (measured on a 12-layer
+transformer)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,8 @@ class Measured:
     Parameters
     ----------
     difference
-        Symmetric relative Euclidean distance; `inf` where one side has NaN, Inf or a shape that the other lacks; NaN
-        where it is not known.
+        Symmetric relative Euclidean distance; `inf` where one side has NaN, Inf or a shape that the
+        other lacks; NaN where it is not known.
     norm, distance
         Larger Euclidean norm and Euclidean distance of the two, in the tensors' unit.
     peak
@@ -75,14 +78,18 @@ class Measured:
 
     @property
     def possible_distance(self) -> float:
-        """How far apart the two may be, given what the numbers can show: for use as an input's difference."""
+        """How far apart the two may be, as far as the numbers can show: an input's difference."""
         if self.equal:
             return 0.0
         if not self.known:
             return math.inf
         if self.metrics.evidence is Evidence.STATISTICS:
             return 8.0 * self.distance + _UNSEEN_ROUNDINGS * self.unit * self.norm
-        lost = _FEW_ELEMENTS * self.unit * self.peak if self.metrics.evidence is Evidence.SKETCH else 0.0
+        lost = (
+            _FEW_ELEMENTS * self.unit * self.peak
+            if self.metrics.evidence is Evidence.SKETCH
+            else 0.0
+        )
         return self.distance + _RESOLUTION * self.norm + lost
 
     @property

@@ -1,4 +1,5 @@
-"""Which family an operator belongs to: what is known of how it moves, adds and multiplies numbers."""
+"""Which family an operator belongs to: what is known of how it moves, adds and multiplies
+numbers."""
 
 from __future__ import annotations
 
@@ -32,40 +33,43 @@ class Family(str, Enum):
 
 _NAMES: dict[Family, str] = {
     Family.MOVEMENT: """
-        view viewas reshape reshapeas flatten unflatten squeeze unsqueeze transpose swapaxes swapdims permute movedim
-        moveaxis t mt h mh contiguous clone detach getitem setitem cat concat concatenate stack hstack vstack dstack
-        split splitwithsizes chunk tensorsplit unbind narrow select slice expand expandas broadcastto broadcasttensors
-        repeat repeatinterleave tile flip fliplr flipud roll rot90 pad where maskedfill maskedselect maskedscatter fill
-        zero zeros zeroslike ones oneslike full fulllike newzeros newones newfull newtensor to type typeas float half
-        double bfloat16 cpu cuda npu copy asstrided diagonal diag diagembed tril triu unfold pixelshuffle
-        pixelunshuffle identity alias liftfresh detachcopy unsafeview reshapealias tocopy data real imag neg negative
-        positive arange tensor astensor fromnumpy eye linspace onehot meshgrid requiresgrad requiresgradset zerograd
-        channelshuffle atleast1d atleast2d atleast3d ravel selectscatter slicescatter zeropad2d constantpad2d
-        reflectionpad2d replicationpad2d constantpadnd packpaddedsequence padpackedsequence sort topk
+        view viewas reshape reshapeas flatten unflatten squeeze unsqueeze transpose swapaxes
+        swapdims permute movedim moveaxis t mt h mh contiguous clone detach getitem setitem cat
+        concat concatenate stack hstack vstack dstack split splitwithsizes chunk tensorsplit unbind
+        narrow select slice expand expandas broadcastto broadcasttensors repeat repeatinterleave
+        tile flip fliplr flipud roll rot90 pad where maskedfill maskedselect maskedscatter fill zero
+        zeros zeroslike ones oneslike full fulllike newzeros newones newfull newtensor to type
+        typeas float half double bfloat16 cpu cuda npu copy asstrided diagonal diag diagembed tril
+        triu unfold pixelshuffle pixelunshuffle identity alias liftfresh detachcopy unsafeview
+        reshapealias tocopy data real imag neg negative positive arange tensor astensor fromnumpy
+        eye linspace onehot meshgrid requiresgrad requiresgradset zerograd channelshuffle atleast1d
+        atleast2d atleast3d ravel selectscatter slicescatter zeropad2d constantpad2d reflectionpad2d
+        replicationpad2d constantpadnd packpaddedsequence padpackedsequence sort topk
     """,
     Family.GATHER: """
         embedding gather takealongdim indexselect index take scatter indexput indexcopy embeddingbag
     """,
     Family.SMOOTH: """
-        gelu newgelu newgeluactivation fastgelu quickgelu pytorchgelutanh geluactivation tanh sigmoid silu swish
-        siluactivation softplus mish elu selu celu logsigmoid softsign sin cos atan erf logaddexp hardsigmoid
+        gelu newgelu newgeluactivation fastgelu quickgelu pytorchgelutanh geluactivation tanh
+        sigmoid silu swish siluactivation softplus mish elu selu celu logsigmoid softsign sin cos
+        atan erf logaddexp hardsigmoid
     """,
     Family.KINKED: """
-        relu leakyrelu relu6 hardtanh hardswish clamp clip clampmin clampmax abs absolute maxpool1d maxpool2d
-        maxpool3d maxpool2dwithindices adaptivemaxpool1d adaptivemaxpool2d prelu threshold maximum minimum amax amin
-        max min fmax fmin cummax rrelu
+        relu leakyrelu relu6 hardtanh hardswish clamp clip clampmin clampmax abs absolute maxpool1d
+        maxpool2d maxpool3d maxpool2dwithindices adaptivemaxpool1d adaptivemaxpool2d prelu threshold
+        maximum minimum amax amin max min fmax fmin cummax rrelu
     """,
     Family.ADDITIVE: "add sub subtract rsub lerp",
     Family.PRODUCT: "mul multiply",
     Family.BILINEAR: """
-        linear matmul mm bmm mv dot vdot inner outer ger einsum addmm baddbmm addbmm addmv addr conv1d conv2d conv3d
-        convtranspose1d convtranspose2d convtranspose3d convolution convdepthwise3d mkldnnconvolution bilinear
-        tensordot chainmatmul scaledmm
+        linear matmul mm bmm mv dot vdot inner outer ger einsum addmm baddbmm addbmm addmv addr
+        conv1d conv2d conv3d convtranspose1d convtranspose2d convtranspose3d convolution
+        convdepthwise3d mkldnnconvolution bilinear tensordot chainmatmul scaledmm
     """,
     Family.SUM: "sum nansum cumsum indexadd scatteradd scatterreduce trace sumtosize",
     Family.MEAN: """
-        mean nanmean avgpool1d avgpool2d avgpool3d adaptiveavgpool1d adaptiveavgpool2d adaptiveavgpool3d l1loss
-        nllloss interpolate upsample upsamplebilinear2d upsamplenearest2d
+        mean nanmean avgpool1d avgpool2d avgpool3d adaptiveavgpool1d adaptiveavgpool2d
+        adaptiveavgpool3d l1loss nllloss interpolate upsample upsamplebilinear2d upsamplenearest2d
     """,
     Family.SOFTMAX: "softmax logsoftmax safesoftmax softmin",
     Family.CROSS_ENTROPY: """
@@ -73,22 +77,26 @@ _NAMES: dict[Family, str] = {
     """,
     Family.SQUARED_ERROR: "mseloss",
     Family.NORMALISATION: """
-        layernorm nativelayernorm batchnorm batchnorm1d batchnorm2d batchnorm3d nativebatchnorm groupnorm
-        nativegroupnorm instancenorm instancenorm1d instancenorm2d rmsnorm fusedrmsnorm localresponsenorm normalize
-        syncbatchnorm llamarmsnorm t5layernorm
+        layernorm nativelayernorm batchnorm batchnorm1d batchnorm2d batchnorm3d nativebatchnorm
+        groupnorm nativegroupnorm instancenorm instancenorm1d instancenorm2d rmsnorm fusedrmsnorm
+        localresponsenorm normalize syncbatchnorm llamarmsnorm t5layernorm
     """,
     Family.ATTENTION: """
-        scaleddotproductattention scaleddotproductflashattention scaleddotproductflashattentionforcpu
-        scaleddotproductefficientattention scaleddotproductfusedattentionoverrideable flexattention
+        scaleddotproductattention scaleddotproductflashattention
+        scaleddotproductflashattentionforcpu scaleddotproductefficientattention
+        scaleddotproductfusedattentionoverrideable flexattention
     """,
     Family.DROPOUT: """
-        dropout dropout1d dropout2d dropout3d nativedropout alphadropout featuredropout featurealphadropout
+        dropout dropout1d dropout2d dropout3d nativedropout alphadropout featuredropout
+        featurealphadropout
     """,
     Family.RANDOM: """
-        rand randn randint randperm randlike randnlike randintlike bernoulli normal uniform multinomial poisson
-        exponential geometric lognormal cauchy random truncnormal gumbelsoftmax
+        rand randn randint randperm randlike randnlike randintlike bernoulli normal uniform
+        multinomial poisson exponential geometric lognormal cauchy random truncnormal gumbelsoftmax
     """,
-    Family.UNINITIALISED: "empty emptylike emptystrided newempty newemptystrided emptypermuted resize resizeas",
+    Family.UNINITIALISED: """
+        empty emptylike emptystrided newempty newemptystrided emptypermuted resize resizeas
+    """,
 }
 _FAMILIES = {name: family for family, names in _NAMES.items() for name in names.split()}
 _ARITHMETIC = frozenset(

@@ -1,8 +1,9 @@
 """What a tensor was computed from, as far back as both recordings agree on the calls.
 
-A call without partner (an operator written out by hand on one side, a custom function that the other side lacks) cannot
-be judged by itself. It is judged together with its neighbours without partner, at the boundary of that region: the
-aligned tensors that enter it against the aligned tensor that leaves it.
+A call without partner (an operator written out by hand on one side, a custom function that the
+other side lacks) cannot be judged by itself. It is judged together with its neighbours without
+partner, at the boundary of that region: the aligned tensors that enter it against the aligned
+tensor that leaves it.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Tracer:
         )
 
     def forward(self, pair: Pair) -> Boundary:
-        """Boundary of a tensor that was computed in the forward pass, or of which nobody saw how."""
+        """Boundary of a tensor that was computed in the forward pass."""
         boundary = Boundary()
         for side in self._sides(boundary):
             record = side.record(pair)
@@ -113,7 +114,8 @@ class Tracer:
             )
 
     def backward(self, pair: Pair, item: Aligned, *, inside: bool) -> Boundary:
-        """Boundary of the gradient of a tensor: what its consumers, or the modules that return it, send back.
+        """Boundary of the gradient of a tensor: what its consumers, or the modules that return it,
+        send back.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
 """Which call made each tensor and which calls used it: the data flow inside one recording.
 
-Equal content numbers mean equal tensors within one rank, so the producer of an input is the latest earlier call that
-has this content among its outputs. Module calls that contain other calls only pass tensors on; they are containers,
-neither producers nor the makers of gradients.
+Equal content numbers mean equal tensors within one rank, so the producer of an input is the latest
+earlier call that has this content among its outputs. Module calls that contain other calls only
+pass tensors on; they are containers, neither producers nor the makers of gradients.
 """
 
 from __future__ import annotations

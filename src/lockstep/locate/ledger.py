@@ -1,4 +1,5 @@
-"""What is known so far about aligned tensors: how far apart they are and whether an origin lies behind it."""
+"""What is known so far about aligned tensors: how far apart they are and whether an origin lies
+behind it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One aligned tensor: its measurement, the judgement, and whether its difference stems from an origin."""
+    """One aligned tensor: measurement, judgement, and whether an origin lies behind it."""
 
     measured: Measured
     judgement: Judgement

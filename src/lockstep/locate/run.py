@@ -33,7 +33,8 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being compared, how many steps are done and how many there are."""
 
 _MODEL_OVERLAP = 0.5
-"""Share of module and parameter names that both runs must have; renamed parts leave more, other models less."""
+"""Share of module and parameter names that both runs must have; renamed parts leave more, other
+models less."""
 
 
 class Rule(Enum):
@@ -55,7 +56,7 @@ def compare(
 
     Examples
     --------
-    >>> compare("ref", "npu").verdict                                                   # doctest: +SKIP
+    >>> compare("ref", "npu").verdict  # doctest: +SKIP
     <Verdict.DIVERGED: 'diverged'>
     """
     return compare_recordings(open_recording(reference), open_recording(candidate), rule=rule)
@@ -199,7 +200,7 @@ def _shared_steps(
     return [step for step in both if steps is None or step in steps]
 
 
-# --- what cannot be compared -------------------------------------------------------------------------
+# --- what cannot be compared --------------------------------------------------------------------
 
 
 def _why_incomparable(
@@ -269,7 +270,7 @@ def _not_compared(
     return sentences
 
 
-# --- the conclusion ----------------------------------------------------------------------------------
+# --- the conclusion -----------------------------------------------------------------------------
 
 
 def _conclusion(

@@ -14,6 +14,10 @@ from lockstep.core.site import CallKind, Role
 from lockstep.locate.dataflow import Flow
 from lockstep.locate.words import agreed_name
 
+_REBUILT = 16
+"""Calls without partner from which on a module counts as rebuilt: a fused kernel against its
+parts. What is aligned inside of it may be so by chance."""
+
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
@@ -90,8 +94,28 @@ class AlignedStep:
             or item.candidate.id in self.candidate.containers
         )
 
+    @cached_property
+    def _lone_calls(self) -> dict[int, int]:
+        """How many calls without partner each aligned module call has directly inside."""
+        counts: dict[int, int] = defaultdict(int)
+        for pair in self.lone:
+            if pair.reference is not None:
+                counts[pair.reference.parent] += 1
+            elif pair.candidate is not None:
+                around = self._by_candidate.get(pair.candidate.parent)
+                counts[around.reference.id if around is not None else -1] += 1
+        return counts
+
+    def is_rebuilt_around(self, item: Aligned) -> bool:
+        """Whether one side does quite other things around a call than the other."""
+        return self._lone_calls.get(item.reference.parent, 0) >= _REBUILT
+
+    def module_around(self, item: Aligned) -> Aligned | None:
+        """The aligned module call around a call."""
+        return self._by_reference.get(item.reference.parent)
+
     def scope(self, item: Aligned) -> int:
-        """Number that stands for the module call around: the reference's parent, -1 outside of all."""
+        """Number that stands for the module call around: the reference's parent, else -1."""
         return item.reference.parent
 
     @cached_property
@@ -107,7 +131,7 @@ class AlignedStep:
         return classes
 
     def names_of(self, *roles: Role) -> frozenset[str]:
-        """Full names of the parameters or buffers that occur in these roles outside of operators."""
+        """Full names of parameters or buffers in these roles, outside of operators."""
         kinds = (CallKind.INIT, CallKind.GRADIENT, CallKind.OPTIMIZER)
         return frozenset(
             record.name

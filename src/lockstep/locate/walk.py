@@ -1,8 +1,10 @@
-"""The walk through one step in order of time: which differences begin somewhere, which are inherited.
+"""The walk through one step in order of time: which differences begin somewhere, which are
+inherited.
 
-Every tensor is judged against what it was computed from, one call at a time; so the walk needs no global threshold, and
-a difference is an origin exactly where the call's inputs do not explain it. From there on it taints what is computed
-from it, forward, backward and through the optimizer into the next step.
+Every tensor is judged against what it was computed from, one call at a time; so the walk needs no
+global threshold, and a difference is an origin exactly where the call's inputs do not explain it.
+From there on it taints what is computed from it, forward, backward and through the optimizer into
+the next step.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from lockstep.locate.step import Aligned, AlignedStep, common_path
 from lockstep.locate.words import Setting, agreed_name, differing_settings, origin_reason
 
 _UNSEEN_OPERATORS = 8
-"""Calls assumed between tensors where none was recorded (level module, functional code between modules)."""
+"""Calls assumed between tensors where none was recorded (level module, functional code between
+modules)."""
 
 _SECOND_ORIGIN = 4.0
 """How far beyond its tolerance a tensor behind an origin must be to count as a second origin."""
@@ -55,6 +58,7 @@ class StepWalk:
         self._sees_operators = any(True for _ in step.of_kind(CallKind.OPERATOR))
         self._operations: dict[tuple[int, bool], Operation] = {}
         self._settings: dict[int, list[Setting]] = {}
+        self._sound_outside: dict[tuple[int, bool], bool] = {}
         self._scopes: dict[tuple[int, bool], Measured] = {}
         self._contributions: dict[str, list[Measured]] = defaultdict(list)
         self._modules_at: dict[str, list[Aligned]] = defaultdict(list)
@@ -91,7 +95,7 @@ class StepWalk:
     # --- judging ---------------------------------------------------------------------------------
 
     def _result(self, item: Aligned, pair: Pair) -> None:
-        """What a call makes: outputs, changed buffers, gradients towards its inputs and parameters."""
+        """What a call makes: outputs, changed buffers, gradients of inputs and parameters."""
         measured = self._ledger.measure(pair)
         backward = pair.present.role not in _RESULTS
         if pair.present.role is Role.PARAM_GRAD:
@@ -150,7 +154,7 @@ class StepWalk:
         self._decide(item, measured, judgement, entering, place, name=name)
 
     def _gradient_arrival(self, item: Aligned, pair: Pair) -> None:
-        """A gradient enters a call: it is the sum of what the consumers of the call's output send back."""
+        """A gradient enters a call: the sum of what the consumers of its output send back."""
         measured = self._ledger.measure(pair)
         known = self._ledger.state(pair)
         if known is not None or measured.equal or not measured.known:
@@ -207,12 +211,29 @@ class StepWalk:
             operators = _UNSEEN_OPERATORS
         elif not backward and operators == 0:
             operators = 1
-        if not entering or _is_misaligned(item, measured):
+        if not entering or _is_misaligned(item, measured) or self._is_outweighed(item, backward):
             return entering, AGREES
         return entering, self._judge.passage(entering, measured, operators=operators)
 
+    def _is_outweighed(self, item: Aligned, backward: bool) -> bool:
+        """Whether all that leaves a module that is rebuilt inside follows from what enters it."""
+        if not self._step.is_rebuilt_around(item):
+            return False
+        around = self._step.module_around(item)
+        if around is None:
+            return item.reference.site.phase is Phase.BACKWARD
+        key = (around.reference.id, backward)
+        if key not in self._sound_outside:
+            leaving = Role.GRAD_INPUT if backward else Role.OUTPUT
+            entering = [*self._operation(around, backward).entering]
+            self._sound_outside[key] = not any(
+                self._judge.passage(entering, output, operators=_UNSEEN_OPERATORS).unexplained
+                for output in map(self._ledger.measure, around.complete(leaving))
+            )
+        return self._sound_outside[key]
+
     def _around(self, item: Aligned, measured: Measured, backward: bool) -> list[Measured]:
-        """Where functional code is unseen: the worst of what was seen inside the same module call."""
+        """Where functional code is unseen: the worst seen inside the same module call."""
         passed_out = pair_is_passed_out(item, measured)
         scope = item.reference.id if passed_out else self._step.scope(item)
         worst = self._scopes.get((scope, backward))
@@ -377,7 +398,7 @@ def _last(calls: list[Call]) -> Call:
 
 
 def _is_misaligned(item: Aligned, measured: Measured) -> bool:
-    """Backward operators aligned by name alone, with other shapes: two kernels that cut the work differently."""
+    """Backward operators with other shapes: two kernels that cut the work differently."""
     return measured.shape_differs and item.reference.site.phase is Phase.BACKWARD
 
 

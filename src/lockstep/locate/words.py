@@ -26,12 +26,15 @@ class Setting:
     def __str__(self) -> str:
         name = self.name.removeprefix("kwargs.")
         name = f"argument {name.removeprefix('args.')}" if name.startswith("args.") else name
-        return f"{name} is {_shown(self.reference)} in the reference and {_shown(self.candidate)} in the candidate"
+        left, right = _shown(self.reference), _shown(self.candidate)
+        return f"{name} is {left} in the reference and {right} in the candidate"
 
     @property
     def tells_numbers(self) -> bool:
-        """Whether it can change numbers (eps, p, a mode) and not just how an extent or a dimension is written."""
-        return isinstance(self.reference, (bool, float, str)) or isinstance(self.candidate, (bool, float, str))
+        """Whether it can change numbers (eps, p, a mode), not just how an extent is written."""
+        return isinstance(self.reference, (bool, float, str)) or isinstance(
+            self.candidate, (bool, float, str)
+        )
 
 
 def differing_settings(reference: dict[str, Any], candidate: dict[str, Any]) -> list[Setting]:
@@ -80,7 +83,8 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
         assert right is not None
         return f"{name} has shape {left.shape} in the reference and {right.shape} in the candidate"
     if metrics.nan_mismatch or metrics.inf_mismatch:
-        return f"{name} does not agree: {metrics.nan_mismatch} NaN and {metrics.inf_mismatch} Inf on one side only"
+        counts = f"{metrics.nan_mismatch} NaN and {metrics.inf_mismatch} Inf"
+        return f"{name} does not agree: {counts} on one side only"
     if not output.floating:
         return f"{name} does not agree: whole numbers differ"
     numbers = [f"{word_for_evidence(output)}rel {output.difference:.2g}"]
@@ -109,7 +113,7 @@ def origin_reason(
 
 
 def agreed_name(reference: str, candidate: str) -> str:
-    """One name for an operator or class spelled differently in the two runs, whichever is called the reference."""
+    """One name for what the two runs spell differently, whichever is the reference."""
     if reference == candidate or not candidate:
         return reference
     if not reference:

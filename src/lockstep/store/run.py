@@ -43,6 +43,7 @@ class RunDirectory:
         OutputExistsError
             If the path is taken or cannot be written.
         """
+        path = path.resolve() if path.is_symlink() else path
         manifest = RunManifest(
             schema=SCHEMA_VERSION,
             version=VERSION,
@@ -121,7 +122,6 @@ def _make_room(path: Path, *, force: bool) -> Path | None:
         raise OutputExistsError(
             f"{path}: is not a recording, so --force does not replace it; give another directory"
         )
-    path = path.resolve()
     return path.rename(path.with_name(f".{path.name}.replaced-{os.getpid()}"))
 
 

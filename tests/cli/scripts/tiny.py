@@ -1,4 +1,4 @@
-"""A training so small that starting Python costs more, and a print of all that recording must not change."""
+"""A training so small that starting Python costs more; prints what recording must not change."""
 
 import hashlib
 import importlib.util
@@ -9,8 +9,8 @@ import sys
 # As many libraries do before they import it: asking for torch is not yet importing it.
 assert importlib.util.find_spec("torch") is not None
 
-import numpy as np
-import torch
+import numpy as np  # noqa: E402 - after the assertion, which is part of the test
+import torch  # noqa: E402
 
 
 def build(seed=0):

@@ -1,0 +1,124 @@
+"""Recording from inside a script: the context manager and the plain object."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import lockstep
+from lockstep.core.errors import CaptureError, OutputExistsError, UsageError
+
+
+@pytest.fixture
+def model() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+
+
+def backward(model: torch.nn.Module) -> None:
+    model(torch.ones(2, 3)).sum().backward()
+
+
+def train(model: torch.nn.Module, steps: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.step()
+
+
+def test_a_with_block_records_its_first_steps(tmp_path: Path, model: torch.nn.Module) -> None:
+    # When a training of three steps runs inside
+    with lockstep.record(tmp_path / "ref", model=model, steps=2):
+        train(model, 3)
+
+    # Then the first two are recorded, under plain module paths
+    recording = lockstep.open(tmp_path / "ref")
+    assert recording.missing == ()
+    assert recording.ranks["rank0"].complete_steps == (0, 1)
+    assert {call.site.module for call in recording.ranks["rank0"].calls(0)} >= {"", "0", "1", "2"}
+    assert recording.manifest.state == "complete"
+
+
+def test_steps_may_be_ended_by_hand(tmp_path: Path, model: torch.nn.Module) -> None:
+    # Given a loop without an optimizer
+    recording = lockstep.record(str(tmp_path / "ref"), model=model, steps="1:3")
+    recording.start()
+
+    # When its steps are ended by hand, and stop is called twice
+    for _ in range(4):
+        backward(model)
+        recording.step()
+    recording.stop()
+    recording.stop()
+
+    # Then the chosen ones are recorded
+    assert lockstep.open(tmp_path / "ref").ranks["rank0"].complete_steps == (1, 2)
+
+
+def test_an_exception_leaves_a_readable_recording(tmp_path: Path, model: torch.nn.Module) -> None:
+    # When an exception leaves the block in the middle of step 1
+    def fail() -> None:
+        with lockstep.record(tmp_path / "ref", model=model):
+            train(model, 1)
+            backward(model)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+    # Then it comes through as it is, and the open step is marked
+    recording = lockstep.open(tmp_path / "ref")
+    assert recording.ranks["rank0"].complete_steps == (0,)
+    assert recording.ranks["rank0"].steps == (0, 1)
+    assert len(recording.missing) == 1
+
+
+def test_a_taken_directory_is_left_alone(tmp_path: Path, model: torch.nn.Module) -> None:
+    # Given a recording
+    with lockstep.record(tmp_path / "ref", model=model, steps=1):
+        train(model, 1)
+    before = sorted(tmp_path.rglob("*"))
+
+    # When another is to be made there, then that is refused
+    with pytest.raises(OutputExistsError, match="exists already"):
+        lockstep.record(tmp_path / "ref").start()
+    assert sorted(tmp_path.rglob("*")) == before
+    # Unless it is forced
+    with lockstep.record(tmp_path / "ref", model=model, steps=2, force=True):
+        train(model, 2)
+    assert lockstep.open(tmp_path / "ref").ranks["rank0"].complete_steps == (0, 1)
+
+
+def test_one_recording_at_a_time(tmp_path: Path, model: torch.nn.Module) -> None:
+    with lockstep.record(tmp_path / "ref", model=model):
+        with pytest.raises(CaptureError, match="already running"):
+            lockstep.record(tmp_path / "other").start()
+        train(model, 2)
+
+    assert not (tmp_path / "other").exists()
+    assert lockstep.open(tmp_path / "ref").ranks["rank0"].complete_steps == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"steps": 0}, "give at least one step"),
+        ({"steps": "1:0"}, "is not a step or a range"),
+        ({"level": "deep"}, "choose one of module, api, aten"),
+        ({"save": "all"}, "choose one of stats, sketch, tensors"),
+        ({"ranks": "x"}, "not a list of numbers"),
+    ],
+)
+def test_bad_options_are_refused(tmp_path: Path, options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        lockstep.record(tmp_path / "ref", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_ranks_leave_nothing(tmp_path: Path, model: torch.nn.Module) -> None:
+    with lockstep.record(tmp_path / "ref", model=model, ranks="3"):
+        train(model, 1)
+
+    assert list(lockstep.open(tmp_path / "ref").ranks) == []

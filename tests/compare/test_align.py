@@ -1,0 +1,204 @@
+"""Which call corresponds to which: near-linear, and one call more shifts nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.compare.align import align_calls, align_sequences, pair_records
+from lockstep.core.finding import CallPair
+from lockstep.core.record import Call, Content, TensorRecord
+from lockstep.core.site import CallKind, Phase, Role, Site
+
+
+def longest_common_length(left: Sequence[object], right: Sequence[object]) -> int:
+    row = [0] * (len(right) + 1)
+    for one in left:
+        before = list(row)
+        for j, other in enumerate(right, 1):
+            row[j] = before[j - 1] + 1 if one == other else max(before[j], row[j - 1])
+    return row[-1]
+
+
+tokens = st.lists(st.sampled_from("abcde"), max_size=12)
+
+
+@given(tokens, tokens)
+def test_matches_are_equal_tokens_in_order(left: list[str], right: list[str]) -> None:
+    matches = align_sequences(left, right)
+    assert all(left[i] == right[j] for i, j in matches)
+    assert all(a < c and b < d for (a, b), (c, d) in itertools.pairwise(matches))
+    assert len(matches) <= longest_common_length(left, right)
+
+
+@given(st.lists(st.integers(0, 3), max_size=30), st.data())
+def test_one_call_more_costs_no_match(sequence: list[int], data: st.DataObject) -> None:
+    # Given a sequence and the same with one token put in anywhere
+    at = data.draw(st.integers(0, len(sequence)))
+    longer = [*sequence[:at], data.draw(st.integers(0, 3)), *sequence[at:]]
+    # Then everything else keeps a partner
+    assert len(align_sequences(sequence, longer)) == len(sequence)
+
+
+def test_ten_thousand_calls_with_a_gap_in_the_middle_are_aligned_without_a_large_table() -> None:
+    block = [f"op{number % 97}" for number in range(5000)]
+    matches = align_sequences([*block, *block], [*block, "extra", *block])
+    assert len(matches) == 10_000
+
+
+def call(
+    number: int,
+    op: str = "torch.add",
+    *,
+    kind: CallKind = CallKind.OPERATOR,
+    module: str = "net",
+    parent: int = -1,
+    outputs: Sequence[tuple[tuple[int, ...], str]] = (((4, 8), ""),),
+    names: Sequence[str] = (),
+    arguments: dict[str, Any] | None = None,
+    recomputed: bool = False,
+) -> Call:
+    """A call with outputs given as (shape, what is in it)."""
+    site = Site(module, op, 0, Phase.FORWARD)
+    records = []
+    for index, (shape, text) in enumerate(outputs):
+        digest = hashlib.sha256((text or f"{number} {id(outputs)}").encode()).hexdigest()
+        content = Content(number * 10 + index, "float32", shape, "cpu", digest, None)
+        name = names[index] if names else "result"
+        role = Role.PARAM_GRAD if kind is CallKind.GRADIENT else Role.OUTPUT
+        records.append(TensorRecord("rank0", 0, site, role, index, name, number, 0, content))
+    return Call(
+        number,
+        "rank0",
+        0,
+        kind,
+        site,
+        "",
+        parent,
+        number,
+        (),
+        arguments or {},
+        recomputed,
+        tuple(records),
+    )
+
+
+def partners(pairs: Sequence[CallPair]) -> dict[int, int | None]:
+    return {
+        pair.reference.id: pair.candidate.id if pair.candidate else None
+        for pair in pairs
+        if pair.reference
+    }
+
+
+def test_every_call_is_in_exactly_one_pair_in_order_of_time() -> None:
+    left = [call(1, "torch.a"), call(2, "torch.b"), call(3, "torch.c")]
+    right = [call(1, "torch.a"), call(2, "torch.x"), call(3, "torch.y"), call(4, "torch.c")]
+    pairs = align_calls(left, right)
+    assert [
+        (
+            pair.reference.id if pair.reference else None,
+            pair.candidate.id if pair.candidate else None,
+        )
+        for pair in pairs
+    ] == [(1, 1), (None, 2), (None, 3), (2, None), (3, 4)]
+
+
+def test_operators_are_looked_for_inside_the_partner_of_their_module_call() -> None:
+    # Given a shared module called twice, with one operator more in one of its first calls
+    module = CallKind.MODULE
+    left = [
+        call(1, "M", kind=module),
+        call(2, parent=1),
+        call(3, "M", kind=module),
+        call(4, parent=3),
+    ]
+    right = [
+        call(1, "M", kind=module),
+        call(2, parent=1),
+        call(3, parent=1),
+        call(4, "M", kind=module),
+        call(5, parent=4),
+    ]
+    # Then the operator of the second call finds that of the second call
+    assert partners(align_calls(left, right)) == {1: 1, 2: 2, 3: 4, 4: 5}
+
+
+def test_module_calls_are_aligned_by_path_whatever_their_class() -> None:
+    left = [call(1, "torch.nn.LSTM", kind=CallKind.MODULE, module="encoder.lstm")]
+    right = [call(7, "faults.WrongLSTM", kind=CallKind.MODULE, module="encoder.lstm")]
+    assert partners(align_calls(left, right)) == {1: 7}
+
+
+def test_the_same_place_is_the_same_call_however_it_is_spelled() -> None:
+    left = [call(1), call(2, "torch.relu"), call(3, "torch.mul")]
+    right = [call(1), call(2, "torch.nn.functional.relu"), call(3, "torch.mul")]
+    pairs = align_calls(left, right)
+    assert partners(pairs) == {1: 1, 2: 2, 3: 3}
+    assert [pair.method for pair in pairs if pair.present.id == 2] == ["same place"]
+
+
+def test_another_operator_of_another_shape_in_the_same_place_is_another_call() -> None:
+    left = [call(1), call(2, "torch.relu"), call(3, "torch.mul")]
+    right = [call(1), call(2, "torch.cat", outputs=[((9, 9), "")]), call(3, "torch.mul")]
+    assert partners(align_calls(left, right)) == {1: 1, 2: None, 3: 3}
+
+
+def test_equal_contents_tell_which_of_several_calls_is_the_extra_one() -> None:
+    # Given three equal-looking calls against two, of which the last two hold equal tensors
+    shape = (4, 8)
+    left = [call(1, outputs=[(shape, "b")]), call(2, outputs=[(shape, "c")])]
+    right = [
+        call(1, outputs=[(shape, "a")]),
+        call(2, outputs=[(shape, "b")]),
+        call(3, outputs=[(shape, "c")]),
+    ]
+    assert partners(align_calls(left, right)) == {1: 2, 2: 3}
+
+
+def test_contents_equal_by_chance_pull_nothing_together() -> None:
+    # Given as many equal-looking calls on both sides, whose contents are equal crosswise
+    left = [call(1, outputs=[((4, 8), "a")]), call(2, outputs=[((4, 8), "b")])]
+    right = [call(1, outputs=[((4, 8), "b")]), call(2, outputs=[((4, 8), "x")])]
+    assert partners(align_calls(left, right)) == {1: 1, 2: 2}
+
+
+def test_gradients_are_aligned_by_parameter_in_whatever_order_they_come() -> None:
+    def gradient(number: int, name: str) -> Call:
+        return call(number, "accumulate_grad", kind=CallKind.GRADIENT, names=[name])
+
+    left = [gradient(1, "a"), gradient(2, "b"), gradient(3, "a"), gradient(4, "b")]
+    right = [gradient(1, "b"), gradient(2, "a"), gradient(3, "b"), gradient(4, "a")]
+    assert partners(align_calls(left, right)) == {1: 2, 2: 1, 3: 4, 4: 3}
+
+
+def test_recomputed_calls_find_recomputed_calls() -> None:
+    left = [call(1), call(2, recomputed=True)]
+    right = [call(1, recomputed=True), call(2)]
+    assert partners(align_calls(left, right)) == {1: 2, 2: 1}
+
+
+@pytest.mark.parametrize("lone", ["reference", "candidate"])
+def test_records_of_a_lone_call_stand_alone(lone: str) -> None:
+    one = call(1)
+    pair = CallPair(one, None, "none") if lone == "reference" else CallPair(None, one, "none")
+    paired = pair_records(pair)
+    assert [getattr(item, lone) is one.records[0] for item in paired] == [True]
+
+
+def test_records_are_paired_by_name_where_there_are_names_and_by_index_else() -> None:
+    left = call(1, outputs=[((2,), "a"), ((3,), "b")], names=["result.x", "result.y"])
+    right = call(
+        1, outputs=[((2,), "c"), ((3,), "d"), ((4,), "e")], names=["result.x", "other", "z"]
+    )
+    paired = pair_records(CallPair(left, right, "order"))
+    assert [
+        (item.reference and item.reference.name, item.candidate and item.candidate.name)
+        for item in paired
+    ] == [("result.x", "result.x"), ("result.y", "other"), (None, "z")]
