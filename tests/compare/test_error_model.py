@@ -62,7 +62,7 @@ def judged(
     *,
     fault: Callable[[Array], Array] = lambda value: value,
 ) -> Any:
-    """Judge what an operator makes of two sets of inputs, in double precision rounded to float32."""
+    """Judge what an operator makes of two sets of inputs, computed in double precision."""
 
     def run(inputs: Sequence[Array]) -> Array:
         wide = [one.astype(np.float64) if one.dtype.kind == "f" else one for one in inputs]

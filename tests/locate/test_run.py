@@ -210,6 +210,12 @@ def test_two_independent_faults_are_both_named_in_order_of_time() -> None:
     ]
 
 
+def test_an_operator_that_is_wrong_in_both_passes_is_one_origin() -> None:
+    candidate = TinyRun(alter={"fc2": rounded_to_half, "grad fc2": times(1.5)})
+    origins = compared(TinyRun(), candidate).origins
+    assert [(one.phase, one.module) for one in origins] == [(Phase.FORWARD, "fc2")]
+
+
 def test_everything_behind_an_origin_is_inherited() -> None:
     comparison = compared(TinyRun(), TinyRun(alter={"fc1": rounded_to_half}))
     differing = [one for one in comparison.findings if one.outcome is Outcome.DIFFER]

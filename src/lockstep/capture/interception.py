@@ -23,7 +23,6 @@ from torch.overrides import (
     _push_mode,
     resolve_name,
 )
-from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -458,9 +457,13 @@ def _never_compiled(function: F) -> F:
 
 
 def _insert_at_bottom(mode: TorchFunctionMode) -> None:
-    """Below the user's own modes, which leave in the order they came, and above a default-device context."""
+    """Below the user's own modes, which leave in the order they came.
+
+    Only the context of `torch.set_default_device` insists on being the very last.
+    """
     above = [_pop_mode() for _ in range(_len_torch_function_stack())]
-    if above and isinstance(above[-1], DeviceContext):
+    default_device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    if above and above[-1] is default_device:
         _push_mode(above.pop())
     _push_mode(mode)
     for other in reversed(above):

@@ -44,6 +44,8 @@ class Ledger:
 
     Attributes
     ----------
+    any_tainted
+        Whether an origin was found.
     parameter_names, buffer_names
         Full names met so far.
     buffer_users
@@ -51,6 +53,7 @@ class Ledger:
     """
 
     def __init__(self, *, read_tensors: bool) -> None:
+        self.any_tainted = False
         self.parameter_names: set[str] = set()
         self.buffer_names: set[str] = set()
         self.buffer_users: dict[str, BufferUser] = {}
@@ -88,6 +91,7 @@ class Ledger:
     def remember(self, state: State) -> None:
         """Keep what is known of a pair; an earlier word stands, as it is nearer to the cause."""
         key = key_of(state.measured.pair)
+        self.any_tainted = self.any_tainted or state.tainted
         if key in self._states:
             return
         self._states[key] = state

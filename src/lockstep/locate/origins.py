@@ -59,7 +59,8 @@ class Origins:
     def add(self, place: Place, finding: Finding, reason: str = "", *, cause: str = "") -> bool:
         """Add an origin; returns False where its cause is known already.
 
-        The cause is the site, whatever the call or step; with `cause`, that sentence.
+        The cause is the site, whatever the call or step, and an operator that is wrong forward is
+        expected to be so backward; with `cause`, that sentence.
         """
         key: Hashable = cause or (place.phase, place.module, place.op)
         if place.phase in (Phase.INIT, Phase.DATA):
@@ -69,7 +70,8 @@ class Origins:
         if place.phase is Phase.FORWARD and family in (Family.RANDOM, Family.DROPOUT):
             key = "random stream"
             reason = f"the random stream differs: {reason}"
-        if key in self._known:
+        forward = (Phase.FORWARD, place.module, place.op)
+        if key in self._known or (place.phase is Phase.BACKWARD and forward in self._known):
             return False
         self._known.add(key)
         self.found.append(

@@ -259,6 +259,9 @@ class StepWalk:
             self._settle(item, replace(known, measured=measured))
             return
         overwhelmed = any(source.relative > LINEAR_REGIME for source in tainting)
+        if measured.shape_differs and (self._ledger.any_tainted or not entering):
+            # How many rows there are was decided by numbers that Python read, which no data flow shows.
+            overwhelmed = True
         secondary = bool(tainting) and measured.difference <= _SECOND_ORIGIN * judgement.tolerance
         if judgement.unexplained and not overwhelmed and not secondary:
             state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)

@@ -119,7 +119,7 @@ def _agreement(comparison: Comparison) -> str:
     inside = _inside_tolerance(comparison.findings)
     if not inside:
         return "all equal bit by bit" if _equal(comparison) else "none differs beyond its tolerance"
-    largest = max(finding.margin for finding in inside)
+    largest = max((f.margin for f in inside if math.isfinite(f.margin)), default=0.0)
     return (
         f"{_equal(comparison)} equal bit by bit,"
         f" {len(inside)} inside their tolerance (at most {_figure(largest)} of it)"
