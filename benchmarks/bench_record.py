@@ -77,8 +77,14 @@ def measure_record(directory: Path, options: argparse.Namespace) -> None:
 def measure_compare(directory: Path) -> None:
     """Time comparing two recordings of each weight, files in the page cache."""
     left, right = torch.randn(2, 64 << 20).unbind()
-    speed = 2 * left.nbytes / statistics.median(seconds(lambda: torch.dot(left, right)) for _ in range(5))
-    print(f"\n{'compare':10} {'s':>8} {'GB/s':>7} {'of torch.dot':>13}   torch.dot {speed / 1e9:.1f} GB/s")
+    speed = (
+        2
+        * left.nbytes
+        / statistics.median(seconds(lambda: torch.dot(left, right)) for _ in range(5))
+    )
+    print(
+        f"\n{'compare':10} {'s':>8} {'GB/s':>7} {'of torch.dot':>13}   torch.dot {speed / 1e9:.1f} GB/s"
+    )
     for save in SAVES:
         other = directory / f"{save}-other"
         shutil.copytree(directory / save, other)

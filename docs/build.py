@@ -14,7 +14,10 @@ PAGE = Path(__file__).parent / "cli.md"
 def page() -> str:
     """The whole page."""
     context = click.Context(cli, info_name="lockstep", max_content_width=100, terminal_width=100)
-    parts = ["# Command line\n\nMade by `make docs` from the commands' own help.\n", _section("lockstep", cli, None)]
+    parts = [
+        "# Command line\n\nMade by `make docs` from the commands' own help.\n",
+        _section("lockstep", cli, None),
+    ]
     for verb in VERBS:
         command = cli.get_command(context, verb)
         assert command is not None
@@ -23,7 +26,9 @@ def page() -> str:
 
 
 def _section(name: str, command: click.Command, parent: click.Context | None) -> str:
-    context = click.Context(command, info_name=name, parent=parent, max_content_width=100, terminal_width=100)
+    context = click.Context(
+        command, info_name=name, parent=parent, max_content_width=100, terminal_width=100
+    )
     return f"## {name}\n\n```\n{command.get_help(context)}\n```\n"
 
 

@@ -25,11 +25,17 @@ def test_public_face_is_closed_and_loads() -> None:
     assert all(getattr(lockstep, name) is not None for name in lockstep.__all__)
 
 
-@pytest.mark.parametrize("arguments", [["-c", "import lockstep"], ["-m", "lockstep", "--help"]], ids=["import", "help"])
+@pytest.mark.parametrize(
+    "arguments", [["-c", "import lockstep"], ["-m", "lockstep", "--help"]], ids=["import", "help"]
+)
 def test_face_and_help_load_nothing_heavy(arguments: list[str]) -> None:
     # given a fresh interpreter that tells what it imports
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", *arguments], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-X", "importtime", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     # then neither torch nor the table library is among it
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}

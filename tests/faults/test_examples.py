@@ -28,7 +28,19 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
         if key not in made:
             made[key] = tmp_path_factory.mktemp("recordings") / "recording"
             script = str(EXAMPLES / f"{example}.py")
-            lockstep("record", "-o", str(made[key]), "--save", save, "--", sys.executable, script, "--steps", "2", *flags)
+            lockstep(
+                "record",
+                "-o",
+                str(made[key]),
+                "--save",
+                save,
+                "--",
+                sys.executable,
+                script,
+                "--steps",
+                "2",
+                *flags,
+            )
         return made[key]
 
     return run
@@ -37,7 +49,11 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
 def lockstep(*arguments: str, expect: int = 0) -> str:
     """Run the command line; returns what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "lockstep", *arguments], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-m", "lockstep", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert done.returncode == expect, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -45,15 +61,25 @@ def lockstep(*arguments: str, expect: int = 0) -> str:
 
 def compared(reference: Path, candidate: Path, *, expect: int) -> dict[str, Any]:
     """Compare two recordings as JSON."""
-    result: dict[str, Any] = json.loads(lockstep("compare", str(reference), str(candidate), "--json", expect=expect))
+    result: dict[str, Any] = json.loads(
+        lockstep("compare", str(reference), str(candidate), "--json", expect=expect)
+    )
     return result
 
 
 FAULTS = [
     ("digits_lstm", "data", {"phase": "data", "module": ""}),
-    ("digits_lstm", "init", {"phase": "init", "module": "encoder.lstm", "tensor": "encoder.lstm.weight_hh_l0"}),
+    (
+        "digits_lstm",
+        "init",
+        {"phase": "init", "module": "encoder.lstm", "tensor": "encoder.lstm.weight_hh_l0"},
+    ),
     ("digits_lstm", "forward", {"phase": "forward", "module": "encoder.norm"}),
-    ("digits_lstm", "backward", {"phase": "backward", "module": "encoder.lstm", "op": "torch.nn.LSTM"}),
+    (
+        "digits_lstm",
+        "backward",
+        {"phase": "backward", "module": "encoder.lstm", "op": "torch.nn.LSTM"},
+    ),
     ("digits_lstm", "optimizer", {"phase": "optimizer"}),
     ("digits_lstm", "learning-rate", {"phase": "optimizer"}),
     ("gpt2", "data", {"phase": "data", "module": ""}),
@@ -91,8 +117,12 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("example", "fault", "expected"), FAULTS, ids=[f"{item[0]}-{item[1]}" for item in FAULTS])
-def test_planted_fault_is_named(record: Record, example: str, fault: str, expected: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("example", "fault", "expected"), FAULTS, ids=[f"{item[0]}-{item[1]}" for item in FAULTS]
+)
+def test_planted_fault_is_named(
+    record: Record, example: str, fault: str, expected: dict[str, str]
+) -> None:
     # given a reference and a candidate with one planted fault
     reference, candidate = record(example), record(example, "--fault", fault)
     # when they are compared
@@ -117,7 +147,9 @@ def test_both_directions_name_the_same_origin(record: Record, example: str, faul
 
 @pytest.mark.parametrize("example", ["digits_lstm", "gpt2", "resnet"])
 @pytest.mark.parametrize(
-    "flags", [(), ("--threads", "2"), ("--no-onednn",)], ids=["same-again", "two-threads", "onednn-off"]
+    "flags",
+    [(), ("--threads", "2"), ("--no-onednn",)],
+    ids=["same-again", "two-threads", "onednn-off"],
 )
 def test_sound_twin_is_silent(record: Record, example: str, flags: tuple[str, ...]) -> None:
     # given a reference and a sound candidate

@@ -24,7 +24,8 @@ from lockstep.capture.leaves import (
 )
 from lockstep.capture.names import class_name
 from lockstep.capture.quiet import quiet
-from lockstep.capture.session import OpenCall, Place, Session
+from lockstep.capture.rows import OpenCall, Place
+from lockstep.capture.session import Session
 from lockstep.core.site import CallKind, Phase
 
 _TRANSPARENT_FUNCTIONS = frozenset({"torch.nn.modules._functions.BackwardHookFunction"})
@@ -371,9 +372,8 @@ class Calls:
     ) -> OpenCall | None:
         self._note_autocast(session)
         between = self.after_backward and place is None and not grad
-        opened = None
         with quiet(self._steps.fail):
-            opened = session.begin(
+            return session.begin(
                 CallKind.OPERATOR,
                 place,
                 name,
@@ -385,7 +385,7 @@ class Calls:
                 phase=Phase.BACKWARD if between else Phase.FORWARD,
                 recomputed=backward,
             )
-        return opened
+        return None
 
     def _note_autocast(self, session: Session | None) -> None:
         if session is not None and torch._C._is_any_autocast_enabled():

@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -127,7 +127,7 @@ class Contents:
                 count = storage.nbytes() // tensor.element_size()
                 self._found[storage._cdata] = torch.zeros(count, dtype=torch.bool)
 
-    def written(self, tensor: torch.Tensor, part: object = ...) -> None:
+    def written(self, tensor: torch.Tensor, part: Any = ...) -> None:
         """Tell that such memory was written to; once all of it was, its numbers count.
 
         `part` is an index into the tensor where not all of it was written.

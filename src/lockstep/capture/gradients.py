@@ -44,9 +44,10 @@ class EdgeFinder:
         if known is None or known[0] is not tensor:
             with torch.enable_grad():
                 view = tensor.view_as(tensor).grad_fn
-            if view is None:  # below autograd, inside of TorchScript say
+            node, number = view.next_functions[0] if view is not None else (None, 0)
+            if node is None:  # below autograd, inside of TorchScript say
                 return None
-            known = self._leaves[id(tensor)] = (tensor, view.next_functions[0])
+            known = self._leaves[id(tensor)] = (tensor, (node, number))
         return known[1]
 
     def forget(self) -> None:

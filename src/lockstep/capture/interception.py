@@ -7,35 +7,34 @@ that what is compiled and run there is what runs without Lockstep.
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 import torch.utils.checkpoint
 from torch.overrides import (
     TorchFunctionMode,
-    _len_torch_function_stack,
     _pop_mode,
     _push_mode,
     resolve_name,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
-_NEVER_TENSORS = frozenset(
-    "__set__ __delete__ __len__ __bool__ __int__ __float__ __index__ __repr__ __format__ __hash__ "
-    "__contains__ backward grad _set_grad_enabled register_hook "
-    "register_post_accumulate_grad_hook retain_grad requires_grad_ item tolist numpy size dim "
-    "ndimension numel nelement stride storage_offset element_size get_device data_ptr "
-    "is_contiguous is_floating_point is_complex is_signed is_nonzero is_same_size is_shared "
-    "is_pinned untyped_storage type_as_string allclose equal is_tensor storage typed_storage "
-    "is_inference result_type".split()
+# fmt: off
+_NEVER_TENSORS = frozenset({
+    "__set__", "__delete__", "__len__", "__bool__", "__int__", "__float__", "__index__", "__repr__",
+    "__format__", "__hash__", "__contains__", "backward", "grad", "_set_grad_enabled",
+    "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_", "item",
+    "tolist", "numpy", "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset",
+    "element_size", "get_device", "data_ptr", "is_contiguous", "is_floating_point", "is_complex",
+    "is_signed", "is_nonzero", "is_same_size", "is_shared", "is_pinned", "untyped_storage",
+    "type_as_string", "allclose", "equal", "is_tensor", "storage", "typed_storage", "is_inference",
+    "result_type",
+})
+# fmt: on
 )
 
 
@@ -310,7 +309,7 @@ class AtenTap(TorchDispatchMode):
     """Sees every aten operator, in backward and in optimizers too."""
 
     def __init__(self, taps: Taps) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._taps = taps
 
     def __torch_dispatch__(
@@ -340,120 +339,9 @@ def operator_name(function: Any) -> str:
         return ""
     name = resolve_name(function)
     if name:
-        return name
+        return str(name)
     module = getattr(function, "__module__", None) or "torch"
     return f"{module}.{plain}" if plain else ""
-
-
-def wrap_compile(
-    compile_: Callable[..., Any], taps_now: Callable[[], Taps | None]
-) -> Callable[..., Any]:
-    """`torch.compile` whose plain functions run untapped; modules are caught when they are called."""
-
-    @functools.wraps(compile_)
-    def compile_with_taps(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        taps = taps_now()
-        if taps is None:
-            return compile_(model, *args, **kwargs)
-        compiled = taps.call_untapped(lambda: compile_(model, *args, **kwargs))
-        taps.listener.compiler_loaded()
-        if model is None or isinstance(compiled, torch.nn.Module) or not callable(compiled):
-            return compiled
-        return _with_boundary(compiled, f"torch.compile({_name_of(model)})", taps_now)
-
-    return compile_with_taps
-
-
-def _with_boundary(
-    compiled: Callable[..., Any], name: str, taps_now: Callable[[], Taps | None]
-) -> Callable[..., Any]:
-    """A compiled function whose calls are recorded as one operator."""
-
-    @functools.wraps(compiled)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return compiled(*args, **kwargs)
-        taps = taps_now()
-        if taps is None or not taps.installed:
-            return compiled(*args, **kwargs)
-
-        def untapped(*args: Any, **kwargs: Any) -> Any:
-            return taps.call_untapped(lambda: compiled(*args, **kwargs))
-
-        return taps.listener.custom_function_call(name, untapped, args, kwargs)
-
-    return call
-
-
-def _name_of(function: Any) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
-
-
-class CompiledCodeGate(threading.local):
-    """The way into compiled code, for functions that were compiled before recording began.
-
-    The wrapper that Dynamo puts around a compiled function first asks for no callback, then passes
-    its own, and on the way out what was there before. In between, others go in and out too, so the
-    wrapper is known by its frame.
-
-    Parameters
-    ----------
-    taps_now
-        Gives the taps at work, if any.
-    """
-
-    def __init__(self, taps_now: Callable[[], Taps | None]) -> None:
-        self._taps_now = taps_now
-        self._left: Taps | None = None
-        self._wrapper = 0
-
-    def patches(self) -> list[Patch]:
-        """The patches that watch it; none where nothing was compiled yet."""
-        compiler = sys.modules.get("torch._dynamo.eval_frame")
-        if not hasattr(compiler, "_maybe_set_eval_frame"):
-            return []
-        return [
-            Patch(compiler, "set_eval_frame", self._before_callback),
-            Patch(compiler, "_maybe_set_eval_frame", self._set_callback),
-        ]
-
-    def _before_callback(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @functools.wraps(original)
-        def set_eval_frame(callback: Any) -> Any:
-            wrapper = sys._getframe(1)
-            before = original(callback)
-            if self._left is None and wrapper.f_code.co_name == "compile_wrapper":
-                self._enter(wrapper)
-            return before
-
-        return _never_compiled(set_eval_frame)
-
-    def _set_callback(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @functools.wraps(original)
-        def maybe_set_eval_frame(callback: Any) -> Any:
-            wrapper = sys._getframe(1)
-            if self._left is None:
-                if callable(callback) and wrapper.f_code.co_name != "__enter__":
-                    self._enter(wrapper)
-            elif self._wrapper == id(wrapper) and not callable(callback):
-                self._left.leave_untapped()
-                self._left = None
-            return original(callback)
-
-        return _never_compiled(maybe_set_eval_frame)
-
-    def _enter(self, wrapper: FrameType) -> None:
-        taps = self._taps_now()
-        if taps is not None and taps.installed:
-            self._left, self._wrapper = taps, id(wrapper)
-            taps.enter_untapped()
-            taps.listener.compiled_code_entered()
-
-
-def _never_compiled(function: F) -> F:
-    """Keep Dynamo from looking at a function that runs while it is at work."""
-    sys.modules["torch._dynamo.eval_frame"].skip_code(function.__code__)
-    return function
 
 
 def _insert_at_bottom(mode: TorchFunctionMode) -> None:
@@ -461,7 +349,7 @@ def _insert_at_bottom(mode: TorchFunctionMode) -> None:
 
     Only the context of `torch.set_default_device` insists on being the very last.
     """
-    above = [_pop_mode() for _ in range(_len_torch_function_stack())]
+    above = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
     default_device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     if above and above[-1] is default_device:
         _push_mode(above.pop())
@@ -471,14 +359,14 @@ def _insert_at_bottom(mode: TorchFunctionMode) -> None:
 
 
 def _take_out(mode: TorchFunctionMode) -> None:
-    above = [_pop_mode() for _ in range(_len_torch_function_stack())]
+    above = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
     for other in reversed(above):
         if other is not mode:
             _push_mode(other)
 
 
 def _is_on_stack(mode: TorchFunctionMode) -> bool:
-    count = _len_torch_function_stack()
+    count = torch._C._len_torch_function_stack()
     return any(torch._C._get_function_stack_at(position) is mode for position in range(count))
 
 

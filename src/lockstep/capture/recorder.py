@@ -7,37 +7,30 @@ too. Between chosen steps nothing is installed but one hook on optimizers.
 
 from __future__ import annotations
 
-import functools
-import gc
 import sys
 import traceback
-import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    _global_optimizer_post_hooks,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from lockstep.capture import setup
 from lockstep.capture.calls import Calls
-from lockstep.capture.interception import CompiledCodeGate, Patch, Taps, wrap_compile
+from lockstep.capture.compiled import CompiledCodeGate, wrap_compile
+from lockstep.capture.interception import Patch, Taps
 from lockstep.capture.leaves import plain
 from lockstep.capture.names import ModuleNames
+from lockstep.capture.optimizers import Optimizers
 from lockstep.capture.options import SiteFilter, StepSelection, parse_ranks
 from lockstep.capture.quiet import quiet
-from lockstep.capture.session import OpenCall, Place, Session
+from lockstep.capture.rows import Place
+from lockstep.capture.session import Session
 from lockstep.core.errors import CaptureError
 from lockstep.core.manifest import (
     Event,
     NotSeen,
-    Options,
     OptimizerSetup,
+    Options,
     RankManifest,
     StepSummary,
 )
@@ -95,23 +88,16 @@ class Recorder:
         self.taps = self._calls.taps
         self._session: Session | None = None
         self._manifest: RankManifest | None = None
-        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._idle: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._from_before: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._running: list[_RunningUpdate] = []
+        self._optimizers = Optimizers(self, lambda tensor: self._names.owner_of(tensor) is not None)
         self._handles: list[Any] = []
         self._hooked: set[int] = set()
         self._step = 0
         self._open = False
         self._ended_by_optimizer = False
         self._failure = ""
-        self._hooks_are_untraced = False
         self._seen_once: set[str] = set()
         self._finished = False
         self._patches = [
-            Patch(torch.optim.Optimizer, "__init__", _wrap_optimizer_init),
-            Patch(torch.amp.GradScaler, "step", _wrap_scaler_step),
             Patch(torch, "compile", lambda original: wrap_compile(original, _taps_now)),
             *CompiledCodeGate(_taps_now).patches(),
         ]
@@ -147,41 +133,16 @@ class Recorder:
     def _arm(self) -> None:
         for patch in self._patches:
             patch.put()
-        self._hook_optimizers()
+        self._optimizers.listen()
         if not self._wait_for_optimizer:
-            self._find_optimizers()
+            self._optimizers.find()
             self._install_if_chosen()
             self.begin()
-
-    def _hook_optimizers(self) -> None:
-        before, after = self._before_optimizer, self._after_optimizer
-        self._hooks_are_untraced = "torch._dynamo" in sys.modules
-        if self._hooks_are_untraced:
-            # Where an optimizer's step is compiled, its graph breaks at the hooks.
-            before, after = torch.compiler.disable(before), torch.compiler.disable(after)
-        self._handles.append(register_optimizer_step_pre_hook(before))
-        self._handles.append(register_optimizer_step_post_hook(after))
-
-    def compiler_loaded(self) -> None:
-        """Something was compiled: hooks must not be traced."""
-        if not (self._hooks_are_untraced or self._finished or self._running):
-            for handle in self._handles[:2]:
-                handle.remove()
-            del self._handles[:2]
-            self._hook_optimizers()
-
-    def _find_optimizers(self) -> None:
-        """Those made before; one that only wraps another never steps by itself."""
-        gc.collect()
-        for item in gc.get_objects():
-            if issubclass(type(item), torch.optim.Optimizer) and "param_groups" in vars(item):
-                self._optimizers.add(item)
-                self._from_before.add(item)
 
     def finish(self, *, interrupted: bool = False) -> None:
         """Close the recording; safe to call twice."""
         if self._finished:
-            self._remove_handles()
+            self._optimizers.stop()
             self.taps.remove()
             return
         self._finished = True
@@ -210,24 +171,16 @@ class Recorder:
     def _disarm(self) -> None:
         global _active
         self.taps.remove()
-        self._remove_handles()
+        self._optimizers.stop()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
         if _active is self:
             _active = None
             for patch in self._patches:
                 patch.take_back()
         self._names.forget()
         self._model = None
-
-    def _remove_handles(self) -> None:
-        """Remove all hooks, save the one that torch stands at if others come after it."""
-        stays = []
-        for handle in self._handles:
-            hooks = list(_global_optimizer_post_hooks) if self._running else []
-            if handle.id in hooks[:-1]:
-                stays.append(handle)
-            else:
-                handle.remove()
-        self._handles = stays
 
     def _close_session(self) -> None:
         if self._session is None or self._manifest is None:
@@ -246,10 +199,9 @@ class Recorder:
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
-    def optimizer_created(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer was made."""
+    def optimizer_created(self) -> None:
+        """An optimizer was made: a training may begin."""
         self.optimizer_seen = True
-        self._optimizers.add(optimizer)
         self._install_if_chosen()
 
     def _install_if_chosen(self) -> None:
@@ -306,13 +258,10 @@ class Recorder:
         return self._session
 
     def _parameter_name(self, tensor: torch.Tensor) -> str | None:
-        for optimizer in list(self._optimizers):
-            for group_number, group in enumerate(optimizer.param_groups):
-                for number, parameter in enumerate(group["params"]):
-                    if parameter is tensor:
-                        self._hook_parameter(tensor)
-                        return f"param_groups[{group_number}].params[{number}]"
-        return None
+        name = self._optimizers.parameter_name(tensor)
+        if name is not None:
+            self._hook_parameter(tensor)
+        return name
 
     def path_of(self, session: Session, module: torch.nn.Module, place: Place | None) -> str:
         """Path of a module; its tree is recorded where it is met for the first time."""
@@ -339,7 +288,7 @@ class Recorder:
     def _end_step(self, *, complete: bool) -> None:
         session, manifest = self._session, self._manifest
         self._open = False
-        self._stepped.clear()
+        self._optimizers.forget_stepped()
         self._calls.leave_all_places()
         if session is None or manifest is None:
             return
@@ -379,7 +328,7 @@ class Recorder:
         return self.other_rank
 
     def _warn(self, sentence: str) -> None:
-        print(f"lockstep: {sentence}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"lockstep: {sentence}\n")
 
     def _write_manifest(self) -> None:
         if self._session is not None and self._manifest is not None:
@@ -414,98 +363,35 @@ class Recorder:
     @property
     def in_optimizer(self) -> bool:
         """Whether an optimizer is at work."""
-        return bool(self._running)
+        return self._optimizers.at_work
 
     @property
     def optimizer_has_closure(self) -> bool:
         """Whether that optimizer calls the model itself."""
-        return any(update.has_closure for update in self._running)
+        return self._optimizers.has_closure
 
-    def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self._optimizers.add(optimizer)
-        update = _RunningUpdate(optimizer, _has_closure(args, kwargs))
-        self._running = [other for other in self._running if other.optimizer is not optimizer]
-        self._running.append(update)
-        session = self.session
-        if session is None:
-            return
-        name = _optimizer_name(optimizer)
-        with quiet(self.fail):
-            for group_number, group in enumerate(optimizer.param_groups):
-                for number, parameter in enumerate(group["params"]):
-                    if parameter.grad is None and not update.has_closure:
-                        continue
-                    session.adopt_parameter(
-                        parameter, f"param_groups[{group_number}].params[{number}]"
-                    )
-                    opened = session.before_update(
-                        optimizer, name, group, parameter, with_gradient=not update.has_closure
-                    )
-                    if opened is not None:
-                        update.calls.append((opened, parameter))
-            self._note_optimizer(optimizer, name)
+    def compiler_loaded(self) -> None:
+        """Something was compiled: hooks must not be traced."""
+        self._optimizers.compiler_loaded()
 
-    def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        update = next((item for item in self._running if item.optimizer is optimizer), None)
-        session = self.session
-        if session is not None and update is not None:
-            with quiet(self.fail):
-                for opened, parameter in update.calls:
-                    session.after_update(optimizer, opened, parameter)
-        try:
-            self._count_step(optimizer)
-        finally:
-            self._running = [other for other in self._running if other is not update]
+    def optimizers_stepped(self) -> None:
+        """The step has ended."""
+        self._ended_by_optimizer = True
+        if self._open:
+            self._end_step(complete=True)
+        if not self._finished:
+            self._advance()
 
-    def _count_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """End the step when all optimizers have stepped that take part in it.
-
-        One that steps a second time ends it too; those that it did not wait for are idle from then on.
-        """
-        again = optimizer in self._stepped
-        self._stepped.add(optimizer)
-        missing = {
-            other
-            for other in self._optimizers
-            if other not in self._stepped and self._takes_part(other)
-        }
-        if again:
-            self._idle.update(missing)
-        if again or not missing:
-            self._stepped.clear()
-            self._ended_by_optimizer = True
-            if self._open:
-                self._end_step(complete=True)
-            if not self._finished:
-                self._advance()
-
-    def _takes_part(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether steps wait for an optimizer.
-
-        They do not for one that was left behind by an earlier training: it was there when recording
-        began, and no parameter of it has been met.
-        """
-        if optimizer in self._idle:
-            return False
-        return optimizer not in self._from_before or any(
-            self._names.owner_of(parameter) is not None
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
-
-    def scaler_found_overflow(
-        self, optimizer: torch.optim.Optimizer, *, optimizer_was_called: bool
-    ) -> None:
+    def update_skipped(self) -> None:
         """A gradient scaler found an overflow: the step has no effect, or no update at all."""
         session = self.session
         if session is not None and self._manifest is not None:
             detail = "the gradient scaler found inf or NaN"
             session.events.append(Event("skipped_step", self._step, detail))
             self._manifest.steps[-1].skipped = True
-        if not optimizer_was_called:
-            self._count_step(optimizer)
 
-    def _note_optimizer(self, optimizer: torch.optim.Optimizer, name: str) -> None:
+    def optimizer_called(self, optimizer: torch.optim.Optimizer, name: str) -> None:
+        """An optimizer begins a step that is recorded: note its hyper-parameters."""
         if self._manifest is None:
             return
         groups = [
@@ -517,15 +403,6 @@ class Recorder:
         setup.note_run_state(self._manifest)
 
 
-@dataclass(slots=True)
-class _RunningUpdate:
-    """A call of an optimizer that has begun, with the calls that record it."""
-
-    optimizer: torch.optim.Optimizer
-    has_closure: bool
-    calls: list[tuple[OpenCall, torch.Tensor]] = field(default_factory=list)
-
-
 def active_recorder() -> Recorder | None:
     """The recorder at work in this process, if any."""
     return _active
@@ -535,55 +412,5 @@ def _taps_now() -> Taps | None:
     return None if _active is None else _active.taps
 
 
-def _wrap_optimizer_init(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if _active is not None:
-            _active.optimizer_created(self)
-
-    return init
-
-
-def _wrap_scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if _active is None or not hasattr(optimizer, "register_step_post_hook"):
-            return original(self, optimizer, *args, **kwargs)
-        called: list[None] = []
-
-        def after(*_: Any) -> None:
-            called.append(None)
-            # Fused optimizers are called in any case, and leave the parameters as they are.
-            if _active is not None and _overflow_in(self, optimizer):
-                _active.scaler_found_overflow(optimizer, optimizer_was_called=True)
-
-        handle = optimizer.register_step_post_hook(after)
-        try:
-            result = original(self, optimizer, *args, **kwargs)
-        finally:
-            handle.remove()
-        if not called and _active is not None:
-            _active.scaler_found_overflow(optimizer, optimizer_was_called=False)
-        return result
-
-    return step
-
-
-def _overflow_in(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
-    found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-    return any(bool(value.item()) for value in found.values())
-
-
 def _is_data_worker() -> bool:
     return torch.utils.data.get_worker_info() is not None
-
-
-def _has_closure(args: Any, kwargs: Any) -> bool:
-    return bool(kwargs.get("closure")) or any(callable(value) for value in args[1:])
-
-
-def _optimizer_name(optimizer: torch.optim.Optimizer) -> str:
-    kind = type(optimizer)
-    package = "torch.optim" if kind.__module__.startswith("torch.optim.") else kind.__module__
-    return kind.__name__ if package == "__main__" else f"{package}.{kind.__name__}"

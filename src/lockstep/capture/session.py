@@ -6,12 +6,8 @@ call looks like on disk.
 
 from __future__ import annotations
 
-import json
 import re
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +26,7 @@ from lockstep.capture.leaves import NamedTensor, plain, tensors_in
 from lockstep.capture.names import Adopted, ModuleNames, class_name
 from lockstep.capture.options import SiteFilter
 from lockstep.capture.quiet import quiet
-from lockstep.capture.stacks import Stacks
+from lockstep.capture.rows import OpenCall, Place, Rows
 from lockstep.core.manifest import Event, NotSeen
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.writer import RankWriter
@@ -43,52 +39,6 @@ _SILENT = re.compile("batch_norm|instance_norm")
 
 _PARTIAL = re.compile("index|scatter|masked|put|diagonal")
 """Operators that may leave elements of what they write to as they are."""
-
-
-@dataclass(slots=True)
-class Place:
-    """Where the code is: the module call around it, or the inside of a custom autograd function (`opaque`)."""
-
-    call_id: int
-    path: str
-    module_class: str
-    module: torch.nn.Module | None
-    opaque: bool = False
-
-
-@dataclass(slots=True)
-class OpenCall:
-    """A call that has begun."""
-
-    id: int
-    step: int
-    kind: CallKind
-    phase: Phase
-    path: str
-    module_class: str
-    op: str
-    number: int
-    parent: int
-    sequence: int
-    stack: int
-    arguments: dict[str, Any]
-    recomputed: bool
-    inputs: list[NamedTensor]
-    labels: list[str]
-    parameters: frozenset[int]
-    versions: list[int]
-    edges: list[WatchedInput]
-    since: int
-    wanted: bool
-    counted: tuple[object, ...]
-    unread: frozenset[int] = frozenset()
-    contents: list[tuple[int, int]] = field(default_factory=list)
-    buffers: list[int] = field(default_factory=list)
-    occurrences: Counter[tuple[Role, int]] = field(default_factory=Counter)
-
-    def let_go(self) -> None:
-        """Drop the tensors: gradient hooks keep the call for as long as the graph lives."""
-        self.inputs, self.edges = [], []
 
 
 class Session:
@@ -128,28 +78,25 @@ class Session:
         self.contents = Contents(writer, save, trust_versions=operators)
         self.pending = PendingSums()
         self.edges = EdgeFinder()
-        self.step = -1
-        self.call_count = 0
         self.events: list[Event] = []
         self.not_seen: list[NotSeen] = []
         self._sites = sites
         self._operators = operators
         self._parameter_name = parameter_name
         self._fail = fail
-        self._stacks = Stacks()
-        self._next_call = 0
-        self._next_sequence = 0
-        self._numbers: Counter[tuple[object, ...]] = Counter()
+        self._rows = Rows(writer, names)
         self._init_done: set[int] = set()
-        self._lock = threading.RLock()
+
+    @property
+    def call_count(self) -> int:
+        """How many calls the open step has had."""
+        return self._rows.call_count
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
     def begin_step(self, step: int) -> None:
         """Start a step: call numbers and identities start anew."""
-        self.step = step
-        self.call_count = 0
-        self._numbers.clear()
+        self._rows.begin_step(step)
         self.names.refresh()
         self._remember_parameters()
 
@@ -159,7 +106,7 @@ class Session:
         self.edges.forget()
         self.contents.forget_identities()
         self.writer.flush()
-        self.step = -1
+        self._rows.end_step()
 
     # --- initial parameters --------------------------------------------------------------------------------------
 
@@ -183,12 +130,12 @@ class Session:
         """Name and record a parameter that an optimizer holds but no module owns."""
         if self.names.owner_of(tensor) is None:
             self.names.own(tensor, name)
-            call = self._plain_call(CallKind.INIT, Phase.INIT, "", "torch.nn.Parameter", ())
-            self._emit_record(call, Phase.INIT, Role.PARAM, 0, name, self.contents.of(tensor))
-            self._emit_call(call)
+            call = self._rows.plain_call(CallKind.INIT, Phase.INIT, "", "torch.nn.Parameter", ())
+            self._rows.add_record(call, Phase.INIT, Role.PARAM, 0, name, self.contents.of(tensor))
+            self._rows.add_call(call)
 
     def _initial(self, path: str, module: torch.nn.Module) -> None:
-        tensors = [
+        tensors: list[tuple[Role, str, torch.Tensor]] = [
             (Role.PARAM, name, tensor)
             for name, tensor in module._parameters.items()
             if tensor is not None
@@ -207,12 +154,12 @@ class Session:
             for _, _, tensor in fresh:
                 self.contents.note(tensor)
             return
-        call = self._plain_call(CallKind.INIT, Phase.INIT, path, class_name(module), ())
+        call = self._rows.plain_call(CallKind.INIT, Phase.INIT, path, class_name(module), ())
         for index, (role, name, tensor) in enumerate(fresh):
             self._init_done.add(id(tensor))
             full = f"{path}.{name}" if path else name
-            self._emit_record(call, Phase.INIT, role, index, full, self.contents.of(tensor))
-        self._emit_call(call)
+            self._rows.add_record(call, Phase.INIT, role, index, full, self.contents.of(tensor))
+        self._rows.add_call(call)
 
     def _remember_parameters(self) -> None:
         for tensor, path, name in list(self.names.owners.values()):
@@ -248,14 +195,14 @@ class Session:
             for index, (name, tensor) in enumerate(inputs):
                 if index not in unread:
                     self._note_arrival(tensor, name, path, op, inside=place is not None)
-        call = self._open(
+        call = self._rows.open(
             kind, place, op, inputs, arguments, path, module_class, phase, recomputed, wanted
         )
         call.unread = unread
         if wanted:
             call.buffers = [self.contents.of(tensor) for _, tensor in buffers]
             call.contents = [
-                (self._tick(), UNRECORDED if index in unread else self.contents.of(tensor))
+                (self._rows.tick(), UNRECORDED if index in unread else self.contents.of(tensor))
                 for index, (_, tensor) in enumerate(inputs)
             ]
         if grad and wanted:
@@ -284,10 +231,10 @@ class Session:
             for _, tensor in outputs:
                 self.contents.found(tensor)
         if call.wanted:
-            self._emit_inputs(call)
+            self._rows.add_inputs(call)
             self._emit_outputs(call, outputs, changed)
             self._emit_buffers(call, len(outputs) + len(call.inputs), buffers)
-            self._emit_call(call)
+            self._rows.add_call(call)
             self._tap(call, outputs)
         else:
             for _, tensor in outputs:
@@ -313,7 +260,7 @@ class Session:
         returned = {id(tensor) for _, tensor in outputs}
         for index, (name, tensor) in enumerate(outputs):
             content = self.contents.of(tensor)
-            self._emit_record(call, call.phase, Role.OUTPUT, index, name, content)
+            self._rows.add_record(call, call.phase, Role.OUTPUT, index, name, content)
         for index in changed:
             name, tensor = call.inputs[index]
             if id(tensor) not in returned:
@@ -321,45 +268,28 @@ class Session:
                 role = Role.OUTPUT if label == name else Role.BUFFER
                 content = self.contents.of(tensor)
                 position = len(outputs) + index
-                self._emit_record(call, call.phase, role, position, label, content)
+                self._rows.add_record(call, call.phase, role, position, label, content)
 
     def _emit_buffers(self, call: OpenCall, position: int, buffers: Iterable[NamedTensor]) -> None:
         for index, (name, tensor) in enumerate(buffers):
             content = self.contents.of(tensor)
             if index >= len(call.buffers) or call.buffers[index] != content:
                 label = f"{call.path}.{name}" if call.path else name
-                self._emit_record(call, call.phase, Role.BUFFER, position + index, label, content)
+                self._rows.add_record(
+                    call, call.phase, Role.BUFFER, position + index, label, content
+                )
 
     def abandon(self, call: OpenCall) -> None:
         """End a call that raised."""
         if call.wanted:
             call.arguments = {**call.arguments, "raised": True}
-            self._emit_inputs(call)
-            self._emit_call(call)
+            self._rows.add_inputs(call)
+            self._rows.add_call(call)
         call.let_go()
 
     def retract(self, call: OpenCall) -> None:
         """Undo a call that turned out not to deal in tensors."""
-        with self._lock:
-            self._numbers[call.counted] -= 1
-            self.call_count -= 1
-
-    def _emit_inputs(self, call: OpenCall) -> None:
-        for index, (sequence, content) in enumerate(call.contents):
-            if index in call.unread:
-                continue
-            row = (
-                call.id,
-                call.phase.value,
-                Role.INPUT.value,
-                index,
-                call.labels[index],
-                sequence,
-                0,
-                content,
-            )
-            with self._lock:
-                self.writer.add_record(row)
+        self._rows.retract(call)
 
     def _tap(self, call: OpenCall, outputs: list[NamedTensor]) -> None:
         if not any(tensor.requires_grad for _, tensor in outputs):
@@ -377,7 +307,7 @@ class Session:
         self, call: OpenCall, role: Role, labels: list[str]
     ) -> Callable[[int, torch.Tensor], None]:
         def deliver(index: int, gradient: torch.Tensor) -> None:
-            if self.step != call.step:
+            if self._rows.step != call.step:
                 return
             with quiet(self._fail):
                 kind = (
@@ -388,7 +318,7 @@ class Session:
                 number = self.contents.of(gradient)
                 occurrence = call.occurrences[kind, index]
                 call.occurrences[kind, index] += 1
-                self._emit_record(
+                self._rows.add_record(
                     call, Phase.BACKWARD, kind, index, labels[index], number, occurrence
                 )
 
@@ -398,9 +328,9 @@ class Session:
 
     def loss(self, tensor: torch.Tensor) -> None:
         """Record the tensor that backward starts from."""
-        call = self._plain_call(CallKind.LOSS, Phase.FORWARD, "", "loss", ())
-        self._emit_record(call, Phase.FORWARD, Role.LOSS, 0, "loss", self.contents.of(tensor))
-        self._emit_call(call)
+        call = self._rows.plain_call(CallKind.LOSS, Phase.FORWARD, "", "loss", ())
+        self._rows.add_record(call, Phase.FORWARD, Role.LOSS, 0, "loss", self.contents.of(tensor))
+        self._rows.add_call(call)
 
     def accumulated(self, parameter: torch.Tensor) -> None:
         """Record a parameter's gradient after one backward has added to it."""
@@ -411,12 +341,12 @@ class Session:
             or not self._sites.wants(owner[0], "accumulate_grad")
         ):
             return
-        call = self._plain_call(
+        call = self._rows.plain_call(
             CallKind.GRADIENT, Phase.BACKWARD, owner[0], "accumulate_grad", (owner[1],)
         )
         number = self.contents.of(parameter.grad)
-        self._emit_record(call, Phase.BACKWARD, Role.PARAM_GRAD, 0, owner[1], number)
-        self._emit_call(call)
+        self._rows.add_record(call, Phase.BACKWARD, Role.PARAM_GRAD, 0, owner[1], number)
+        self._rows.add_call(call)
 
     def before_update(
         self,
@@ -435,10 +365,14 @@ class Session:
         if not self._sites.wants(path, op):
             return None
         arguments = {key: plain(value) for key, value in group.items() if key != "params"}
-        call = self._plain_call(CallKind.OPTIMIZER, Phase.OPTIMIZER, path, op, (name,), arguments)
-        self._emit_record(call, Phase.OPTIMIZER, Role.PARAM, 0, name, self.contents.of(parameter))
+        call = self._rows.plain_call(
+            CallKind.OPTIMIZER, Phase.OPTIMIZER, path, op, (name,), arguments
+        )
+        self._rows.add_record(
+            call, Phase.OPTIMIZER, Role.PARAM, 0, name, self.contents.of(parameter)
+        )
         if with_gradient and parameter.grad is not None:
-            self._emit_record(
+            self._rows.add_record(
                 call, Phase.OPTIMIZER, Role.PARAM_GRAD, 0, name, self.contents.of(parameter.grad)
             )
         self._state(call, Role.STATE, optimizer, parameter, name)
@@ -450,11 +384,11 @@ class Session:
         """Record what the optimizer made of it."""
         _, name = self.names.owner_of(parameter) or ("", "parameter")
         self.contents.changed(parameter)
-        self._emit_record(
+        self._rows.add_record(
             call, Phase.OPTIMIZER, Role.PARAM_AFTER, 0, name, self.contents.of(parameter)
         )
         self._state(call, Role.STATE_AFTER, optimizer, parameter, name)
-        self._emit_call(call)
+        self._rows.add_call(call)
 
     def _state(
         self,
@@ -470,7 +404,9 @@ class Session:
                 self.contents.changed(tensor)
                 self.contents.written(tensor)
             label = f"{name}|{key.removeprefix('.')}"
-            self._emit_record(call, Phase.OPTIMIZER, role, index, label, self.contents.of(tensor))
+            self._rows.add_record(
+                call, Phase.OPTIMIZER, role, index, label, self.contents.of(tensor)
+            )
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -484,116 +420,12 @@ class Session:
             return
         if (inside and not self._operators) or self.contents.known(tensor):
             return
-        call = self._plain_call(CallKind.DATA, Phase.DATA, "", "batch", ())
+        call = self._rows.plain_call(CallKind.DATA, Phase.DATA, "", "batch", ())
         where = f"{name} of {path or op}"
-        self._emit_record(call, Phase.DATA, Role.OUTPUT, 0, where, self.contents.arrived(tensor))
-        self._emit_call(call)
-
-    def _plain_call(
-        self,
-        kind: CallKind,
-        phase: Phase,
-        path: str,
-        op: str,
-        key: tuple[str, ...],
-        arguments: dict[str, Any] | None = None,
-    ) -> OpenCall:
-        return self._open(kind, None, op, [], arguments or {}, path, "", phase, False, True, key)
-
-    def _open(
-        self,
-        kind: CallKind,
-        place: Place | None,
-        op: str,
-        inputs: list[NamedTensor],
-        arguments: dict[str, Any],
-        path: str,
-        module_class: str,
-        phase: Phase,
-        recomputed: bool,
-        wanted: bool,
-        key: tuple[str, ...] = (),
-    ) -> OpenCall:
-        owners = [self.names.owner_of(tensor) for _, tensor in inputs]
-        counted = (kind, phase, path, op, recomputed, *key)
-        with self._lock:
-            number = self._numbers[counted]
-            self._numbers[counted] += 1
-            identity, self._next_call = self._next_call, self._next_call + 1
-            self.call_count += 1
-            stack, frames = self._stacks.here()
-            if frames is not None:
-                self.writer.add_stack(stack, frames)
-        return OpenCall(
-            id=identity,
-            step=self.step,
-            kind=kind,
-            phase=phase,
-            path=path,
-            module_class=module_class,
-            op=op,
-            number=number,
-            parent=-1 if place is None else place.call_id,
-            sequence=self._tick(),
-            stack=stack,
-            arguments=arguments,
-            recomputed=recomputed,
-            inputs=inputs,
-            labels=[
-                owner[1] if owner else name for owner, (name, _) in zip(owners, inputs, strict=True)
-            ],
-            parameters=frozenset(
-                index
-                for index, (owner, (_, tensor)) in enumerate(zip(owners, inputs, strict=True))
-                if owner is not None and tensor.requires_grad
-            ),
-            versions=[version_of(tensor) for _, tensor in inputs],
-            edges=[],
-            since=0,
-            wanted=wanted,
-            counted=counted,
+        self._rows.add_record(
+            call, Phase.DATA, Role.OUTPUT, 0, where, self.contents.arrived(tensor)
         )
-
-    def _tick(self) -> int:
-        with self._lock:
-            self._next_sequence += 1
-            return self._next_sequence
-
-    def _emit_record(
-        self,
-        call: OpenCall,
-        phase: Phase,
-        role: Role,
-        index: int,
-        name: str,
-        content: int,
-        occurrence: int = 0,
-    ) -> None:
-        with self._lock:
-            sequence = self._tick()
-            self.writer.add_record(
-                (call.id, phase.value, role.value, index, name, sequence, occurrence, content)
-            )
-
-    def _emit_call(self, call: OpenCall) -> None:
-        with self._lock:
-            self.writer.add_call(
-                (
-                    call.id,
-                    call.step,
-                    call.kind.value,
-                    call.phase.value,
-                    call.path,
-                    call.module_class,
-                    call.op,
-                    call.number,
-                    call.parent,
-                    call.sequence,
-                    call.stack,
-                    json.dumps(call.arguments),
-                    call.recomputed,
-                )
-            )
+        self._rows.add_call(call)
 
 
 def _outs(kind: CallKind, inputs: list[NamedTensor]) -> frozenset[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 
 import torch
 
@@ -30,23 +30,25 @@ class Stacks:
 
     def here(self) -> tuple[int, tuple[Frame, ...] | None]:
         """Number of the caller's stack, and its frames (innermost first) if it is a new one."""
-        frame, key = sys._getframe(1), []
+        frame: FrameType | None = sys._getframe(1)
+        codes: list[CodeType] = []
+        lines: list[int] = []
         hidden = self._hidden
-        while frame is not None and len(key) < 2 * _MAX_FRAMES:
+        while frame is not None and len(codes) < _MAX_FRAMES:
             code = frame.f_code
             hide = hidden.get(code)
             if hide is None:
                 hide = hidden[code] = code.co_filename.startswith(_HIDDEN)
             if not hide:
-                key.append(code)
-                key.append(frame.f_lineno)
-            frame = frame.f_back  # type: ignore[assignment]
-        numbers = tuple(key)
-        number = self._numbers.get(numbers)
+                codes.append(code)
+                lines.append(frame.f_lineno)
+            frame = frame.f_back
+        key = (*codes, *lines)
+        number = self._numbers.get(key)
         if number is not None:
             return number, None
-        number = self._numbers[numbers] = len(self._numbers)
-        return number, tuple(self._frame(*key[i : i + 2]) for i in range(0, len(key), 2))
+        number = self._numbers[key] = len(self._numbers)
+        return number, tuple(map(self._frame, codes, lines))
 
     def _frame(self, code: CodeType, line: int) -> Frame:
         found = self._frames.get((code, line))

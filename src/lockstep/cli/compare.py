@@ -24,13 +24,26 @@ _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
 @click.command()
 @click.argument("reference", type=click.Path(path_type=Path))
 @click.argument("candidate", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write every report format into this directory.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write every report format into this directory.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--rule", type=click.Choice(list(_RULES)), default="error-model", show_default=True, help="How to judge.")
+@click.option(
+    "--rule",
+    type=click.Choice(list(_RULES)),
+    default="error-model",
+    show_default=True,
+    help="How to judge.",
+)
 @click.option("--csv", type=click.Path(path_type=Path), help="Write every pair to this CSV file.")
 @click.option("--xlsx", type=click.Path(path_type=Path), help="Write every pair to this XLSX file.")
 @click.option("--all", "show_all", is_flag=True, help="Print the table of all pairs.")
-@click.option("--cosine", type=click.FloatRange(-1, 1), help="List the pairs below this cosine, lowest first.")
+@click.option(
+    "--cosine", type=click.FloatRange(-1, 1), help="List the pairs below this cosine, lowest first."
+)
 @click.option("--limit", type=click.IntRange(min=1), help="List at most so many pairs.")
 @click.option("--steps", default="", help="Compare these steps only: 0, 0:3, 10,20.")
 @click.option("--force", is_flag=True, help="Replace report files that are there.")
@@ -58,7 +71,9 @@ def compare(
     lockstep compare ref cand --cosine 0.98 --limit 10
     """
     if reference.exists() and candidate.exists() and reference.samefile(candidate):
-        raise UsageError(f"{reference}: reference and candidate are the same recording; give two recordings")
+        raise UsageError(
+            f"{reference}: reference and candidate are the same recording; give two recordings"
+        )
     plans = _plan_reports(output, {"csv": csv, "xlsx": xlsx}, force=force)
     recordings = open_recording(reference), open_recording(candidate)
     chosen = _chosen_steps(recordings, steps) if steps else None
@@ -75,10 +90,19 @@ def compare(
 
 def _chosen_steps(recordings: tuple[Recording, Recording], text: str) -> tuple[int, ...]:
     """The recorded steps among those that `--steps` asks for."""
-    known = sorted({step for recording in recordings for rank in recording.ranks.values() for step in rank.steps})
+    known = sorted(
+        {
+            step
+            for recording in recordings
+            for rank in recording.ranks.values()
+            for step in rank.steps
+        }
+    )
     chosen = StepSelection.parse(text).numbers_in(known)
     if not chosen:
-        raise UsageError(f"--steps {text}: not recorded; there are steps {', '.join(map(str, known)) or 'none'}")
+        raise UsageError(
+            f"--steps {text}: not recorded; there are steps {', '.join(map(str, known)) or 'none'}"
+        )
     return chosen
 
 
@@ -98,7 +122,9 @@ def _plan_reports(
             raise OutputExistsError(
                 f"{output}: cannot be made ({error.strerror}); give another directory with -o"
             ) from error
-        plans += [(output / f"comparison{writer.suffix}", writer.write) for writer in writers.values()]
+        plans += [
+            (output / f"comparison{writer.suffix}", writer.write) for writer in writers.values()
+        ]
     for path, _ in plans:
         check_output_file(path, force=force)
     return plans

@@ -28,10 +28,6 @@ order."""
 _TELLING = 16
 """Elements from which on equal digests of two runs mean the same place rather than chance."""
 
-_NAMED_ROLES = frozenset(
-    {Role.PARAM, Role.PARAM_GRAD, Role.BUFFER, Role.STATE, Role.PARAM_AFTER, Role.STATE_AFTER}
-)
-
 
 def align_sequences(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[Match]:
     """Positions `(i, j)` of a long common subsequence, both increasing.
@@ -321,9 +317,9 @@ def pair_records(pair: CallPair) -> list[Pair]:
     """Pair the records of two aligned calls, in order of time; a record without partner stands
     alone.
 
-    Records correspond when phase, role, occurrence and name (parameters, buffers, optimizer state)
-    or index and name are equal; where only the name differs (an operator spelled in another way),
-    by index.
+    Records correspond when phase, role, occurrence and name are equal (an argument that is no
+    tensor on one side moves the indices of those behind it); what is left, where only the name
+    differs (an operator spelled in another way), by index.
     """
     if pair.reference is None or pair.candidate is None:
         return _lone_records(pair.present, is_reference=pair.reference is not None)
@@ -351,8 +347,7 @@ def _lone_records(call: Call, *, is_reference: bool) -> list[Pair]:
 
 
 def _full_key(record: TensorRecord) -> Hashable:
-    index = -1 if record.role in _NAMED_ROLES else record.index
-    return (record.site.phase, record.role, record.occurrence, index, record.name)
+    return (record.site.phase, record.role, record.occurrence, record.name)
 
 
 def _loose_key(record: TensorRecord) -> Hashable:

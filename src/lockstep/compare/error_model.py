@@ -195,9 +195,19 @@ def _flipped_roundings(bound: Bound, output: Measured) -> float:
     """
     noise = NOISE_MARGIN * _SINGLE * (bound.rounding + bound.accumulation)
     whole = output.unit * output.norm
-    share = min(1.0, noise / whole) if whole > 0 else 1.0
-    return 2.0 * math.sqrt(share) * whole + noise
+    if not whole > 0:
+        return noise
+    expected = min(1.0, noise / whole) * output.numel
+    flips = expected + FLIP_DEVIATIONS * math.sqrt(expected) + FLIP_DEVIATIONS
+    return FLIP_SIZE * math.sqrt(min(1.0, flips / output.numel)) * whole + noise
 
+
+FLIP_DEVIATIONS = 4.0
+"""Standard deviations of the number of flipped roundings, a Poisson variable."""
+
+FLIP_SIZE = 4.0
+"""Size of a flip in units of roundoff: one unit in the last place is 2 of them, and the few
+elements that flip may be twice the root mean square."""
 
 _ROUNDED_ONCE = frozenset(
     {Family.SMOOTH, Family.KINKED, Family.ADDITIVE, Family.PRODUCT, Family.BILINEAR, Family.MEAN}

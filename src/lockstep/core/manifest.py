@@ -132,14 +132,20 @@ def _decoded(kind: Any, value: Any, where: str) -> Any:
     if kind is Any:
         return value
     if origin is list and isinstance(value, list):
-        return [_decoded(arguments[0], item, f"{where}[{number}]") for number, item in enumerate(value)]
+        return [
+            _decoded(arguments[0], item, f"{where}[{number}]") for number, item in enumerate(value)
+        ]
     if origin is dict and isinstance(value, dict):
-        return {str(key): _decoded(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+        return {
+            str(key): _decoded(arguments[1], item, f"{where}.{key}") for key, item in value.items()
+        }
     if type(None) in arguments and (value is None or type(value) in arguments):
         return value
     if isinstance(kind, type) and type(value) is kind:
         return value
-    raise CorruptError(f"{where}: unexpected value {value!r:.80}; the recording is damaged, record again")
+    raise CorruptError(
+        f"{where}: unexpected value {value!r:.80}; the recording is damaged, record again"
+    )
 
 
 def _decoded_dataclass(kind: Any, value: Any, where: str) -> Any:
@@ -149,7 +155,11 @@ def _decoded_dataclass(kind: Any, value: Any, where: str) -> Any:
     decoded = {}
     for item in dataclasses.fields(kind):
         if item.name in value:
-            decoded[item.name] = _decoded(hints[item.name], value[item.name], f"{where}: {item.name}")
+            decoded[item.name] = _decoded(
+                hints[item.name], value[item.name], f"{where}: {item.name}"
+            )
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
-            raise CorruptError(f"{where}: lacks {item.name!r}; the recording is damaged, record again")
+            raise CorruptError(
+                f"{where}: lacks {item.name!r}; the recording is damaged, record again"
+            )
     return kind(**decoded)

@@ -56,7 +56,9 @@ def sketch_of(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
     Non-finite elements count as zero. Returns float64 of shape (SKETCH_SIZE,).
     """
-    flat = np.nan_to_num(np.asarray(values, dtype=np.float64).ravel(), nan=0.0, posinf=0.0, neginf=0.0)
+    flat = np.nan_to_num(
+        np.asarray(values, dtype=np.float64).ravel(), nan=0.0, posinf=0.0, neginf=0.0
+    )
     table, lanes = sign_table(), np.zeros(ROW)
     for block, start in enumerate(range(0, flat.size, BLOCK)):
         part = flat[start : start + BLOCK]

@@ -20,7 +20,13 @@ from lockstep.core.sketch import BLOCK, ROW, SKETCH_SIZE, block_plan, lane_plan,
 _WIDENED = {torch.float16, torch.bfloat16}
 _EIGHT_BIT = tuple(
     getattr(torch, name)
-    for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+    for name in (
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    )
     if hasattr(torch, name)
 )
 
@@ -43,7 +49,9 @@ def digest_of(flat: torch.Tensor) -> str:
     return xxhash.xxh3_128_hexdigest(memoryview(raw_bytes(flat)))
 
 
-def numbers_of(flat: torch.Tensor, *, with_sketch: bool) -> tuple[Statistics, npt.NDArray[np.float64] | None]:
+def numbers_of(
+    flat: torch.Tensor, *, with_sketch: bool
+) -> tuple[Statistics, npt.NDArray[np.float64] | None]:
     """Statistics and, for what rounds, the sketch of a contiguous one-dimensional tensor.
 
     Parameters
@@ -152,7 +160,9 @@ class _Totals:
             return np.zeros(SKETCH_SIZE)
         buckets, signs = _lanes(self._device)
         folded = torch.zeros(SKETCH_SIZE, dtype=torch.float64, device=self._device)
-        result: npt.NDArray[np.float64] = folded.index_add_(0, buckets, self._lanes * signs).cpu().numpy()
+        result: npt.NDArray[np.float64] = (
+            folded.index_add_(0, buckets, self._lanes * signs).cpu().numpy()
+        )
         return result
 
 

@@ -211,7 +211,12 @@ class StepWalk:
             operators = _UNSEEN_OPERATORS
         elif not backward and operators == 0:
             operators = 1
-        if not entering or _is_misaligned(item, measured) or self._is_outweighed(item, backward):
+        in_doubt = (
+            measured.shape_differs and operators > 0 and measured.pair.present.role is Role.INPUT
+        )
+        if in_doubt or not entering or _is_misaligned(item, measured):
+            return entering, AGREES  # behind calls without partner, other shapes are other tensors
+        if self._is_outweighed(item, backward):
             return entering, AGREES
         return entering, self._judge.passage(entering, measured, operators=operators)
 

@@ -62,7 +62,9 @@ class Recording:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest = _read_run_manifest(path)
-        names = sorted((entry.name for entry in path.iterdir() if _RANK.fullmatch(entry.name)), key=_rank_order)
+        names = sorted(
+            (entry.name for entry in path.iterdir() if _RANK.fullmatch(entry.name)), key=_rank_order
+        )
         self.ranks = {name: RankRecording(path / name) for name in names}
 
     def __repr__(self) -> str:
@@ -99,7 +101,9 @@ class RankRecording:
         """Sentences about what this rank lacks."""
         sentences = []
         if self.manifest.stopped_because:
-            sentences.append(f"{self.name}: recording stopped early: {self.manifest.stopped_because}")
+            sentences.append(
+                f"{self.name}: recording stopped early: {self.manifest.stopped_because}"
+            )
         elif self.manifest.state != "complete":
             sentences.append(f"{self.name}: the run was cut off before the recording was closed")
         done = {step.index for step in self.manifest.steps if step.complete}
@@ -140,7 +144,11 @@ class RankRecording:
     def module_table(self) -> pl.DataFrame:
         """One row per module of the module tree."""
         path = self.path / "modules.parquet"
-        return _read_table(path, schema.MODULES) if path.exists() else pl.DataFrame(schema=schema.MODULES)
+        return (
+            _read_table(path, schema.MODULES)
+            if path.exists()
+            else pl.DataFrame(schema=schema.MODULES)
+        )
 
     def calls(self, step: int) -> list[Call]:
         """All calls of one step with their records, in order of time.
@@ -156,7 +164,9 @@ class RankRecording:
         for row in self.record_table.sort("sequence").iter_rows(named=True):
             if row["call_id"] in wanted:
                 records.setdefault(row["call_id"], []).append(row)
-        return [self._call(row, records.get(row["call_id"], ())) for row in rows.iter_rows(named=True)]
+        return [
+            self._call(row, records.get(row["call_id"], ())) for row in rows.iter_rows(named=True)
+        ]
 
     def _call(self, row: dict[str, Any], records: Any) -> Call:
         where = f"{self.path}: call {row['call_id']}"
@@ -186,7 +196,9 @@ class RankRecording:
     def _record(self, step: int, site: Site, row: dict[str, Any]) -> TensorRecord:
         content = self.contents.get(row["content"])
         if content is None:
-            raise CorruptError(f"{self.path}: tensor content {row['content']} is missing; record again")
+            raise CorruptError(
+                f"{self.path}: tensor content {row['content']} is missing; record again"
+            )
         phase = Phase(row["phase"])
         return TensorRecord(
             rank=self.name,
@@ -203,7 +215,9 @@ class RankRecording:
     @cached_property
     def contents(self) -> dict[int, Content]:
         """Every distinct tensor content by number."""
-        return {row["content"]: self._content(row) for row in self.content_table.iter_rows(named=True)}
+        return {
+            row["content"]: self._content(row) for row in self.content_table.iter_rows(named=True)
+        }
 
     @cached_property
     def stacks(self) -> dict[int, tuple[Frame, ...]]:
@@ -218,7 +232,9 @@ class RankRecording:
     def _content(self, row: dict[str, Any]) -> Content:
         number, shard, shape = row["content"], row["shard"], tuple(row["shape"])
         if not all(extent is not None and extent >= 0 for extent in shape):
-            raise CorruptError(f"{self.path}: tensor {number} has an impossible shape {shape}; record again")
+            raise CorruptError(
+                f"{self.path}: tensor {number} has an impossible shape {shape}; record again"
+            )
         statistics = None
         if row["norm"] is not None:
             numbers: dict[str, Any] = {
@@ -230,7 +246,9 @@ class RankRecording:
         sketch = None
         if row["sketch"] is not None:
             if len(row["sketch"]) != 8 * SKETCH_SIZE:
-                raise CorruptError(f"{self.path}: the sketch of tensor {number} has a wrong length; record again")
+                raise CorruptError(
+                    f"{self.path}: the sketch of tensor {number} has a wrong length; record again"
+                )
             sketch = np.frombuffer(row["sketch"], dtype="<f8")
         return Content(
             id=number,
@@ -249,12 +267,20 @@ class RankRecording:
             self._shards[shard] = Shard(self.path / schema.shard_name(shard))
         array = self._shards[shard].load(stored)
         if array.size != math.prod(shape):
-            raise CorruptError(f"{self.path}: tensor {stored} has {array.size} elements, not {shape}; record again")
+            raise CorruptError(
+                f"{self.path}: tensor {stored} has {array.size} elements, not {shape}; record again"
+            )
         return array.reshape(shape)
 
     def _chunked(self, table: str, columns: pl.Schema) -> pl.DataFrame:
-        numbers = sorted(int(found[1]) for entry in self.path.iterdir() if (found := _CHUNK.fullmatch(entry.name)))
-        frames = [_read_table(self.path / schema.chunk_name(table, number), columns) for number in numbers]
+        numbers = sorted(
+            int(found[1])
+            for entry in self.path.iterdir()
+            if (found := _CHUNK.fullmatch(entry.name))
+        )
+        frames = [
+            _read_table(self.path / schema.chunk_name(table, number), columns) for number in numbers
+        ]
         return pl.concat(frames) if frames else pl.DataFrame(schema=columns)
 
 
@@ -264,15 +290,23 @@ def _rank_order(name: str) -> tuple[int, ...]:
 
 def _read_run_manifest(path: Path) -> RunManifest:
     if not path.exists():
-        raise NotARecordingError(f"{path}: no such directory; make one with `lockstep record -o {path} -- COMMAND`")
+        raise NotARecordingError(
+            f"{path}: no such directory; make one with `lockstep record -o {path} -- COMMAND`"
+        )
     if not path.is_dir():
-        raise NotARecordingError(f"{path}: is a file, not a recording directory; give the directory of `lockstep record -o`")
+        raise NotARecordingError(
+            f"{path}: is a file, not a recording directory; give the directory of `lockstep record -o`"
+        )
     if not (path / schema.MANIFEST).is_file():
         kind = "is empty" if not any(path.iterdir()) else "holds no manifest.json"
-        raise NotARecordingError(f"{path}: {kind}, so it is not a Lockstep recording; give the directory of `lockstep record -o`")
+        raise NotARecordingError(
+            f"{path}: {kind}, so it is not a Lockstep recording; give the directory of `lockstep record -o`"
+        )
     value = _read_json(path / schema.MANIFEST)
     if not isinstance(value, dict) or "schema" not in value or "command" not in value:
-        raise NotARecordingError(f"{path}: manifest.json is not one of Lockstep's; give the directory of `lockstep record -o`")
+        raise NotARecordingError(
+            f"{path}: manifest.json is not one of Lockstep's; give the directory of `lockstep record -o`"
+        )
     _check_version(path / schema.MANIFEST, value)
     return manifest_from_json(RunManifest, value, str(path / schema.MANIFEST))
 
@@ -283,13 +317,17 @@ def _read_json(path: Path) -> Any:
     except OSError as error:
         raise CorruptError(f"{path}: cannot be read ({error.strerror}); record again") from error
     except (ValueError, RecursionError) as error:
-        raise CorruptError(f"{path}: is not valid JSON ({error}); the recording is damaged, record again") from error
+        raise CorruptError(
+            f"{path}: is not valid JSON ({error}); the recording is damaged, record again"
+        ) from error
 
 
 def _check_version(path: Path, value: Any) -> None:
     version = value.get("schema") if isinstance(value, dict) else None
     if type(version) is not int or version < 1:
-        raise CorruptError(f"{path}: has no valid schema version; the recording is damaged, record again")
+        raise CorruptError(
+            f"{path}: has no valid schema version; the recording is damaged, record again"
+        )
     if version > schema.SCHEMA_VERSION:
         raise VersionError(
             f"{path}: written with schema version {version}, this Lockstep reads up to {schema.SCHEMA_VERSION};"
@@ -303,21 +341,33 @@ def _read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
             frame = pl.read_parquet(file)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorruptError(f"{path}: cannot be read as Parquet ({reason}); the recording is damaged, record again") from error
-    except BaseException as error:  # polars raises PanicException, no Exception, on some damaged files
+        raise CorruptError(
+            f"{path}: cannot be read as Parquet ({reason}); the recording is damaged, record again"
+        ) from error
+    except (
+        BaseException
+    ) as error:  # polars raises PanicException, no Exception, on some damaged files
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
-        raise CorruptError(f"{path}: cannot be read as Parquet; the recording is damaged, record again") from error
+        raise CorruptError(
+            f"{path}: cannot be read as Parquet; the recording is damaged, record again"
+        ) from error
     absent = [name for name in columns if name not in frame.columns]
     if absent:
-        raise CorruptError(f"{path}: lacks the column {absent[0]!r}; the recording is damaged, record again")
+        raise CorruptError(
+            f"{path}: lacks the column {absent[0]!r}; the recording is damaged, record again"
+        )
     try:
         table = frame.select(pl.col(name).cast(kind, strict=True) for name, kind in columns.items())
     except pl.exceptions.PolarsError as error:
-        raise CorruptError(f"{path}: a column has a wrong type; the recording is damaged, record again") from error
+        raise CorruptError(
+            f"{path}: a column has a wrong type; the recording is damaged, record again"
+        ) from error
     for name in columns:
         if name not in schema.NULLABLE and table[name].has_nulls():
-            raise CorruptError(f"{path}: the column {name!r} has gaps; the recording is damaged, record again")
+            raise CorruptError(
+                f"{path}: the column {name!r} has gaps; the recording is damaged, record again"
+            )
     return table
 
 

@@ -86,9 +86,16 @@ NULLABLE = frozenset(
 )
 """Columns that may be empty; one anywhere else is damage."""
 
-STACKS = pl.Schema({"stack": pl.Int32(), "file": pl.String(), "line": pl.Int32(), "function": pl.String()})
+STACKS = pl.Schema(
+    {"stack": pl.Int32(), "file": pl.String(), "line": pl.Int32(), "function": pl.String()}
+)
 MODULES = pl.Schema(
-    {"module": pl.String(), "module_class": pl.String(), "parameters": pl.Int64(), "training": pl.Boolean()}
+    {
+        "module": pl.String(),
+        "module_class": pl.String(),
+        "parameters": pl.Int64(),
+        "training": pl.Boolean(),
+    }
 )
 
 

@@ -124,7 +124,9 @@ class Shard:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise CorruptError(f"{path}: cannot be read as a tensor file ({error}); record again") from error
+            raise CorruptError(
+                f"{path}: cannot be read as a tensor file ({error}); record again"
+            ) from error
         self._base, self._entries = self._read_header()
 
     def load(self, content: int) -> Array:
@@ -144,22 +146,30 @@ class Shard:
         try:
             return _decoded(raw, entry.dtype).reshape(entry.shape)
         except ValueError as error:  # more extents than an array can have, or too large ones
-            raise CorruptError(f"{self._path}: tensor {content} has an impossible shape ({error}); record again") from error
+            raise CorruptError(
+                f"{self._path}: tensor {content} has an impossible shape ({error}); record again"
+            ) from error
 
     def _read_header(self) -> tuple[int, dict[str, _Entry]]:
         size = len(self._map)
         length = int.from_bytes(self._map[:8], "little") if size >= 8 else -1
         if not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
-            raise CorruptError(f"{self._path}: header length {length} does not fit a file of {size} bytes; record again")
+            raise CorruptError(
+                f"{self._path}: header length {length} does not fit a file of {size} bytes; record again"
+            )
         try:
             header = json.loads(self._map[8 : 8 + length])
         except (ValueError, RecursionError) as error:
-            raise CorruptError(f"{self._path}: the header is not JSON ({error}); record again") from error
+            raise CorruptError(
+                f"{self._path}: the header is not JSON ({error}); record again"
+            ) from error
         if not isinstance(header, dict):
             raise CorruptError(f"{self._path}: the header is not a JSON object; record again")
         header.pop("__metadata__", None)
         base = 8 + length
-        return base, {str(name): self._entry(str(name), value, size - base) for name, value in header.items()}
+        return base, {
+            str(name): self._entry(str(name), value, size - base) for name, value in header.items()
+        }
 
     def _entry(self, name: str, value: object, available: int) -> _Entry:
         where = f"{self._path}: tensor {name!r}"
@@ -168,15 +178,21 @@ class Shard:
                 pass
             case _:
                 raise CorruptError(f"{where} has a malformed header entry; record again")
-        width = _WIDTHS_BYTES.get(dtype) or (np.dtype(_NUMPY[dtype]).itemsize if dtype in _NUMPY else None)
+        width = _WIDTHS_BYTES.get(dtype) or (
+            np.dtype(_NUMPY[dtype]).itemsize if dtype in _NUMPY else None
+        )
         if width is None:
             raise CorruptError(f"{where} has the unknown dtype {dtype!r}; record again")
         if not all(type(extent) is int and 0 <= extent < 2**63 for extent in shape):
             raise CorruptError(f"{where} has an impossible shape {shape}; record again")
         if not 0 <= start <= end <= available:
-            raise CorruptError(f"{where} lies at bytes {start}-{end} of {available}; the file is cut short or damaged")
+            raise CorruptError(
+                f"{where} lies at bytes {start}-{end} of {available}; the file is cut short or damaged"
+            )
         if math.prod(shape) * width != end - start:
-            raise CorruptError(f"{where}: shape {shape} of {dtype} does not fill its {end - start} bytes; record again")
+            raise CorruptError(
+                f"{where}: shape {shape} of {dtype} does not fill its {end - start} bytes; record again"
+            )
         return _Entry(dtype, tuple(shape), start, end)
 
 
@@ -196,7 +212,9 @@ def _float8_table(dtype: str) -> npt.NDArray[np.float32]:
     mantissa = codes & ((1 << mantissa_bits) - 1)
     fraction = mantissa / (1 << mantissa_bits)
     magnitude = np.where(
-        exponent == 0, fraction * 2.0 ** (1 - bias), (1 + fraction) * np.exp2(exponent.astype(np.float64) - bias)
+        exponent == 0,
+        fraction * 2.0 ** (1 - bias),
+        (1 + fraction) * np.exp2(exponent.astype(np.float64) - bias),
     )
     if dtype == "F8_E4M3":
         magnitude[(codes & 0x7F) == 0x7F] = np.nan

@@ -60,7 +60,9 @@ class RankWriter:
         Why writing stopped before `close`, or "".
     """
 
-    def __init__(self, directory: Path, *, queue_bytes: int = 512 << 20, max_bytes: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, queue_bytes: int = 512 << 20, max_bytes: int | None = None
+    ) -> None:
         self.directory = directory
         self.failure = ""
         self.bytes_written = 0
@@ -111,7 +113,9 @@ class RankWriter:
     def add_stack(self, number: int, frames: tuple[Frame, ...]) -> None:
         """Add one call stack, innermost frame first."""
         with self._gathering:
-            self._stacks.extend((number, frame.file, frame.line, frame.function) for frame in frames)
+            self._stacks.extend(
+                (number, frame.file, frame.line, frame.function) for frame in frames
+            )
 
     def add_module(self, row: Row) -> None:
         """Add one row of `schema.MODULES`."""
@@ -129,7 +133,9 @@ class RankWriter:
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the rank's manifest, after everything queued before it."""
         text = json.dumps(manifest, indent=1, default=str)
-        self._queue.put(lambda: self._replace(schema.MANIFEST, lambda file: _write(file, text.encode())))
+        self._queue.put(
+            lambda: self._replace(schema.MANIFEST, lambda file: _write(file, text.encode()))
+        )
 
     def close(self) -> None:
         """Write what is left and wait for the thread to end."""
@@ -158,7 +164,12 @@ class RankWriter:
                     )
                 if self._chunk.tensors:
                     self.flush()
-                self._room.wait_for(lambda: not self._waiting_bytes or self._waiting_bytes + size_bytes <= self._queue_bytes)
+                self._room.wait_for(
+                    lambda: (
+                        not self._waiting_bytes
+                        or self._waiting_bytes + size_bytes <= self._queue_bytes
+                    )
+                )
             self._waiting_bytes += size_bytes
 
     def _work(self) -> None:
@@ -167,7 +178,9 @@ class RankWriter:
                 job()
             except OSError as error:
                 self.failure = self.failure or f"{error.strerror or error} ({self.directory})"
-            except BaseException as error:  # polars may panic; a dead thread would leave the training waiting for ever
+            except (
+                BaseException
+            ) as error:  # polars may panic; a dead thread would leave the training waiting for ever
                 self.failure = self.failure or f"{type(error).__name__}: {error} ({self.directory})"
 
     def _next_job(self) -> Callable[[], None] | None:
@@ -179,13 +192,17 @@ class RankWriter:
                 if chunk.calls or chunk.records or chunk.contents:
                     self.flush()
 
-    def _write_chunk(self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]) -> None:
+    def _write_chunk(
+        self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]
+    ) -> None:
         try:
             if not self.failure:
                 self._write_files(number, chunk, stacks, modules)
         except Exception:
             # What there is of this chunk does not count; a full disk needs the room for the manifest.
-            tables = (schema.chunk_name(table, number) for table in ("contents", "calls", "records"))
+            tables = (
+                schema.chunk_name(table, number) for table in ("contents", "calls", "records")
+            )
             for name in (schema.shard_name(number), *tables):
                 with suppress(OSError):
                     (self.directory / name).unlink()
@@ -195,7 +212,9 @@ class RankWriter:
                 self._waiting_bytes -= chunk.tensor_bytes
                 self._room.notify_all()
 
-    def _write_files(self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]) -> None:
+    def _write_files(
+        self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]
+    ) -> None:
         if not (chunk.records or chunk.calls or chunk.contents or chunk.tensors):
             return
         files = {
@@ -232,7 +251,9 @@ class RankWriter:
 def parquet_bytes(table: pl.Schema, rows: list[Row]) -> bytes:
     """Encode rows of one table; in memory, so that a full disk shows as `OSError` like everywhere else."""
     buffer = io.BytesIO()
-    pl.DataFrame(rows, schema=table, orient="row").write_parquet(buffer, compression="zstd", compression_level=1)
+    pl.DataFrame(rows, schema=table, orient="row").write_parquet(
+        buffer, compression="zstd", compression_level=1
+    )
     return buffer.getvalue()
 
 

@@ -1,0 +1,278 @@
+"""The optimizers of a process: what each got and made of it, and when all have stepped that take part."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    _global_optimizer_post_hooks,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from lockstep.capture.interception import Patch
+from lockstep.capture.quiet import quiet
+from lockstep.capture.rows import OpenCall
+from lockstep.capture.session import Session
+
+
+class StepCounter(Protocol):
+    """Who counts steps; `Recorder` is the real one."""
+
+    @property
+    def session(self) -> Session | None:
+        """The session, while a step is open."""
+
+    def optimizer_created(self) -> None:
+        """A training may begin."""
+
+    def optimizer_called(self, optimizer: Optimizer, name: str) -> None:
+        """An optimizer begins a step that is recorded."""
+
+    def update_skipped(self) -> None:
+        """A gradient scaler found inf or NaN, so an optimizer left everything as it was."""
+
+    def optimizers_stepped(self) -> None:
+        """All optimizers have stepped that take part, or one has for the second time."""
+
+    def fail(self, error: Exception) -> None:
+        """The recorder's own work failed."""
+
+
+@dataclass(slots=True)
+class _Update:
+    """A step of an optimizer that has begun, with the calls that record it."""
+
+    optimizer: Optimizer
+    has_closure: bool
+    calls: list[tuple[OpenCall, torch.Tensor]] = field(default_factory=list)
+
+
+class Optimizers:
+    """Listens to every optimizer of the process.
+
+    Parameters
+    ----------
+    steps
+        Is told when a step ends.
+    is_known
+        Whether a parameter belongs to a module that was met.
+    """
+
+    def __init__(self, steps: StepCounter, is_known: Callable[[torch.Tensor], bool]) -> None:
+        self._steps = steps
+        self._is_known = is_known
+        self._all: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._idle: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._from_before: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._running: list[_Update] = []
+        self._handles: list[Any] = []
+        self._hooks_are_untraced = False
+        self._patches = [
+            Patch(Optimizer, "__init__", self._wrap_init),
+            Patch(torch.amp.GradScaler, "step", self._wrap_scaler_step),
+        ]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether an optimizer is inside of its step."""
+        return bool(self._running)
+
+    @property
+    def has_closure(self) -> bool:
+        """Whether that optimizer calls the model itself."""
+        return any(update.has_closure for update in self._running)
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Begin to listen."""
+        for patch in self._patches:
+            patch.put()
+        self._hook()
+
+    def stop(self) -> None:
+        """Stop listening; the hook that torch stands at stays if others come after it."""
+        for patch in self._patches:
+            patch.take_back()
+        following = list(_global_optimizer_post_hooks)[:-1] if self._running else []
+        for handle in self._handles:
+            if handle.id not in following:
+                handle.remove()
+        self._handles = [handle for handle in self._handles if handle.id in following]
+
+    def find(self) -> None:
+        """Find those made before; one that only wraps another never steps by itself."""
+        gc.collect()
+        for item in gc.get_objects():
+            if issubclass(type(item), Optimizer) and "param_groups" in vars(item):
+                self._all.add(item)
+                self._from_before.add(item)
+
+    def compiler_loaded(self) -> None:
+        """Something was compiled: from here on the hooks might be traced, and must not be."""
+        if self._handles and not (self._hooks_are_untraced or self._running):
+            for handle in self._handles:
+                handle.remove()
+            self._hook()
+
+    def _hook(self) -> None:
+        before, after = self._before, self._after
+        self._hooks_are_untraced = "torch._dynamo" in sys.modules
+        if self._hooks_are_untraced:
+            # Where an optimizer's step is compiled, its graph breaks at the hooks.
+            before, after = torch.compiler.disable(before), torch.compiler.disable(after)
+        self._handles = [
+            register_optimizer_step_pre_hook(before),
+            register_optimizer_step_post_hook(after),
+        ]
+
+    def parameter_name(self, tensor: torch.Tensor) -> str | None:
+        """Name of a parameter by its place in an optimizer, or None."""
+        for optimizer in list(self._all):
+            for name, _, parameter in _parameters_of(optimizer):
+                if parameter is tensor:
+                    return name
+        return None
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def forget_stepped(self) -> None:
+        """A step has ended: none has stepped in the next one."""
+        self._stepped.clear()
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._all.add(optimizer)
+        update = _Update(optimizer, _has_closure(args, kwargs))
+        self._running = [other for other in self._running if other.optimizer is not optimizer]
+        self._running.append(update)
+        session = self._steps.session
+        if session is None:
+            return
+        op = optimizer_name(optimizer)
+        with quiet(self._steps.fail):
+            for name, group, parameter in _parameters_of(optimizer):
+                if parameter.grad is None and not update.has_closure:
+                    continue
+                session.adopt_parameter(parameter, name)
+                opened = session.before_update(
+                    optimizer, op, group, parameter, with_gradient=not update.has_closure
+                )
+                if opened is not None:
+                    update.calls.append((opened, parameter))
+            self._steps.optimizer_called(optimizer, op)
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        update = next((item for item in self._running if item.optimizer is optimizer), None)
+        session = self._steps.session
+        if session is not None and update is not None:
+            with quiet(self._steps.fail):
+                for opened, parameter in update.calls:
+                    session.after_update(optimizer, opened, parameter)
+        try:
+            self._count(optimizer)
+        finally:
+            self._running = [other for other in self._running if other is not update]
+
+    def _count(self, optimizer: Optimizer) -> None:
+        """End the step when all have stepped that take part.
+
+        One that steps a second time ends it too; those that it did not wait for are idle from then
+        on.
+        """
+        again = optimizer in self._stepped
+        self._stepped.add(optimizer)
+        missing = {
+            other for other in self._all if other not in self._stepped and self._takes_part(other)
+        }
+        if again:
+            self._idle.update(missing)
+        if again or not missing:
+            self._stepped.clear()
+            self._steps.optimizers_stepped()
+
+    def _takes_part(self, optimizer: Optimizer) -> bool:
+        """Whether steps wait for an optimizer.
+
+        They do not for one that was left behind by an earlier training: it was there when recording
+        began, and no parameter of it has been met.
+        """
+        if optimizer in self._idle:
+            return False
+        return optimizer not in self._from_before or any(
+            self._is_known(parameter) for _, _, parameter in _parameters_of(optimizer)
+        )
+
+    # --- patches ------------------------------------------------------------------------------
+
+    def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            if self._handles:
+                self._all.add(optimizer)
+                self._steps.optimizer_created()
+
+        return init
+
+    def _wrap_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._handles or not hasattr(optimizer, "register_step_post_hook"):
+                return original(scaler, optimizer, *args, **kwargs)
+            called: list[None] = []
+
+            def after(*_: Any) -> None:
+                called.append(None)
+                # Fused optimizers are called in any case, and leave the parameters as they are.
+                if self._steps.session is not None and _overflow_in(scaler, optimizer):
+                    self._steps.update_skipped()
+
+            handle = optimizer.register_step_post_hook(after)
+            try:
+                result = original(scaler, optimizer, *args, **kwargs)
+            finally:
+                handle.remove()
+            if not called and self._handles:
+                self._steps.update_skipped()
+                self._count(optimizer)
+            return result
+
+        return step
+
+
+def optimizer_name(optimizer: Optimizer) -> str:
+    """Class of an optimizer with its package: `torch.optim.Adam`, `train.Lion`."""
+    kind = type(optimizer)
+    package = "torch.optim" if kind.__module__.startswith("torch.optim.") else kind.__module__
+    return kind.__name__ if package == "__main__" else f"{package}.{kind.__name__}"
+
+
+def _parameters_of(optimizer: Optimizer) -> list[tuple[str, dict[str, Any], torch.Tensor]]:
+    """Every parameter with its name by place, and the group it is in."""
+    return [
+        (f"param_groups[{group_number}].params[{number}]", group, parameter)
+        for group_number, group in enumerate(optimizer.param_groups)
+        for number, parameter in enumerate(group["params"])
+    ]
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    return bool(kwargs.get("closure")) or any(callable(value) for value in args[1:])
+
+
+def _overflow_in(scaler: Any, optimizer: Optimizer) -> bool:
+    found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+    return any(bool(value.item()) for value in found.values())
