@@ -56,8 +56,8 @@ def batch() -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("use_reentrant", MODES)
-@pytest.mark.parametrize("level", ("module", "api", "aten"))
-@pytest.mark.parametrize("save", ("stats", "sketch", "tensors"))
+@pytest.mark.parametrize("level", ["module", "api", "aten"])
+@pytest.mark.parametrize("save", ["stats", "sketch", "tensors"])
 def test_recording_a_checkpointed_training_changes_nothing(
     tmp_path: Path, use_reentrant: bool, level: str, save: str
 ) -> None:

@@ -183,7 +183,7 @@ def test_assigning_to_items_is_recorded_as_an_output(tmp_path: Path) -> None:
     assert same(values(assign, Role.OUTPUT, written.index), expected)
 
 
-@pytest.mark.parametrize("level", ("api", "aten"))
+@pytest.mark.parametrize("level", ["api", "aten"])
 def test_memory_counts_only_once_it_was_written_to(tmp_path: Path, level: str) -> None:
     # given memory as it is found, filled row by row
     def rest(y: Tensor) -> Tensor:
@@ -243,6 +243,6 @@ def test_foreach_operators_that_return_nothing_are_recorded(tmp_path: Path) -> N
     before = named(recording, "0.weight", Role.PARAM_GRAD)
     clip = one_call(recording, "_foreach_mul_")
     clipped = [record for record in clip.records if record.role is Role.OUTPUT]
-    update = [record for record in before if record.site.phase.value == "optimizer"][0]
+    update = next(record for record in before if record.site.phase.value == "optimizer")
     assert len(clipped) == 4
     assert update.digest in {record.digest for record in clipped}

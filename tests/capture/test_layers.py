@@ -53,7 +53,7 @@ RECURRENT: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("packed", (False, True))
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("kind", RECURRENT)
 @pytest.mark.parametrize("level", LEVELS)
 def test_recurrent_layers(tmp_path: Path, kind: str, packed: bool, level: str) -> None:
@@ -130,7 +130,7 @@ def test_a_transformer_in_training(tmp_path: Path, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("masked", (False, True))
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
 def test_the_fused_path_of_evaluation_is_left_alone(
     tmp_path: Path, level: str, masked: bool
@@ -260,7 +260,7 @@ def test_dropout_draws_what_it_would_have_drawn(tmp_path: Path, level: str) -> N
     )
 
 
-@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("level", LEVELS)
 def test_autocast(tmp_path: Path, level: str, dtype: torch.dtype) -> None:
     def build() -> Training:

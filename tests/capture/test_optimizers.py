@@ -60,7 +60,7 @@ OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], torch.optim.Optimizer]] = {
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("level", ("module", "api", "aten"))
+@pytest.mark.parametrize("level", ["module", "api", "aten"])
 def test_every_optimizer_is_recorded_before_and_after(
     tmp_path: Path, kind: str, level: str
 ) -> None:
@@ -225,7 +225,7 @@ def adversarial(critic_steps: int = 1) -> Training:
     return Training(generator, step, {"critic": critic}, [for_critic, for_generator])
 
 
-@pytest.mark.parametrize("level", ("module", "api", "aten"))
+@pytest.mark.parametrize("level", ["module", "api", "aten"])
 def test_two_networks_with_their_own_optimizers_share_a_step(tmp_path: Path, level: str) -> None:
     recording = check(adversarial, tmp_path / "ref", level=level)
 
@@ -294,8 +294,8 @@ def scaled(kind: str, *, overflow_at: int) -> Training:
     return Training(model, step, optimizers=[optimizer])
 
 
-@pytest.mark.parametrize("kind", ("plain", "unscaled", "fused"))
-@pytest.mark.parametrize("level", ("module", "api", "aten"))
+@pytest.mark.parametrize("kind", ["plain", "unscaled", "fused"])
+@pytest.mark.parametrize("level", ["module", "api", "aten"])
 def test_a_step_that_the_gradient_scaler_skips_is_counted_and_noted(
     tmp_path: Path, kind: str, level: str
 ) -> None:
@@ -314,7 +314,7 @@ def test_a_step_that_the_gradient_scaler_skips_is_counted_and_noted(
     assert same(before, values(updates(recording, "weight", step=0)[0], Role.PARAM_AFTER))
 
 
-@pytest.mark.parametrize("level", ("module", "api", "aten"))
+@pytest.mark.parametrize("level", ["module", "api", "aten"])
 def test_an_optimizer_with_a_closure_runs_the_model_in_its_step(tmp_path: Path, level: str) -> None:
     def build() -> Training:
         model = nn.Linear(4, 2)
@@ -424,8 +424,8 @@ class ByHand:
                 parameter.grad = None
 
 
-@pytest.mark.parametrize("steps", ("0:2", "1", "0,2"))
-@pytest.mark.parametrize("level", ("module", "api", "aten"))
+@pytest.mark.parametrize("steps", ["0:2", "1", "0,2"])
+@pytest.mark.parametrize("level", ["module", "api", "aten"])
 def test_steps_are_counted_by_hand_where_there_is_no_optimizer(
     tmp_path: Path, steps: str, level: str
 ) -> None:

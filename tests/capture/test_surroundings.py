@@ -69,7 +69,7 @@ class CountingDispatch(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("kind", (Counting, CountingDispatch))
+@pytest.mark.parametrize("kind", [Counting, CountingDispatch])
 def test_a_mode_that_is_on_when_recording_starts_and_goes_before_it_stops(
     tmp_path: Path, level: str, kind: type[Counting]
 ) -> None:
@@ -91,7 +91,7 @@ def test_a_mode_that_is_on_when_recording_starts_and_goes_before_it_stops(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("kind", (Counting, CountingDispatch))
+@pytest.mark.parametrize("kind", [Counting, CountingDispatch])
 def test_a_mode_that_comes_while_recording_and_stays(
     tmp_path: Path, level: str, kind: type[Counting]
 ) -> None:

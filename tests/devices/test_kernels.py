@@ -98,8 +98,8 @@ def test_integers_have_statistics_and_no_sketch(dtype: torch.dtype) -> None:
     assert statistics.zero_count == int((reference == 0).sum())
 
 
-@pytest.mark.parametrize("size", (1, ROW, BLOCK + 3))
-@pytest.mark.parametrize("dtype", (torch.complex64, torch.complex128), ids=dtype_name)
+@pytest.mark.parametrize("size", [1, ROW, BLOCK + 3])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=dtype_name)
 def test_complex_tensors_count_by_magnitude_and_are_sketched_by_parts(
     size: int, dtype: torch.dtype
 ) -> None:
@@ -132,7 +132,7 @@ NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 
 @pytest.mark.parametrize("dtype", FLOATS[:-2], ids=dtype_name)
-@pytest.mark.parametrize("size", (7, ROW + 3, BLOCK + 5))
+@pytest.mark.parametrize("size", [7, ROW + 3, BLOCK + 5])
 def test_what_is_not_finite_is_counted_and_left_out(size: int, dtype: torch.dtype) -> None:
     tensor = some(size, dtype)
     places = torch.tensor([0, size // 2, size - 1])
@@ -165,7 +165,7 @@ def test_a_tensor_without_finite_elements(value: float) -> None:
     assert not sketch.any()
 
 
-@pytest.mark.parametrize("dtype", (*FLOATS, torch.int64, torch.complex64), ids=dtype_name)
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.complex64], ids=dtype_name)
 def test_an_empty_tensor(dtype: torch.dtype) -> None:
     empty = torch.empty(0, dtype=dtype)
 
@@ -188,7 +188,7 @@ def test_complex_numbers_that_are_not_finite() -> None:
     assert np.isfinite(sketch).all()
 
 
-@pytest.mark.parametrize("scale", (1e-30, 1e30))
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_norms_neither_overflow_nor_vanish(scale: float) -> None:
     tensor = torch.full((BLOCK + 1,), scale)
 
@@ -220,7 +220,7 @@ def test_the_sketch_is_linear(size: int, seed: int, factor: float) -> None:
     assert np.allclose(sketches[2], expected, atol=1e-9)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16, torch.float64), ids=dtype_name)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=dtype_name)
 def test_sketches_of_different_precisions_can_be_compared(dtype: torch.dtype) -> None:
     tensor = some(BLOCK + 9, torch.float16)
 
@@ -258,7 +258,7 @@ def test_a_digest_tells_signed_zeros_and_order_apart() -> None:
     assert digest_of(nan) == digest_of(nan.clone())
 
 
-@pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS, torch.complex64), ids=dtype_name)
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.complex64], ids=dtype_name)
 def test_a_digest_changes_with_any_element(dtype: torch.dtype) -> None:
     tensor = some(100, dtype)
     before = digest_of(tensor)

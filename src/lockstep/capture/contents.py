@@ -1,8 +1,9 @@
 """Distinct tensor contents: known by identity first, by digest second, measured once.
 
-Identity is (storage, offset, extents, strides, dtype, version). A storage's address is reused after it is freed, so every
-storage met in a step is pinned by a weak reference, which keeps the address from being given out again; and a change
-through an alias that does not share the version counter (`x.data.mul_()`) is counted per storage.
+Identity is (storage, offset, extents, strides, dtype, version). A storage's address is reused after
+it is freed, so every storage met in a step is pinned by a weak reference, which keeps the address
+from being given out again; and a change through an alias that does not share the version counter
+(`x.data.mul_()`) is counted per storage.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Contents:
         self._flat_by_digest: dict[tuple[str, str], _Measured] = {}
 
     def known(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor was met in this step, or shares its storage with one that came from inside the step."""
+        """Whether the tensor, or one on its storage that came from inside, was met in this step."""
         storage = _storage_of(tensor)
         if storage is None:
             return True
@@ -119,7 +120,7 @@ class Contents:
                 self._epochs[storage._cdata] = self._epochs.get(storage._cdata, 0) + 1
 
     def found(self, tensor: torch.Tensor) -> None:
-        """Tell that the tensor is memory as it was found, `torch.empty`: its numbers mean nothing."""
+        """Tell that the tensor is memory as it was found (`torch.empty`), without a meaning."""
         storage = _storage_of(tensor)
         if storage is not None and tensor.numel():
             with self._lock:

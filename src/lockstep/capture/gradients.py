@@ -1,9 +1,12 @@
 """Gradients that enter and leave a call, tapped on the autograd graph.
 
-Hooks sit on graph nodes, not on tensors or modules: they neither change what a module returns nor break in-place
-operators (pytorch#61519), and they see what *this* call sends to an input where the input has other consumers too. The
-nodes a call created are those with a sequence number from its start on; edges that leave them towards an input of the
-call carry the gradients that leave the call.
+Hooks sit on graph nodes, not on tensors or modules: they neither change what a module returns nor
+break in-place operators (pytorch#61519), and they see what *this* call sends to an input where the
+input has other consumers too. The nodes a call created are those with a sequence number from its
+start on; edges that leave them towards an input of the call carry the gradients that leave the call.
+
+What arrives at an output is the whole gradient of that tensor: where the call itself uses one of its
+outputs to make another, that part is in it.
 """
 
 from __future__ import annotations
@@ -21,14 +24,14 @@ Deliver = Callable[[int, torch.Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class WatchedInput:
-    """An input of a call that takes a gradient: its position and where its gradient goes in the graph."""
+    """An input that takes a gradient: its position and where its gradient goes in the graph."""
 
     index: int
     edge: Edge
 
 
 class EdgeFinder:
-    """Finds where the gradient of a tensor goes; leaf edges are kept for the step, as finding one costs microseconds."""
+    """Finds where the gradient of a tensor goes; keeps leaf edges, which take microseconds to find."""
 
     def __init__(self) -> None:
         self._leaves: dict[int, tuple[torch.Tensor, Edge]] = {}
@@ -63,7 +66,7 @@ def first_sequence_number() -> int:
 def watch_outputs(
     outputs: Sequence[tuple[int, torch.Tensor]], since: int, deliver: Deliver
 ) -> list[Node]:
-    """Deliver the gradient of every output whose node was created by the call; returns those nodes."""
+    """Deliver the gradient of every output that the call made; returns the nodes of these."""
     by_node: dict[Node, list[tuple[int, int]]] = {}
     for index, tensor in outputs:
         node = tensor.grad_fn if tensor.requires_grad else None
@@ -81,7 +84,7 @@ def watch_inputs(
     deliver: Deliver,
     pending: PendingSums,
 ) -> None:
-    """Deliver the gradient that the call sends to each input, once all its contributions have arrived."""
+    """Deliver the gradient that the call sends to each input, once all parts have arrived."""
     wanted: dict[Edge, list[int]] = {}
     for watched in inputs:
         wanted.setdefault(watched.edge, []).append(watched.index)
@@ -120,7 +123,7 @@ def _edges_leaving(
 
 
 class PendingSums:
-    """Sums of which some parts have come; what backward did not reach is settled when it has ended."""
+    """Sums of which some parts have come; those that backward left open are settled at its end."""
 
     def __init__(self) -> None:
         self._open: dict[int, _Sum] = {}
@@ -141,7 +144,7 @@ class PendingSums:
 
 
 class _Sum:
-    """Adds up what several edges send to one input, and delivers it when every edge has sent its part."""
+    """Adds up what several edges send to one input, and delivers it when all have sent theirs."""
 
     __slots__ = ("_came", "_count", "_deliver", "_indices", "_pending", "_total")
 

@@ -35,7 +35,6 @@ _NEVER_TENSORS = frozenset({
     "result_type",
 })
 # fmt: on
-)
 
 
 class Listener(Protocol):
@@ -127,6 +126,11 @@ class Taps:
             self.leave_untapped()
             if switched_off and mode is not None:
                 _take_out(mode)
+
+    @property
+    def in_compiled_code(self) -> bool:
+        """Whether the taps are out for a compiled region."""
+        return self._untapped > 0
 
     def enter_untapped(self) -> None:
         """Take all taps out until `leave_untapped`."""

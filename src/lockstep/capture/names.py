@@ -1,4 +1,4 @@
-"""Names of modules and parameters, as `named_modules()` gives them on the model that the training calls."""
+"""Names of modules and parameters, as `named_modules()` gives them on the model that is trained."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Adopted:
 class ModuleNames:
     """Gives every module a path.
 
-    The first root that holds parameters is *the* model: its paths are plain. Other roots (a second network, a loss) have
-    their class name in front. Wrappers (DistributedDataParallel, `torch.compile`, checkpoint wrappers) leave no trace in
-    a path.
+    The first root that holds parameters is *the* model: its paths are plain. Other roots (a second
+    network, a loss) have their class name in front. Wrappers (DistributedDataParallel,
+    `torch.compile`, checkpoint wrappers) leave no trace in a path.
     """
 
     def __init__(self, model: Module | None = None) -> None:
@@ -158,7 +158,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def class_name(module: Module) -> str:
-    """Class of a module with its package: `torch.nn.LSTM`, `transformers.models.gpt2...GPT2Block`, `train.Net`."""
+    """Class of a module with its package: `torch.nn.LSTM`, `train.Net`, and `Net` of a script."""
     kind = type(module)
     package = kind.__module__
     if package.startswith("torch.nn.modules."):

@@ -394,6 +394,9 @@ class Recorder:
         """An optimizer begins a step that is recorded: note its hyper-parameters."""
         if self._manifest is None:
             return
+        if self.taps.in_compiled_code:
+            reason = "compiled: its graph breaks where recording listens to it, before and after"
+            self.note_once(f"inside of {name}.step", reason)
         groups = [
             {key: plain(value) for key, value in group.items() if key != "params"}
             for group in optimizer.param_groups

@@ -46,7 +46,7 @@ def raw_bytes(flat: torch.Tensor) -> npt.NDArray[np.uint8]:
 
 def digest_of(flat: torch.Tensor) -> str:
     """XXH3-128 (https://xxhash.com) of a contiguous one-dimensional tensor's bytes, as 32 hex digits."""
-    return xxhash.xxh3_128_hexdigest(memoryview(raw_bytes(flat)))
+    return xxhash.xxh3_128_hexdigest(raw_bytes(flat).data)
 
 
 def numbers_of(
