@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -89,7 +90,8 @@ def measure_compare(directory: Path) -> None:
         other = directory / f"{save}-other"
         shutil.copytree(directory / save, other)
         _perturb_digests(other)
-        times = [seconds(lambda: lockstep.compare(directory / save, other)) for _ in range(3)]
+        work = partial(lockstep.compare, directory / save, other)
+        times = [seconds(work) for _ in range(3)]
         median = statistics.median(times)
         size = sum(file.stat().st_size for file in other.rglob("*.safetensors")) * 2
         rate = size / median
@@ -99,7 +101,7 @@ def measure_compare(directory: Path) -> None:
 
 def _perturb_digests(recording: Path) -> None:
     """Make every digest of a recording differ, so that a comparison has to measure every pair."""
-    import polars as pl  # noqa: PLC0415 - after the timed imports of nothing else
+    import polars as pl
 
     for file in recording.glob("rank*/contents-*.parquet"):
         frame = pl.read_parquet(file).with_columns(pl.col("digest").str.replace("^.", "x"))

@@ -14,7 +14,7 @@ from lockstep.core.version import VERSION as __version__
 if TYPE_CHECKING:
     from lockstep.capture.api import record
     from lockstep.locate.run import compare
-    from lockstep.store.reader import open_recording as open  # noqa: A004
+    from lockstep.store.reader import open_recording as open
 
 __all__ = ["LockstepError", "__version__", "compare", "open", "record"]
 

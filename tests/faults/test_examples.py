@@ -168,7 +168,7 @@ def test_same_run_twice_agrees_bit_by_bit(record: Record, example: str) -> None:
     # given two recordings of the same deterministic run
     reference, candidate = record(example), record(example, copy="twin")
     # when their tensors are held against each other
-    from lockstep import open as open_recording  # noqa: PLC0415
+    from lockstep import open as open_recording
 
     left, right = (list(open_recording(path).records()) for path in (reference, candidate))
     # then every digest is equal

@@ -194,7 +194,8 @@ def _call_lines(call: Call) -> Iterator[str]:
         yield f"  at {frame} in {frame.function}"
     for record in call.records:
         again = f" (again, {record.occurrence})" if record.occurrence else ""
-        yield f"  {record.site.phase.value:9} {record.role.value:11} {record.index:<2} {record.name}{again}: {_kind(record)}"
+        place = f"{record.site.phase.value:9} {record.role.value:11} {record.index:<2}"
+        yield f"  {place} {record.name}{again}: {_kind(record)}"
         yield f"      {_numbers(record)}"
 
 
@@ -202,7 +203,8 @@ def _numbers(record: TensorRecord) -> str:
     content, statistics = record.content, record.statistics
     if statistics is None:
         return content.note or "no numbers"
-    text = f"min {statistics.minimum:.6g}  max {statistics.maximum:.6g}  mean {statistics.mean:.6g}  norm {statistics.norm:.6g}"
+    known = {name: getattr(statistics, name) for name in ("minimum", "maximum", "mean", "norm")}
+    text = "  ".join(f"{name} {value:.6g}" for name, value in known.items())
     for count, word in (
         (statistics.nan_count, "nan"),
         (statistics.inf_count, "inf"),

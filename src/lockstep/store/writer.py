@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import queue
 import sys
 import threading
@@ -241,7 +240,7 @@ class RankWriter:
                 fill(file)
             replaced_bytes = target.stat().st_size if target.exists() else 0
             self.bytes_written += aside.stat().st_size - replaced_bytes
-            os.replace(aside, target)
+            aside.replace(target)
         except Exception:
             with suppress(OSError):
                 aside.unlink()
