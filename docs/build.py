@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
+from click.testing import CliRunner
 
 from lockstep.cli.main import VERBS, cli
 
@@ -13,23 +13,16 @@ PAGE = Path(__file__).parent / "cli.md"
 
 def page() -> str:
     """The whole page."""
-    context = click.Context(cli, info_name="lockstep", max_content_width=100, terminal_width=100)
-    parts = [
-        "# Command line\n\nMade by `make docs` from the commands' own help.\n",
-        _section("lockstep", cli, None),
-    ]
-    for verb in VERBS:
-        command = cli.get_command(context, verb)
-        assert command is not None
-        parts.append(_section(f"lockstep {verb}", command, None))
+    parts = ["# Command line\n\nMade by `make docs` from the commands' own help.\n"]
+    parts += [_section("lockstep", []), *(_section(f"lockstep {verb}", [verb]) for verb in VERBS)]
     return "\n".join(parts)
 
 
-def _section(name: str, command: click.Command, parent: click.Context | None) -> str:
-    context = click.Context(
-        command, info_name=name, parent=parent, max_content_width=100, terminal_width=100
+def _section(name: str, arguments: list[str]) -> str:
+    shown = CliRunner().invoke(
+        cli, [*arguments, "--help"], prog_name="lockstep", terminal_width=100, max_content_width=100
     )
-    return f"## {name}\n\n```\n{command.get_help(context)}\n```\n"
+    return f"## {name}\n\n```\n{shown.output.rstrip()}\n```\n"
 
 
 if __name__ == "__main__":

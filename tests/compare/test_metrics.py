@@ -34,7 +34,8 @@ NUMBERS = [field.name for field in dataclasses.fields(Metrics) if field.name != 
 def content_of(values: Any, number: int = 0, **changes: Any) -> Content:
     """What a recorder keeps of an array."""
     values = np.asarray(values)
-    sizes = np.abs(values) if values.dtype.kind == "c" else values.astype(np.float64)
+    wide = np.complex128 if values.dtype.kind == "c" else np.float64
+    sizes = np.abs(values.astype(wide)) if values.dtype.kind == "c" else values.astype(wide)
     finite = sizes[np.isfinite(sizes)]
     content = Content(
         id=number,

@@ -11,7 +11,7 @@ from types import FrameType
 
 _SIGNALS = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _FROM_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
-_GRACE_S = 1.0
+_GRACE_S = 3.0
 
 
 class Command:
@@ -19,7 +19,7 @@ class Command:
 
     Signals that reach this process are passed on, unless they reached the command as well: from the
     keyboard a signal goes to both, and so does one to the whole process group. That shows in the
-    command ending by itself within a second.
+    command ending by itself within `_GRACE_S` seconds.
 
     Raises
     ------

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lockstep.compare.bounds import (
     DEFAULT_CONDITION,
@@ -98,9 +99,12 @@ class ErrorModel:
             size = max(sum(item.norm for item in floats(sources)), target.norm)
             bound = Bound(inherited, size)
         else:
-            roundings = DEFAULT_CONDITION * math.sqrt(operators)
-            bound = relative_bound(
-                sources, target, condition=DEFAULT_CONDITION, roundings=roundings
+            # Each call rounds its result once to the tensors' dtype; what goes on inside of it, where
+            # numbers may cancel, is carried in single precision at least.
+            roundings = math.sqrt(operators)
+            bound = replace(
+                relative_bound(sources, target, condition=DEFAULT_CONDITION, roundings=roundings),
+                accumulation=DEFAULT_CONDITION * roundings * target.norm,
             )
         if any(not item.floating and not item.equal for item in sources):
             bound = Bound(math.inf, bound.rounding)

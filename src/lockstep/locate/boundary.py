@@ -113,7 +113,7 @@ class Tracer:
                 (record.content.id, record.sequence) for record in maker.with_role(Role.INPUT)
             )
 
-    def backward(self, pair: Pair, item: Aligned, *, inside: bool) -> Boundary:
+    def backward(self, pair: Pair, item: Aligned, gradient: Pair, *, inside: bool) -> Boundary:
         """Boundary of the gradient of a tensor: what its consumers, or the modules that return it,
         send back.
 
@@ -123,6 +123,9 @@ class Tracer:
             The forward tensor whose gradient is judged, as record of `item`.
         item
             The call that made the tensor or, with `inside`, the module that it went into.
+        gradient
+            The gradient that is judged; a module that returns the tensor and gets this very
+            gradient explains nothing.
         inside
             Whether only consumers inside of `item` count.
         """
@@ -130,11 +133,17 @@ class Tracer:
         for side, call in zip(self._sides(boundary), (item.reference, item.candidate), strict=True):
             record = side.record(pair)
             if record is not None:
-                self._trace_gradient(side, record.content.id, call, inside, boundary)
+                self._trace_gradient(side, record.content.id, call, gradient, inside, boundary)
         return boundary
 
     def _trace_gradient(
-        self, side: _Side, start: int, call: Call, inside: bool, boundary: Boundary
+        self,
+        side: _Side,
+        start: int,
+        call: Call,
+        gradient: Pair,
+        inside: bool,
+        boundary: Boundary,
     ) -> None:
         waiting, seen = [start], set()
         while waiting:
@@ -151,7 +160,7 @@ class Tracer:
                     continue
                 waiting.extend(self._sent_back(side, content, consumer, boundary))
             if not inside:
-                self._from_containers(side, content, call, boundary)
+                self._from_containers(side, content, call, gradient, boundary)
 
     def _sent_back(
         self, side: _Side, content: int, consumer: Call, boundary: Boundary
@@ -174,7 +183,9 @@ class Tracer:
                 boundary.add(self._ledger.measure(pair))
         return []
 
-    def _from_containers(self, side: _Side, content: int, call: Call, boundary: Boundary) -> None:
+    def _from_containers(
+        self, side: _Side, content: int, call: Call, gradient: Pair, boundary: Boundary
+    ) -> None:
         for container in side.flow.passed_out_by(content):
             item = side.aligned(container)
             if item is None or not side.flow.is_inside(call, container.id):
@@ -186,5 +197,7 @@ class Tracer:
             }
             for pair in item.complete(Role.GRAD_OUTPUT):
                 own = side.record(pair)
-                if own is not None and own.index in positions:
+                if own is None or own.index not in positions:
+                    continue
+                if key_of(pair) != key_of(gradient):
                     boundary.add(self._ledger.measure(pair))

@@ -104,11 +104,25 @@ class StepWalk:
             self._settle(item, agreeing(measured))
             return
         operation = self._operation(item, backward)
+        if any(
+            one.shape_differs and self._ledger.state(one.pair) is None for one in operation.inputs
+        ):
+            self._result_of_region(item, pair, measured, backward)
+            return
         judgement = self._judge.operator(operation, measured)
         entering = [*operation.entering, *(operation.outputs if backward else ())]
         place = self._place(item, pair)
         settings = self._settings_of(item)
         self._decide(item, measured, judgement, entering, place, settings=settings)
+
+    def _result_of_region(
+        self, item: Aligned, pair: Pair, measured: Measured, backward: bool
+    ) -> None:
+        """What a call makes of tensors without counterpart: judged with the calls before it."""
+        if backward:
+            self._settle(item, agreeing(measured))
+        else:
+            self._passage_arrival(item, pair, measured)
 
     def _arrival(self, item: Aligned, pair: Pair) -> None:
         """A tensor enters a call, or leaves a module that only passes it on."""
@@ -148,6 +162,10 @@ class StepWalk:
 
     def _passage_arrival(self, item: Aligned, pair: Pair, measured: Measured) -> None:
         boundary = self._tracer.forward(pair)
+        if measured.shape_differs and boundary.operators and pair.present.role is Role.INPUT:
+            # Another tensor goes in behind calls without partner: the call belongs to that region.
+            self._ledger.report(agreeing(measured), agreement_words(measured), inherited=False)
+            return
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=False)
         place = self._region(item, pair, boundary, Phase.FORWARD)
         name = "what comes out" if boundary.operators else ""
@@ -161,7 +179,9 @@ class StepWalk:
             self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
             return
         forward = self._forward_pair(item, pair, Role.OUTPUT)
-        boundary = self._tracer.backward(forward, item, inside=False) if forward else Boundary()
+        boundary = (
+            self._tracer.backward(forward, item, pair, inside=False) if forward else Boundary()
+        )
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
         place = self._region(item, pair, boundary, Phase.BACKWARD)
         self._decide(item, measured, judgement, entering, place, background=self._measured(forward))
@@ -174,7 +194,9 @@ class StepWalk:
             self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
             return
         forward = self._forward_pair(item, pair, Role.INPUT)
-        boundary = self._tracer.backward(forward, item, inside=True) if forward else Boundary()
+        boundary = (
+            self._tracer.backward(forward, item, pair, inside=True) if forward else Boundary()
+        )
         if not boundary.sources or not self._sees_operators:
             for gradient in item.complete(Role.GRAD_OUTPUT):
                 boundary.add(self._ledger.measure(gradient))
@@ -211,19 +233,23 @@ class StepWalk:
             operators = _UNSEEN_OPERATORS
         elif not backward and operators == 0:
             operators = 1
-        in_doubt = (
-            measured.shape_differs and operators > 0 and measured.pair.present.role is Role.INPUT
+        if not entering or _is_misaligned(item, measured):
+            return entering, AGREES
+        gross = (
+            item.reference.kind is CallKind.OPERATOR
+            and boundary.operators > 0
+            and measured.relative > LINEAR_REGIME
         )
-        if in_doubt or not entering or _is_misaligned(item, measured):
-            return entering, AGREES  # behind calls without partner, other shapes are other tensors
-        if self._is_outweighed(item, backward):
+        if (gross or self._step.is_rebuilt_around(item)) and self._is_outweighed(item, backward):
             return entering, AGREES
         return entering, self._judge.passage(entering, measured, operators=operators)
 
     def _is_outweighed(self, item: Aligned, backward: bool) -> bool:
-        """Whether all that leaves a module that is rebuilt inside follows from what enters it."""
-        if not self._step.is_rebuilt_around(item):
-            return False
+        """Whether all that leaves the module around follows from what enters it.
+
+        Then a gross difference behind calls without partner means that two other tensors were
+        aligned, as may happen in a module that is rebuilt inside.
+        """
         around = self._step.module_around(item)
         if around is None:
             return item.reference.site.phase is Phase.BACKWARD
@@ -231,9 +257,10 @@ class StepWalk:
         if key not in self._sound_outside:
             leaving = Role.GRAD_INPUT if backward else Role.OUTPUT
             entering = [*self._operation(around, backward).entering]
-            self._sound_outside[key] = not any(
+            outputs = [self._ledger.measure(pair) for pair in around.complete(leaving)]
+            self._sound_outside[key] = bool(outputs) and not any(
                 self._judge.passage(entering, output, operators=_UNSEEN_OPERATORS).unexplained
-                for output in map(self._ledger.measure, around.complete(leaving))
+                for output in outputs
             )
         return self._sound_outside[key]
 

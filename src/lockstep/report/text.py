@@ -14,13 +14,12 @@ from lockstep.core.finding import (
     Comparison,
     Evidence,
     Finding,
-    Metrics,
     Origin,
     Outcome,
     Verdict,
 )
 from lockstep.core.site import Phase
-from lockstep.report.rows import reached_word, tensor_name, tensor_role
+from lockstep.report.rows import reached_word, tensor_name
 
 WIDTH = 100
 NEXT_ORIGINS = 5
@@ -71,7 +70,7 @@ def render_comparison(
     _add_headline(text, comparison)
     for origin in comparison.origins[:1]:
         _add_paragraph(text, origin.reason)
-        _add_line(text, f"  {_numbers(origin)}")
+        _add_paragraph(text, _tolerance(origin))
     _add_next_origins(text, comparison)
     _add_counts(text, comparison)
     said = comparison.verdict is Verdict.INCOMPARABLE
@@ -79,6 +78,8 @@ def render_comparison(
     events = [f"step {event.step}: {event.kind}: {event.detail}" for event in comparison.events]
     _add_list(text, "Events", events)
     _add_list(text, "Notes", comparison.notes)
+    if show_all or cosine is not None:
+        _add_paragraph(text, _signs(comparison))
     if show_all:
         _add_table(text, f"All pairs: {len(comparison.findings)}", comparison.findings, limit)
     if cosine is not None:
@@ -141,30 +142,17 @@ def _place(origin: Origin, comparison: Comparison) -> str:
     return f"{when}{origin.phase.value} of {origin.module or 'the model'} ({origin.op}{call})"
 
 
-def _numbers(origin: Origin) -> str:
+def _tolerance(origin: Origin) -> str:
+    """What was allowed, and how much more it is."""
     finding = origin.finding
-    metrics = finding.metrics
-    sign, bound = _SIGNS.get(metrics.evidence, ("", ""))
-    known = [
-        f"{name} {_figure(value, before)}"
-        for name, value, before in (
-            ("cosine", metrics.cosine, sign),
-            ("rel L2", metrics.rel_l2, sign),
-            ("max abs", _telling_max_abs(metrics), bound),
-        )
-        if not math.isnan(value)
-    ]
-    if metrics.nan_mismatch or metrics.inf_mismatch:
-        known.append(f"NaN on one side {metrics.nan_mismatch}, inf {metrics.inf_mismatch}")
-    if not math.isnan(finding.tolerance):
-        tolerance = _figure(finding.tolerance)
-        known.append(f"{_figure(finding.margin)} x its tolerance of {tolerance}")
-    return f"{tensor_role(finding.pair.present)}: {', '.join(known)}"
+    if math.isnan(finding.tolerance):
+        return ""
+    margin = "" if math.isinf(finding.margin) else f", {_figure(finding.margin)} times less"
+    return f"tolerance here: rel {_figure(finding.tolerance)}{margin}"
 
 
-def _telling_max_abs(metrics: Metrics) -> float:
-    """The maximum error, but for a lower bound that says less than the estimated mean square does."""
-    return math.nan if metrics.max_abs < metrics.rmse else metrics.max_abs
+def _sites(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _add_next_origins(text: Text, comparison: Comparison) -> None:
@@ -180,13 +168,16 @@ def _add_next_origins(text: Text, comparison: Comparison) -> None:
 
 def _add_counts(text: Text, comparison: Comparison) -> None:
     beyond = sum(finding.outcome is Outcome.DIFFER for finding in comparison.findings)
+    origins = _sites(len(comparison.origins), "origin")
+    later = _sites(comparison.inherited, "later site")
+    inside = len(_inside_tolerance(comparison.findings))
     unaligned = (comparison.unaligned_reference, comparison.unaligned_candidate)
     counts = (
         (comparison.compared, "compared"),
         (_equal(comparison), "equal bit by bit"),
-        (len(_inside_tolerance(comparison.findings)), "differ inside their tolerance"),
-        (beyond, "differ beyond it"),
-        (comparison.inherited, "inherit a difference from an earlier site"),
+        (inside, "differ inside their tolerance"),
+        (beyond, f"differ beyond it: at {origins} and, inherited, at {later}"),
+        (comparison.compared - _equal(comparison) - inside - beyond, "could not be judged"),
         (comparison.missing, "missing on one side"),
         (
             sum(unaligned),
@@ -203,13 +194,18 @@ def _add_counts(text: Text, comparison: Comparison) -> None:
 
 
 def _judgement(comparison: Comparison) -> str:
-    judge = f"Judged by {_JUDGES.get(comparison.judged_by, comparison.judged_by)}."
+    return f"Judged by {_JUDGES.get(comparison.judged_by, comparison.judged_by)}."
+
+
+def _signs(comparison: Comparison) -> str:
+    """What the signs in front of numbers mean, where there are any."""
     kinds = {finding.metrics.evidence for finding in comparison.findings}
+    words = []
     if Evidence.SKETCH in kinds:
-        judge += " Numbers marked ~ are estimates from sketches."
+        words.append("~ marks estimates from sketches")
     if kinds & {Evidence.SKETCH, Evidence.STATISTICS}:
-        judge += " Numbers marked >= are lower bounds from statistics."
-    return judge
+        words.append(">= lower bounds from statistics")
+    return ", ".join(words)
 
 
 def _add_under_cosine(
