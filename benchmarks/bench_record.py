@@ -90,7 +90,7 @@ def measure_compare(directory: Path) -> None:
         other = directory / f"{save}-other"
         shutil.copytree(directory / save, other)
         _perturb_digests(other)
-        work = partial(lockstep.compare, directory / save, other)
+        work = partial(lockstep.compare_recordings, directory / save, other)
         times = [seconds(work) for _ in range(3)]
         median = statistics.median(times)
         size = sum(file.stat().st_size for file in other.rglob("*.safetensors")) * 2

@@ -13,13 +13,13 @@ from lockstep.core.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from lockstep.capture.api import record
-    from lockstep.locate.run import compare
+    from lockstep.locate.run import compare_recordings
     from lockstep.store.reader import open_recording as open
 
-__all__ = ["LockstepError", "__version__", "compare", "open", "record"]
+__all__ = ["LockstepError", "__version__", "compare_recordings", "open", "record"]
 
 _LAZY = {
-    "compare": ("lockstep.locate.run", "compare"),
+    "compare_recordings": ("lockstep.locate.run", "compare_recordings"),
     "open": ("lockstep.store.reader", "open_recording"),
     "record": ("lockstep.capture.api", "record"),
 }

@@ -44,27 +44,9 @@ class Rule(Enum):
     FIXED = "fixed"
 
 
-def compare(
-    reference: str | Path, candidate: str | Path, *, rule: Rule = Rule.ERROR_MODEL
-) -> Comparison:
-    """Open and compare two recordings; see `compare_recordings`.
-
-    Raises
-    ------
-    RecordingError
-        If one of them cannot be read.
-
-    Examples
-    --------
-    >>> compare("ref", "npu").verdict  # doctest: +SKIP
-    <Verdict.DIVERGED: 'diverged'>
-    """
-    return compare_recordings(open_recording(reference), open_recording(candidate), rule=rule)
-
-
 def compare_recordings(
-    reference: Recording,
-    candidate: Recording,
+    reference: Recording | str | Path,
+    candidate: Recording | str | Path,
     *,
     rule: Rule = Rule.ERROR_MODEL,
     judge: Judge | None = None,
@@ -77,7 +59,8 @@ def compare_recordings(
     Parameters
     ----------
     reference, candidate
-        The trusted run and the one under test. Exchanged, they give the same origins.
+        The trusted run and the one under test, opened or as paths. Exchanged, they give the same
+        origins.
     rule, judge
         How pairs are judged; a `judge` takes the place of the rule.
     steps
@@ -90,8 +73,14 @@ def compare_recordings(
     Raises
     ------
     RecordingError
-        If a recording is damaged.
+        If a recording cannot be read.
+
+    Examples
+    --------
+    >>> compare_recordings("ref", "npu").verdict  # doctest: +SKIP
+    <Verdict.DIVERGED: 'diverged'>
     """
+    reference, candidate = _opened(reference), _opened(candidate)
     judge = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
     run = _Run(judge, read_tensors)
     ranks = [name for name in reference.ranks if name in candidate.ranks]
@@ -99,6 +88,10 @@ def compare_recordings(
     if stopper is None:
         _compare_steps(run, reference, candidate, ranks, steps, progress)
     return _conclusion(run, reference, candidate, stopper, steps)
+
+
+def _opened(recording: Recording | str | Path) -> Recording:
+    return open_recording(recording) if isinstance(recording, (str, Path)) else recording
 
 
 @dataclass
@@ -348,4 +341,4 @@ def _events(reference: Recording, candidate: Recording) -> tuple[Event, ...]:
     return tuple(seen.values())
 
 
-__all__ = ["Progress", "Rule", "compare", "compare_recordings"]
+__all__ = ["Progress", "Rule", "compare_recordings"]
