@@ -285,3 +285,14 @@ def test_taking_numbers_draws_no_random_ones_and_changes_nothing() -> None:
 
     assert torch.equal(tensor, copy)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_masks_at_the_largest_finite_number_do_not_overflow_the_sketch() -> None:
+    # given a float mask as attention uses it, over more than one block
+    mask = torch.zeros(300_000)
+    mask[::3] = torch.finfo(torch.float32).min
+    # when it is sketched
+    _, sketch = numbers_of(mask, with_sketch=True)
+    # then the sketch is the double-precision one
+    assert sketch is not None
+    assert np.allclose(sketch, sketch_of(mask.numpy()), rtol=1e-6, atol=1e32)

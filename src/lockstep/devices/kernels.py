@@ -18,6 +18,7 @@ from lockstep.core.record import Statistics
 from lockstep.core.sketch import BLOCK, ROW, SKETCH_SIZE, block_plan, lane_plan, sign_table
 
 _WIDENED = {torch.float16, torch.bfloat16}
+_HUGE = 2.0**100
 _EIGHT_BIT = tuple(
     getattr(torch, name)
     for name in (
@@ -71,11 +72,11 @@ def numbers_of(
     for block, start in enumerate(range(0, flat.numel(), BLOCK)):
         part = flat[start : start + BLOCK]
         if part.dtype.is_complex:
+            total.add(part.abs())
             if sketched:
                 # Real and imaginary parts are sketched as two tensors added under different block plans.
                 total.add_to_sketch(_finite(part.real), 2 * block)
                 total.add_to_sketch(_finite(part.imag), 2 * block + 1)
-            total.add(part.abs())
             continue
         part = _real(part)
         finite = total.add(part)
@@ -128,15 +129,18 @@ class _Totals:
         return _finite(part), low, high
 
     def add_to_sketch(self, part: torch.Tensor, block: int) -> None:
-        """Add one block to the lane sums of the sketch; see `lockstep.core.sketch`."""
+        """Add one block, counted before, to the lane sums of the sketch; see `lockstep.core.sketch`."""
         if self._lanes is None:
             self._lanes = torch.zeros(ROW, dtype=torch.float64, device=self._device)
         offset, sign = block_plan(block)
         count = part.numel()
         signed = part * _signs(self._device)[offset : offset + count]
+        # Masks at the largest finite number would overflow in single precision.
+        huge = max(self._maximum, -self._minimum) > _HUGE
+        dtype = torch.float64 if huge else signed.dtype
         whole = count // ROW * ROW
         if whole:
-            self._lanes.add_(signed[:whole].view(-1, ROW).sum(0), alpha=sign)
+            self._lanes.add_(signed[:whole].view(-1, ROW).sum(0, dtype=dtype), alpha=sign)
         if whole < count:
             self._lanes[: count - whole].add_(signed[whole:], alpha=sign)
 
