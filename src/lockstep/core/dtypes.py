@@ -16,28 +16,6 @@ _UNIT_ROUNDOFF = {
     "float8_e5m2fnuz": 2.0**-3,
 }
 
-_ITEMSIZE_BYTES = {
-    "float64": 8,
-    "complex128": 16,
-    "float32": 4,
-    "complex64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2": 1,
-    "float8_e5m2fnuz": 1,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "bool": 1,
-}
-
 
 def is_floating(dtype: str) -> bool:
     """Whether numbers of this dtype are rounded (real or complex floating point)."""
@@ -55,8 +33,3 @@ def unit_roundoff(dtype: str) -> float:
     True
     """
     return _UNIT_ROUNDOFF.get(dtype, 0.0)
-
-
-def itemsize_bytes(dtype: str) -> int | None:
-    """Bytes of one element, or None for a dtype that cannot be stored whole."""
-    return _ITEMSIZE_BYTES.get(dtype)

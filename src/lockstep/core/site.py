@@ -32,10 +32,6 @@ class Role(str, Enum):
     LOSS = "loss"
 
 
-INCOMING_ROLES = frozenset({Role.INPUT, Role.GRAD_OUTPUT})
-"""Roles that a site receives; at an optimizer, `PARAM`, `PARAM_GRAD` and `STATE` are received too."""
-
-
 class CallKind(str, Enum):
     """What was called."""
 
