@@ -10,7 +10,10 @@ from workplace import Workplace
 import lockstep
 from lockstep.store.reader import Recording
 
+# A process that ends while DistributedDataParallel's cycle keeps the group alive aborts now and then,
+# recorded or not ("terminate called without an active exception": torch's own), so the script frees it.
 DDP = """
+    import gc
     import sys
     import torch
     import torch.distributed as dist
@@ -26,6 +29,8 @@ DDP = """
             train_step(model, optimizer)
         print(f"rank {dist.get_rank()}: {fingerprint(model)}", flush=True)
         dist.destroy_process_group()
+        del model, optimizer
+        gc.collect()
 """
 
 

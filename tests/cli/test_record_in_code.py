@@ -12,6 +12,7 @@ def test_the_ranks_of_a_script_share_one_recording(workplace: Workplace) -> None
     workplace.script(
         "train.py",
         """
+        import gc
         import torch, torch.distributed as dist
         import lockstep
         from tiny import build, train_step
@@ -31,6 +32,8 @@ def test_the_ranks_of_a_script_share_one_recording(workplace: Workplace) -> None
         except lockstep.LockstepError as error:
             print(type(error).__name__, "ref: exists already" in str(error).replace("/", " "))
         dist.destroy_process_group()
+        del model, optimizer
+        gc.collect()  # torch's own: a group that the model's cycle keeps may abort at the end
         """,
     )
 
