@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family, canonical_name, family_of
 from lockstep.compare.rules import accuracy_reached
-from lockstep.core.finding import Evidence
+from lockstep.core.finding import CallPair, Evidence, Kind
 from lockstep.core.site import Role
 
 
@@ -36,6 +36,8 @@ class Operation:
         Non-tensor arguments of the reference's call.
     setting_differs
         Whether a non-tensor argument has another value in the candidate.
+    calls
+        The two calls themselves with all their records; None for what is no single call.
     """
 
     op: str
@@ -44,6 +46,7 @@ class Operation:
     gradients: tuple[Measured, ...] = ()
     arguments: dict[str, Any] = field(default_factory=dict)
     setting_differs: bool = False
+    calls: CallPair | None = None
 
     @property
     def family(self) -> Family:
@@ -75,12 +78,29 @@ class Judgement:
         The output is off by more than the noise floor.
     unexplained
         The output is off by more than the inputs and the floor explain.
+    local
+        The operator alone was held against double precision on each side's own inputs: the verdict
+        does not depend on how far the inputs are off, and stands behind an origin too.
+    kind
+        What the difference is, where the judge knows; None leaves it to the walk.
+    rounding
+        The lower precision that the candidate's (or the reference's) operator computes in, in
+        words ("inputs round to fp16"), where the judge has recognised it; else "".
+    words
+        The evidence in words, added to the reason; else "".
+    judged_by
+        The source of knowledge that decided, where it is not the judge's own name.
     """
 
     tolerance: float
     floor: float
     beyond_floor: bool
     unexplained: bool
+    local: bool = False
+    kind: Kind | None = None
+    rounding: str = ""
+    words: str = ""
+    judged_by: str = ""
 
 
 AGREES = Judgement(0.0, 0.0, beyond_floor=False, unexplained=False)

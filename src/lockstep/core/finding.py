@@ -7,7 +7,7 @@ from enum import Enum
 
 from lockstep.core.manifest import Event
 from lockstep.core.record import Call, TensorRecord
-from lockstep.core.site import Phase, Role
+from lockstep.core.site import Phase, Role, Site
 
 
 class Outcome(str, Enum):
@@ -35,6 +35,20 @@ class Evidence(str, Enum):
     SKETCH = "sketch"
     STATISTICS = "statistics"
     NONE = "none"
+
+
+class Kind(str, Enum):
+    """What a difference is, in one word or two."""
+
+    FAULT = "fault"
+    NOISE = "noise"
+    INHERITED = "inherited"
+    AMPLIFIED = "amplified"
+    MORE_ACCURATE = "more accurate than the reference"
+    UNIFORM = "uniform precision change"
+    DECISION = "decision flipped inside the noise"
+    RANDOM = "random stream differs"
+    SETUP = "set-up differs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +97,7 @@ class Finding:
     """What is said of one pair: the outcome, the numbers, the tolerance and the reason in words.
 
     `difference` is the symmetric relative Euclidean distance, `|c - r| / max(|c|, |r|)`; `tolerance` what it may be
-    here; `inherited` tells that the site's inputs explain it.
+    here; `inherited` tells that the site's inputs explain it; `judged_by` which source of knowledge decided.
     """
 
     pair: Pair
@@ -93,6 +107,8 @@ class Finding:
     tolerance: float
     reason: str
     inherited: bool = False
+    kind: Kind = Kind.NOISE
+    judged_by: str = ""
 
     @property
     def margin(self) -> float:
@@ -124,6 +140,7 @@ class Origin:
     finding: Finding
     reason: str
     sequence: int = 0
+    kind: Kind = Kind.FAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +157,17 @@ class CallPair:
         call = self.reference or self.candidate
         assert call is not None
         return call
+
+
+@dataclass(frozen=True, slots=True)
+class UniformChange:
+    """A class of sites that all compute in another precision in one of the runs.
+
+    `name` says it in words ("matmul inputs round to fp16"), `members` are its sites in order of time.
+    """
+
+    name: str
+    members: tuple[Site, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +188,4 @@ class Comparison:
     not_compared: tuple[str, ...]
     notes: tuple[str, ...]
     events: tuple[Event, ...] = ()
+    uniform: tuple[UniformChange, ...] = ()

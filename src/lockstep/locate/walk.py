@@ -350,6 +350,7 @@ class StepWalk:
                 gradients=tuple(measure(pair) for pair in gradients),
                 arguments=item.reference.arguments,
                 setting_differs=any(one.tells_numbers for one in self._settings_of(item)),
+                calls=item.calls,
             )
         return self._operations[key]
 
