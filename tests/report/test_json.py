@@ -8,7 +8,8 @@ import math
 
 import pytest
 
-from lockstep.core.finding import Comparison
+from lockstep.core.finding import Comparison, UniformChange, Verdict
+from lockstep.core.site import Phase, Site
 from lockstep.report.json import comparison_json, render_json
 
 
@@ -27,6 +28,8 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "source": "examples/net.py:88",
         "metrics": {"cosine": 0.4312, "max_abs": 12.3, "rel_l2": 0.91},
         "evidence": "sketch",
+        "kind": "fault",
+        "judged_by": "error-model",
         "tolerance": 2e-6,
         "margin": pytest.approx(450_000),
         "reason": diverged.origins[0].reason,
@@ -50,6 +53,18 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
             }
         ],
     }
+
+
+def test_a_uniform_change_is_named_with_the_number_of_its_sites(agreed: Comparison) -> None:
+    # Given a comparison that found a class of operators to round in another way, and no origin
+    sites = tuple(Site(name, "torch.nn.functional.linear", 0, Phase.FORWARD) for name in "abc")
+    change = UniformChange("matmul inputs round to fp16", sites)
+    found = dataclasses.replace(agreed, verdict=Verdict.DIVERGED, uniform=(change,))
+
+    # Then it says so, and names no culprit
+    shown = comparison_json(found)
+    assert shown["uniform"] == [{"class": "matmul inputs round to fp16", "sites": 3}]
+    assert (shown["verdict"], shown["origin"]) == ("diverged", None)
 
 
 def test_without_an_origin_it_is_null(agreed: Comparison, incomparable: Comparison) -> None:

@@ -8,13 +8,14 @@ import io
 import pytest
 from rich.console import Console
 
-from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.finding import Comparison, Kind, UniformChange, Verdict
+from lockstep.core.site import Phase, Site
 from lockstep.report.text import WIDTH, print_comparison, render_comparison
 
 DIVERGED = """\
 DIVERGED at step 0, backward of encoder.lstm (torch.nn.LSTM), examples/net.py:88
-  inputs agree (rel 2e-07), grad_input does not: cosine 0.43, max abs 12.3, which is 400000 x what
-  this operator may be off in float32
+  fault: inputs agree (rel 2e-07), grad_input does not: cosine 0.43, max abs 12.3, which is 400000
+  x what this operator may be off in float32
   tolerance here: rel 2e-06, 4.5e+05 times less
 
 Tensors
@@ -75,6 +76,31 @@ def test_five_next_origins_are_listed_and_the_rest_counted(many_origins: Compari
 def test_a_divergence_without_an_origin_names_none(diverged: Comparison) -> None:
     text = plain(dataclasses.replace(diverged, origins=()))
     assert text.startswith("DIVERGED: 1 tensors differ, but none can be named the first\n")
+
+
+def test_a_uniform_change_names_its_members_and_no_culprit(diverged: Comparison) -> None:
+    # Given a class of five sites that rounds in another way
+    sites = tuple(Site(name, "torch.nn.functional.linear", 0, Phase.FORWARD) for name in "abcde")
+    change = UniformChange("matmul inputs round to fp16", sites)
+
+    # When it is all there is
+    text = plain(dataclasses.replace(diverged, origins=(), uniform=(change,)))
+
+    # Then the headline is the class, and its first members are listed
+    assert text.startswith(
+        "DIVERGED: matmul inputs round to fp16, at 5 sites; no single operator is at fault\n"
+    )
+    assert "  matmul inputs round to fp16, at 5 sites: a, b, c, d and 1 more\n" in text
+
+
+def test_another_random_stream_is_not_called_a_fault(diverged: Comparison) -> None:
+    origin = dataclasses.replace(
+        diverged.origins[0], kind=Kind.RANDOM, reason="the random stream differs: output does not"
+    )
+    text = plain(dataclasses.replace(diverged, origins=(origin, origin)))
+    assert text.splitlines()[1] == "  the random stream differs: output does not"
+    assert "(torch.nn.LSTM): random stream differs, examples" in text
+    assert "fault" not in text
 
 
 def test_the_rank_is_named_where_there_is_more_than_one(diverged: Comparison) -> None:

@@ -97,7 +97,8 @@ class Finding:
     """What is said of one pair: the outcome, the numbers, the tolerance and the reason in words.
 
     `difference` is the symmetric relative Euclidean distance, `|c - r| / max(|c|, |r|)`; `tolerance` what it may be
-    here; `inherited` tells that the site's inputs explain it; `judged_by` which source of knowledge decided.
+    here; `inherited` tells that the site's inputs explain it; `judged_by` which source of knowledge decided. `kind` is
+    None for equal tensors and what could not be judged.
     """
 
     pair: Pair
@@ -107,7 +108,7 @@ class Finding:
     tolerance: float
     reason: str
     inherited: bool = False
-    kind: Kind = Kind.NOISE
+    kind: Kind | None = None
     judged_by: str = ""
 
     @property

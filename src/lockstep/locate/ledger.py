@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from lockstep.compare.judge import AGREES, Judgement, word_for_evidence
 from lockstep.compare.measured import Measured, measure_pair
-from lockstep.core.finding import Finding, Outcome, Pair
+from lockstep.core.finding import Finding, Kind, Outcome, Pair
 from lockstep.locate.origins import Place
+from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.words import Setting
 
 Key = tuple[int, int]
@@ -41,6 +42,8 @@ class Ledger:
     ----------
     read_tensors
         Whether tensors that were saved whole are read for exact numbers.
+    precision
+        Gathers which operators round otherwise than the other run's, over all ranks.
 
     Attributes
     ----------
@@ -52,11 +55,12 @@ class Ledger:
         Per buffer the last call that it went into: the one that may have changed it unseen.
     """
 
-    def __init__(self, *, read_tensors: bool) -> None:
+    def __init__(self, *, read_tensors: bool, precision: PrecisionClasses | None = None) -> None:
         self.any_tainted = False
         self.parameter_names: set[str] = set()
         self.buffer_names: set[str] = set()
         self.buffer_users: dict[str, BufferUser] = {}
+        self.precision = precision or PrecisionClasses()
         self._read_tensors = read_tensors
         self._states: dict[Key, State] = {}
         self._measurements: dict[Key, Measured] = {}
@@ -116,6 +120,8 @@ class Ledger:
             tolerance=state.judgement.tolerance,
             reason=reason,
             inherited=inherited,
+            kind=kind_of(state, inherited=inherited),
+            judged_by=state.judgement.judged_by,
         )
         self.findings.append(finding)
         return finding
@@ -126,6 +132,20 @@ class Ledger:
             if self.findings[position] is finding:
                 self.findings[position] = replace(finding, inherited=True)
                 return
+
+
+def kind_of(state: State, *, inherited: bool) -> Kind | None:
+    """What a pair's difference is, in one word; None where there is none or nothing is known."""
+    measured = state.measured
+    if measured.equal or not measured.known:
+        return None
+    if state.judgement.kind is not None:
+        return state.judgement.kind
+    if inherited:
+        return Kind.INHERITED
+    if state.outcome is Outcome.DIFFER:
+        return Kind.FAULT
+    return Kind.NOISE if measured.floating else Kind.DECISION
 
 
 def key_of(pair: Pair) -> Key:
@@ -139,6 +159,20 @@ def agreeing(measured: Measured) -> State:
     """State of a pair that is bitwise equal, or of which nothing can be said."""
     outcome = Outcome.AGREE if measured.known else Outcome.INCOMPARABLE
     return State(measured, AGREES, outcome=outcome)
+
+
+def settled_words(state: State) -> str:
+    """Why a pair that is no origin is none."""
+    judgement = state.judgement
+    if state.outcome is Outcome.DIFFER:
+        words = "inherited from an earlier site"
+    elif not (state.measured.floating or state.measured.equal or state.measured.shape_differs):
+        words = "other choices, from inputs that differ"
+    else:
+        words = agreement_words(state.measured)
+    if judgement.kind is Kind.AMPLIFIED:
+        words = f"{words}; ill-conditioned here: small differences of the inputs grow far"
+    return f"{words}; {judgement.words}" if judgement.words else words
 
 
 def agreement_words(measured: Measured) -> str:

@@ -6,10 +6,14 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from lockstep.compare.operators import Family, family_of
-from lockstep.core.finding import Finding, Origin, Pair
+from lockstep.core.finding import Finding, Kind, Origin, Pair
 from lockstep.core.site import Phase, Role
 from lockstep.locate.step import Aligned
 from lockstep.locate.words import agreed_name
+
+_SAME_DIRECTION = 0.99
+"""Cosine above which two dropout results kept the same elements: dropping other ones with p = 0.01
+leaves 0.99."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +67,13 @@ class Origins:
         expected to be so backward; with `cause`, that sentence.
         """
         key: Hashable = cause or (place.phase, place.module, place.op)
+        reason, kind = reason or finding.reason, finding.kind or Kind.FAULT
+        if cause:
+            kind = Kind.SETUP
         if place.phase in (Phase.INIT, Phase.DATA):
-            key = place.phase
-        reason = reason or finding.reason
-        family = family_of(place.op)
-        if place.phase is Phase.FORWARD and family in (Family.RANDOM, Family.DROPOUT):
-            key = "random stream"
+            key, kind = place.phase, Kind.SETUP
+        if place.phase is Phase.FORWARD and draws_differently(place.op, finding):
+            key, kind = "random stream", Kind.RANDOM
             reason = f"the random stream differs: {reason}"
         forward = (Phase.FORWARD, place.module, place.op)
         if key in self._known or (place.phase is Phase.BACKWARD and forward in self._known):
@@ -90,6 +95,27 @@ class Origins:
                 finding=finding,
                 reason=reason,
                 sequence=place.sequence,
+                kind=kind,
             )
         )
         return True
+
+
+def draws_differently(op: str, finding: Finding) -> bool:
+    """Whether an operator gave something else because it drew other random numbers.
+
+    A dropout that drops the very same elements did not: as many zeros on both sides and the same
+    direction mean that the kept ones are scaled otherwise, which is a fault.
+    """
+    if finding.kind is Kind.RANDOM:
+        return True
+    family = family_of(op)
+    if family is not Family.DROPOUT:
+        return family is Family.RANDOM
+    left, right = (
+        record.statistics if record is not None else None
+        for record in (finding.pair.reference, finding.pair.candidate)
+    )
+    if left is None or right is None or left.zero_count != right.zero_count:
+        return True
+    return not finding.metrics.cosine > _SAME_DIRECTION

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import reduce
 from pathlib import Path
 
+from lockstep.compare.calibration import CalibratedJudge
 from lockstep.compare.error_model import ErrorModel
 from lockstep.compare.judge import FixedRule, Judge
+from lockstep.compare.mapping import NameMapping, Names
+from lockstep.compare.names import NameMap
 from lockstep.core.finding import (
     Comparison,
     Evidence,
     Finding,
+    Kind,
     Metrics,
     Origin,
     Outcome,
@@ -21,9 +26,12 @@ from lockstep.core.finding import (
     Verdict,
 )
 from lockstep.core.manifest import Event
-from lockstep.core.site import CallKind, Role
+from lockstep.core.site import CallKind, Role, Site
 from lockstep.locate.ledger import Ledger, State
+from lockstep.locate.naming import names_between, names_in, renamed_modules
+from lockstep.locate.noise import measure_noise
 from lockstep.locate.origins import Origins
+from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.step import AlignedStep
 from lockstep.locate.updates import SetupWalk, UpdateWalk
 from lockstep.locate.walk import StepWalk
@@ -50,6 +58,9 @@ def compare_recordings(
     *,
     rule: Rule = Rule.ERROR_MODEL,
     judge: Judge | None = None,
+    calibration: Recording | str | Path | None = None,
+    noise: Sequence[Recording | str | Path] = (),
+    mapping: NameMapping | str | Path | None = None,
     steps: Collection[int] | None = None,
     read_tensors: bool = True,
     progress: Progress | None = None,
@@ -63,6 +74,13 @@ def compare_recordings(
         origins.
     rule, judge
         How pairs are judged; a `judge` takes the place of the rule.
+    calibration
+        What `lockstep record --calibrate` made of the reference: sharper tolerances at each site.
+    noise
+        The reference's training recorded again, for the noise that only reality has.
+    mapping
+        What the two runs call by different names, or the YAML file that says it; what has another
+        name and equal contents or an equal build is found without it.
     steps
         Compare only these; None for all that both hold.
     read_tensors
@@ -74,6 +92,8 @@ def compare_recordings(
     ------
     RecordingError
         If a recording cannot be read.
+    UsageError
+        If a calibration has no step of the reference, or the mapping a name that nothing has.
 
     Examples
     --------
@@ -82,9 +102,13 @@ def compare_recordings(
     """
     reference, candidate = _opened(reference), _opened(candidate)
     judge = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
-    run = _Run(judge, read_tensors)
+    runs = [_opened(one) for one in (*noise, *(() if calibration is None else (calibration,)))]
+    if runs:
+        site_noise = measure_noise(reference, runs, steps=steps, read_tensors=read_tensors)
+        judge = CalibratedJudge(site_noise, judge)
     ranks = [name for name in reference.ranks if name in candidate.ranks]
-    stopper = _why_incomparable(reference, candidate, ranks, steps)
+    run = _Run(judge, read_tensors, _names(reference, candidate, ranks, mapping))
+    stopper = _why_incomparable(reference, candidate, ranks, steps, run.names)
     if stopper is None:
         _compare_steps(run, reference, candidate, ranks, steps, progress)
     return _conclusion(run, reference, candidate, stopper, steps)
@@ -94,21 +118,43 @@ def _opened(recording: Recording | str | Path) -> Recording:
     return open_recording(recording) if isinstance(recording, (str, Path)) else recording
 
 
+def _names(
+    reference: Recording,
+    candidate: Recording,
+    ranks: Sequence[str],
+    mapping: NameMapping | str | Path | None,
+) -> dict[str, NameMap]:
+    """What each rank of the candidate calls otherwise than the reference."""
+    if isinstance(mapping, (str, Path)):
+        mapping = NameMapping.read(mapping)
+    if mapping is not None and ranks:
+        known = [
+            reduce(Names.__or__, (names_in(recording.ranks[name]) for name in ranks))
+            for recording in (reference, candidate)
+        ]
+        mapping.check(*known)
+    return {
+        name: names_between(reference.ranks[name], candidate.ranks[name], mapping) for name in ranks
+    }
+
+
 @dataclass
 class _Run:
     """What gathers over the ranks and steps of one comparison."""
 
     judge: Judge
     read_tensors: bool
+    names: Mapping[str, NameMap]
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     origins: dict[str, Origins] = field(default_factory=dict)
     lone: list[Finding] = field(default_factory=list)
+    precision: PrecisionClasses = field(default_factory=PrecisionClasses)
     aligned: int = 0
     unaligned_reference: int = 0
     unaligned_candidate: int = 0
 
     def add_rank(self, name: str) -> None:
-        self.ledgers[name] = Ledger(read_tensors=self.read_tensors)
+        self.ledgers[name] = Ledger(read_tensors=self.read_tensors, precision=self.precision)
         self.origins[name] = Origins()
 
     def count(self, step: AlignedStep) -> None:
@@ -159,7 +205,7 @@ def _compare_steps(
                     reference.ranks[name].calls(number),
                     candidate.ranks[name].calls(number),
                 )
-                aligned[name] = AlignedStep(left, right)
+                aligned[name] = AlignedStep(left, right, run.names[name])
         _compare_step(run, aligned)
 
 
@@ -197,7 +243,11 @@ def _shared_steps(
 
 
 def _why_incomparable(
-    reference: Recording, candidate: Recording, ranks: Sequence[str], steps: Collection[int] | None
+    reference: Recording,
+    candidate: Recording,
+    ranks: Sequence[str],
+    steps: Collection[int] | None,
+    names: Mapping[str, NameMap],
 ) -> str | None:
     for recording in (reference, candidate):
         if not recording.ranks:
@@ -217,11 +267,13 @@ def _why_incomparable(
             f"no step occurs in both: the reference has {_listed(left.steps)},"
             f" the candidate {_listed(right.steps)}{wanted}"
         )
-    return _why_other_model(left, right)
+    return _why_other_model(left, right, names[first])
 
 
-def _why_other_model(reference: RankRecording, candidate: RankRecording) -> str | None:
-    left, right = _model_names(reference), _model_names(candidate)
+def _why_other_model(
+    reference: RankRecording, candidate: RankRecording, names: NameMap
+) -> str | None:
+    left, right = _model_names(reference), {names.module(name) for name in _model_names(candidate)}
     shared = len(left & right)
     if not left or not right or shared >= _MODEL_OVERLAP * min(len(left), len(right)):
         return None
@@ -273,13 +325,14 @@ def _conclusion(
     stopper: str | None,
     steps: Collection[int] | None,
 ) -> Comparison:
-    origins = _ordered(run)
+    hidden, opened = run.precision.hidden_changes(), run.precision.open_changes()
+    origins = run.precision.without_members(_ordered(run))
     findings = [finding for ledger in run.ledgers.values() for finding in ledger.findings]
     not_compared = [stopper] if stopper else _not_compared(reference, candidate, steps)
     if stopper is None and run.aligned == 0:
         not_compared.append("no call of one run could be aligned with a call of the other")
     verdict = Verdict.AGREE
-    if origins:
+    if origins or hidden:
         verdict = Verdict.DIVERGED
     elif not_compared:
         verdict = Verdict.INCOMPARABLE
@@ -302,7 +355,8 @@ def _conclusion(
         unaligned_candidate=run.unaligned_candidate,
         not_compared=tuple(not_compared),
         notes=tuple(notes),
-        events=_events(reference, candidate),
+        events=(*_events(reference, candidate), *_flipped_decisions(findings)),
+        uniform=(*hidden, *opened),
     )
 
 
@@ -330,6 +384,19 @@ def _inherited_sites(findings: Sequence[Finding], origins: Sequence[Origin]) -> 
         for record in (finding.pair.present,)
     }
     return len(sites - own)
+
+
+def _flipped_decisions(findings: Sequence[Finding]) -> list[Event]:
+    """Choices that came out differently though what led to them is off by noise only."""
+    events: dict[tuple[int, Site], Event] = {}
+    for finding in findings:
+        record = finding.pair.present
+        if finding.kind is Kind.DECISION and record.role is Role.OUTPUT:
+            detail = f"{record.site.module or 'the model'} ({record.site.op}): {finding.reason}"
+            events.setdefault(
+                (record.step, record.site), Event(Kind.DECISION.value, record.step, detail)
+            )
+    return list(events.values())
 
 
 def _events(reference: Recording, candidate: Recording) -> tuple[Event, ...]:

@@ -17,7 +17,7 @@ from lockstep.compare.measured import Measured
 from lockstep.core.finding import Finding, Outcome, Pair
 from lockstep.core.record import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.locate.ledger import Ledger, State, agreeing, agreement_words
+from lockstep.locate.ledger import Ledger, State, agreeing, settled_words
 from lockstep.locate.origins import Origins, Place, place_of
 from lockstep.locate.step import Aligned, AlignedStep
 from lockstep.locate.words import Setting, differing_settings, origin_reason, what_leaves
@@ -200,7 +200,7 @@ class UpdateWalk:
             judgement = AGREES
             if not measured.equal and measured.known:
                 judgement = self._judge.update(entering, measured)
-            if judgement.unexplained and not overwhelmed:
+            if judgement.unexplained and (judgement.local or not overwhelmed):
                 state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
                 self._ledger.remember(state)
                 yield _Wrong(place_of(item, pair, self._step.module_classes), state, entering)
@@ -281,8 +281,7 @@ def settle(ledger: Ledger, state: State) -> None:
     """Keep and report a pair that is no origin."""
     ledger.remember(state)
     differs = state.outcome is Outcome.DIFFER
-    reason = "inherited from an earlier site" if differs else agreement_words(state.measured)
-    ledger.report(state, reason, inherited=differs)
+    ledger.report(state, settled_words(state), inherited=differs)
 
 
 def report_together(wrong: Sequence[_Wrong], ledger: Ledger, origins: Origins) -> None:

@@ -9,19 +9,28 @@ the next step.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from lockstep.compare.bounds import LINEAR_REGIME
+from lockstep.compare.calibration import ILL_CONDITIONED
 from lockstep.compare.judge import AGREES, Judge, Judgement, Operation
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family, family_of
-from lockstep.core.finding import Outcome, Pair
+from lockstep.core.finding import Kind, Outcome, Pair
 from lockstep.core.record import Call
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.boundary import Boundary, Tracer
-from lockstep.locate.ledger import BufferUser, Ledger, State, agreeing, agreement_words
+from lockstep.locate.ledger import (
+    BufferUser,
+    Ledger,
+    State,
+    agreeing,
+    agreement_words,
+    settled_words,
+)
 from lockstep.locate.origins import Origins, Place, place_of
 from lockstep.locate.step import Aligned, AlignedStep, common_path
 from lockstep.locate.words import Setting, agreed_name, differing_settings, origin_reason
@@ -67,6 +76,7 @@ class StepWalk:
         """Judge every pair of the two passes, in order of time."""
         self._ledger.parameter_names |= self._step.names_of(Role.PARAM, Role.PARAM_GRAD)
         self._ledger.buffer_names |= self._step.names_of(Role.BUFFER)
+        self._ledger.precision.note_dtypes(self._step.aligned)
         events: list[tuple[int, int, Aligned, Pair]] = []
         for number, item in enumerate(self._step.aligned):
             if item.reference.kind is CallKind.MODULE:
@@ -110,6 +120,7 @@ class StepWalk:
             self._result_of_region(item, pair, measured, backward)
             return
         judgement = self._judge.operator(operation, measured)
+        self._ledger.precision.note(operation, measured, judgement)
         entering = [*operation.entering, *(operation.outputs if backward else ())]
         place = self._place(item, pair)
         settings = self._settings_of(item)
@@ -295,7 +306,7 @@ class StepWalk:
             # How many rows there are was decided by numbers that Python read, which no data flow shows.
             overwhelmed = True
         secondary = bool(tainting) and measured.difference <= _SECOND_ORIGIN * judgement.tolerance
-        if judgement.unexplained and not overwhelmed and not secondary:
+        if judgement.unexplained and (judgement.local or not (overwhelmed or secondary)):
             state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
             reason = origin_reason(entering, measured, judgement, settings=settings, name=name)
             finding = self._ledger.report(state, reason, inherited=False)
@@ -306,14 +317,15 @@ class StepWalk:
             return
         differs = bool(tainting) and judgement.beyond_floor
         outcome = Outcome.DIFFER if differs else Outcome.AGREE
+        if judgement.kind is None and judgement.beyond_floor and _amplifies(entering, measured):
+            judgement = replace(judgement, kind=Kind.AMPLIFIED)
         self._settle(item, State(measured, judgement, bool(tainting), outcome))
 
     def _settle(self, item: Aligned, state: State) -> None:
         """Keep and report a pair that is no origin."""
         self._ledger.remember(state)
         differs = state.outcome is Outcome.DIFFER
-        reason = "inherited from an earlier site" if differs else agreement_words(state.measured)
-        self._ledger.report(state, reason, inherited=differs)
+        self._ledger.report(state, settled_words(state), inherited=differs)
         self._widen_scopes(item, state.measured)
 
     def _widen_scopes(self, item: Aligned, measured: Measured) -> None:
@@ -431,6 +443,12 @@ _HANDLED = frozenset({CallKind.MODULE, CallKind.OPERATOR, CallKind.LOSS, CallKin
 
 def _last(calls: list[Call]) -> Call:
     return max(calls, key=lambda call: call.sequence)
+
+
+def _amplifies(entering: Iterable[Measured], output: Measured) -> bool:
+    """Whether a difference grows by far more than operators usually let it: ill-conditioned here."""
+    largest = max((item.relative for item in entering if item.floating), default=0.0)
+    return 0.0 < largest * ILL_CONDITIONED < output.difference < math.inf
 
 
 def _is_misaligned(item: Aligned, measured: Measured) -> bool:

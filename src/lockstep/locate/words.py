@@ -109,7 +109,8 @@ def origin_reason(
 ) -> str:
     """Why a site is an origin."""
     text = f"{what_enters(entering)}, {what_leaves(output, judgement, name)}"
-    return "; ".join([text, *(str(setting) for setting in settings)])
+    evidence = [judgement.words] if judgement.words else []
+    return "; ".join([text, *evidence, *(str(setting) for setting in settings)])
 
 
 def agreed_name(reference: str, candidate: str) -> str:

@@ -22,7 +22,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     >>> comparison_json(comparison)["verdict"]                                  # doctest: +SKIP
     'diverged'
     """
-    origins = [_origin(origin) for origin in comparison.origins]
+    origins = [_origin(origin, comparison) for origin in comparison.origins]
     return {
         "schema": JSON_SCHEMA_VERSION,
         "verdict": comparison.verdict.value,
@@ -36,7 +36,9 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
             "candidate": comparison.unaligned_candidate,
         },
         "judged_by": comparison.judged_by,
-        "uniform": [],
+        "uniform": [
+            {"class": change.name, "sites": len(change.members)} for change in comparison.uniform
+        ],
         "events": [
             {"kind": event.kind, "step": event.step, "detail": event.detail}
             for event in comparison.events
@@ -49,7 +51,7 @@ def render_json(comparison: Comparison) -> str:
     return json.dumps(comparison_json(comparison), indent=1, allow_nan=False)
 
 
-def _origin(origin: Origin) -> dict[str, Any]:
+def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:
     metrics = origin.finding.metrics
     return {
         "step": origin.step,
@@ -68,6 +70,8 @@ def _origin(origin: Origin) -> dict[str, Any]:
             "rel_l2": _number(metrics.rel_l2),
         },
         "evidence": metrics.evidence.value,
+        "kind": origin.kind.value,
+        "judged_by": origin.finding.judged_by or comparison.judged_by,
         "tolerance": _number(origin.finding.tolerance),
         "margin": _number(origin.finding.margin),
         "reason": origin.reason,

@@ -115,6 +115,11 @@ def _statistic(name: str) -> Callable[[TensorRecord], Cell]:
     return of_record
 
 
+def _kind(finding: Finding, origin: Origin | None) -> Cell:
+    kind = origin.kind if origin is not None else finding.kind
+    return "" if kind is None else kind.value
+
+
 def _known(value: float) -> Cell:
     return None if math.isnan(value) else value
 
@@ -160,6 +165,8 @@ _COLUMNS: tuple[tuple[str, _Value], ...] = (
     ("Tolerance", lambda finding, origin: _known(finding.tolerance)),
     ("Margin", lambda finding, origin: _known(finding.margin)),
     ("Outcome", lambda finding, origin: finding.outcome.value),
+    ("Kind", lambda finding, origin: _kind(finding, origin)),
+    ("Judged By", lambda finding, origin: finding.judged_by),
     ("Inherited", lambda finding, origin: "Yes" if finding.inherited else "No"),
     ("Origin", lambda finding, origin: "Yes" if origin is not None else "No"),
     (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -14,8 +15,10 @@ from lockstep.core.finding import (
     Comparison,
     Evidence,
     Finding,
+    Kind,
     Origin,
     Outcome,
+    UniformChange,
     Verdict,
 )
 from lockstep.core.site import Phase
@@ -23,6 +26,7 @@ from lockstep.report.rows import reached_word, tensor_name
 
 WIDTH = 100
 NEXT_ORIGINS = 5
+MEMBERS = 4
 
 _STYLES = {
     Verdict.AGREE: "bold green",
@@ -69,8 +73,9 @@ def render_comparison(
     text = Text()
     _add_headline(text, comparison)
     for origin in comparison.origins[:1]:
-        _add_paragraph(text, origin.reason)
+        _add_paragraph(text, _verdict(origin))
         _add_paragraph(text, _tolerance(origin))
+    _add_uniform(text, comparison)
     _add_next_origins(text, comparison)
     _add_counts(text, comparison)
     said = comparison.verdict is Verdict.INCOMPARABLE
@@ -108,6 +113,8 @@ def _add_headline(text: Text, comparison: Comparison) -> None:
     elif comparison.origins:
         where, source = _place(comparison.origins[0], comparison), comparison.origins[0].source
         _add_with_source(text, f" at {where}", source, used=len(comparison.verdict.name))
+    elif comparison.verdict is Verdict.DIVERGED and comparison.uniform:
+        _add_line(text, f": {_uniform(comparison.uniform[0])}; no single operator is at fault")
     elif comparison.verdict is Verdict.DIVERGED:
         _add_line(text, f": {comparison.inherited} tensors differ, but none can be named the first")
     else:
@@ -142,6 +149,27 @@ def _place(origin: Origin, comparison: Comparison) -> str:
     return f"{when}{origin.phase.value} of {origin.module or 'the model'} ({origin.op}{call})"
 
 
+def _verdict(origin: Origin) -> str:
+    """Kind and reason of an origin, the kind once."""
+    kind, reason = origin.kind.value, origin.reason
+    return reason if reason.startswith(f"the {kind}") else f"{kind}: {reason}"
+
+
+def _uniform(change: UniformChange) -> str:
+    return f"{change.name}, at {_sites(len(change.members), 'site')}"
+
+
+def _add_uniform(text: Text, comparison: Comparison) -> None:
+    if not comparison.uniform:
+        return
+    text.append("\nUniform precision changes\n", style="bold")
+    for change in comparison.uniform:
+        modules = list(dict.fromkeys(site.module or "the model" for site in change.members))
+        shown = ", ".join(modules[:MEMBERS])
+        more = f" and {len(modules) - MEMBERS} more" if len(modules) > MEMBERS else ""
+        _add_paragraph(text, f"{_uniform(change)}: {shown}{more}")
+
+
 def _tolerance(origin: Origin) -> str:
     """What was allowed, and how much more it is."""
     finding = origin.finding
@@ -161,7 +189,9 @@ def _add_next_origins(text: Text, comparison: Comparison) -> None:
         return
     text.append("\nNext origins\n", style="bold")
     for number, origin in enumerate(following[:NEXT_ORIGINS], start=2):
-        _add_with_source(text, f"  {number}. {_place(origin, comparison)}", origin.source, used=0)
+        kind = "" if origin.kind is Kind.FAULT else f": {origin.kind.value}"
+        line = f"  {number}. {_place(origin, comparison)}{kind}"
+        _add_with_source(text, line, origin.source, used=0)
     if len(following) > NEXT_ORIGINS:
         _add_line(text, f"  and {len(following) - NEXT_ORIGINS} more (--json lists them)")
 
@@ -171,12 +201,18 @@ def _add_counts(text: Text, comparison: Comparison) -> None:
     origins = _sites(len(comparison.origins), "origin")
     later = _sites(comparison.inherited, "later site")
     inside = len(_inside_tolerance(comparison.findings))
+    kinds = Counter(finding.kind for finding in comparison.findings)
     unaligned = (comparison.unaligned_reference, comparison.unaligned_candidate)
     counts = (
         (comparison.compared, "compared"),
         (_equal(comparison), "equal bit by bit"),
         (inside, "differ inside their tolerance"),
         (beyond, f"differ beyond it: at {origins} and, inherited, at {later}"),
+        (
+            kinds[Kind.AMPLIFIED],
+            "of these amplified: ill-conditioned there, small differences grow far",
+        ),
+        (kinds[Kind.DECISION], "choices flipped inside the noise (see Events)"),
         (comparison.compared - _equal(comparison) - inside - beyond, "could not be judged"),
         (comparison.missing, "missing on one side"),
         (
