@@ -229,6 +229,33 @@ def test_gradients_asked_for_by_name_come_from_inside_the_step(tmp_path: Path, l
     assert [r.shape for call in arrived for r in call.records if r.shape == (2, 4)] == []
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_rows_of_a_parameter_are_cleared_in_place(tmp_path: Path, level: str) -> None:
+    # given a training that clears the padding row in each step, as torch.nn.init code does
+    def build() -> Training:
+        model = nn.Embedding(5, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(number: int) -> Tensor:
+            with torch.no_grad():
+                row = model.weight[number]
+            row.detach()
+            with torch.no_grad():
+                model.weight[0].fill_(0)
+                row.mul_(2)
+            loss = model(torch.arange(5)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return Training(model, step, optimizers=[optimizer])
+
+    # then it is recorded to its end
+    recording = check(build, tmp_path / "ref", level=level)
+    assert recording.missing == ()
+
+
 def test_two_backwards_through_one_graph_are_told_apart(tmp_path: Path) -> None:
     def build() -> Training:
         model = nn.Linear(4, 2)

@@ -40,7 +40,7 @@ class EdgeFinder:
         """Edge of a tensor that requires a gradient, else None."""
         if not tensor.requires_grad:
             return None
-        node = tensor.grad_fn
+        node = graph_node(tensor)
         if node is not None:
             return node, tensor.output_nr
         known = self._leaves.get(id(tensor))
@@ -58,6 +58,19 @@ class EdgeFinder:
         self._leaves.clear()
 
 
+def graph_node(tensor: torch.Tensor) -> Node | None:
+    """Node that made a tensor; None for a leaf.
+
+    Autograd makes the node of a changed view anew when it is asked for, and refuses to where the
+    view was made without gradients (`weight[0].fill_(0)` under `no_grad`, as `torch.nn.init` code
+    does it). Such a view has no gradient to watch.
+    """
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
 def first_sequence_number() -> int:
     """Number that the next graph node of this thread will have."""
     return int(torch._C._autograd._get_sequence_nr())
@@ -69,7 +82,7 @@ def watch_outputs(
     """Deliver the gradient of every output that the call made; returns the nodes of these."""
     by_node: dict[Node, list[tuple[int, int]]] = {}
     for index, tensor in outputs:
-        node = tensor.grad_fn if tensor.requires_grad else None
+        node = graph_node(tensor) if tensor.requires_grad else None
         if node is not None and node._sequence_nr() >= since and not _is_accumulate(node):
             by_node.setdefault(node, []).append((tensor.output_nr, index))
     for node, positions in by_node.items():

@@ -19,6 +19,7 @@ from lockstep.capture.gradients import (
     PendingSums,
     WatchedInput,
     first_sequence_number,
+    graph_node,
     watch_inputs,
     watch_outputs,
 )
@@ -413,7 +414,7 @@ class Session:
     def _note_arrival(
         self, tensor: torch.Tensor, name: str, path: str, op: str, *, inside: bool
     ) -> None:
-        if tensor.grad_fn is not None or self.names.owner_of(tensor) is not None:
+        if graph_node(tensor) is not None or self.names.owner_of(tensor) is not None:
             return
         if tensor.requires_grad and (parameter := self._parameter_name(tensor)):
             self.adopt_parameter(tensor, parameter)
