@@ -10,18 +10,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.core.sketch import (
-    BLOCK,
-    ROW,
-    SKETCH_SIZE,
-    block_plan,
-    fold_lanes,
-    sign_table,
-    sketch_of,
-)
+from lockstep.core.sketch import SKETCH_SIZE, distance, plan_of, sketch_of
 from lockstep.devices.kernels import digest_of, dtype_name, numbers_of, raw_bytes
 
-SIZES = (1, 2, ROW - 1, ROW, ROW + 1, 5 * ROW + 3, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + ROW + 7)
+ROW, BLOCK = plan_of(10_000).row, plan_of(300_000).block
+SIZES = (
+    1,
+    SKETCH_SIZE,
+    SKETCH_SIZE + 1,
+    ROW - 1,
+    ROW,
+    ROW + 1,
+    5 * ROW + 3,
+    BLOCK - 1,
+    BLOCK,
+    BLOCK + 1,
+    2 * BLOCK + ROW + 7,
+)
 FLOATS = (
     torch.float64,
     torch.float32,
@@ -108,19 +113,10 @@ def test_complex_tensors_count_by_magnitude_and_are_sketched_by_parts(
 
     statistics, sketch = numbers_of(tensor, with_sketch=True)
 
-    # real and imaginary part of a block come under the plans of two blocks
-    lanes = np.zeros(ROW)
-    table = sign_table()
-    for block, start in enumerate(range(0, size, BLOCK)):
-        part = reference[start : start + BLOCK]
-        for number, values in ((2 * block, part.real), (2 * block + 1, part.imag)):
-            offset, sign = block_plan(number)
-            padded = np.zeros(-(-part.size // ROW) * ROW)
-            padded[: part.size] = values * table[offset : offset + part.size]
-            lanes += sign * padded.reshape(-1, ROW).sum(axis=0)
     norm = float(np.linalg.norm(reference))
     assert sketch is not None
-    assert np.abs(sketch - fold_lanes(lanes)).max() <= 1e-5 * norm
+    roundoff = 1e-5 if dtype is torch.complex64 else 1e-12
+    assert np.abs(sketch - sketch_of(reference)).max() <= roundoff * norm
     magnitude = np.abs(reference)
     roundoff = 1e-6 if dtype is torch.complex64 else 1e-12
     assert math.isclose(statistics.maximum, magnitude.max(), rel_tol=roundoff)
@@ -218,6 +214,49 @@ def test_the_sketch_is_linear(size: int, seed: int, factor: float) -> None:
 
     expected = sketches[0] + factor * sketches[1]  # type: ignore[operator]
     assert np.allclose(sketches[2], expected, atol=1e-9)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=dtype_name)
+@pytest.mark.parametrize("size", [300, 20_000, BLOCK + 9, 700_000])
+@pytest.mark.parametrize("relative", [1e-6, 1e-3, 1.0])
+def test_distances_are_estimated_at_every_scale(
+    dtype: torch.dtype, size: int, relative: float
+) -> None:
+    # given two tensors with a common offset, off by a millionth or more
+    reference = (3 + some(size, torch.float64)).to(dtype)
+    candidate = (reference.double() + 3 * relative * some(size, torch.float64, 1)).to(dtype)
+    # when only their sketches are left
+    left, right = (numbers_of(tensor, with_sketch=True)[1] for tensor in (reference, candidate))
+    # then their distance is known within a fifth
+    exact = float(torch.linalg.vector_norm(candidate.double() - reference.double()))
+    assert left is not None
+    assert right is not None
+    assert distance(left, right) == pytest.approx(exact, rel=0.2)
+
+
+def test_the_layout_does_not_matter() -> None:
+    # given the same numbers, row-major and not
+    tensor = some(3000, torch.float32).view(50, 60)
+    turned = tensor.t().contiguous().t()
+    # when each is laid flat, as recording does
+    sketches = [
+        numbers_of(each.contiguous().view(-1), with_sketch=True)[1] for each in (tensor, turned)
+    ]
+    # then the sketches are equal
+    np.testing.assert_array_equal(sketches[0], sketches[1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [100, 9000])
+def test_numbers_of_a_bad_element_face_the_good_one(size: int) -> None:
+    # given an element that is Inf in one tensor and 2.0 in the other
+    good, bad = some(size, torch.float32), some(size, torch.float32)
+    good[50], bad[50] = 2.0, math.inf
+    # when both are sketched
+    left, right = (numbers_of(tensor, with_sketch=True)[1] for tensor in (good, bad))
+    # then it counts as zero, and the distance is finite
+    assert left is not None
+    assert right is not None
+    assert distance(left, right) == pytest.approx(2.0, rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=dtype_name)

@@ -67,6 +67,7 @@ def record_row(call: int, content: int, **changes: Any) -> tuple[Any, ...]:
         "sequence": 10 * call + 1,
         "occurrence": 0,
         "content": content,
+        "argument": "",
     }
     return row_of(schema.RECORDS, row | changes)
 
@@ -105,7 +106,13 @@ def raw(number: int, values: Any = WEIGHT) -> RawTensor:
 
 def rank_manifest(name: str = "rank0", **changes: Any) -> dict[str, Any]:
     manifest = RankManifest(
-        schema=1, rank=name, world_size=1, pid=1, argv=["train.py"], python="3", state="complete"
+        schema=schema.SCHEMA_VERSION,
+        rank=name,
+        world_size=1,
+        pid=1,
+        argv=["train.py"],
+        python="3",
+        state="complete",
     )
     manifest.steps = [StepSummary(0, complete=True, calls=2), StepSummary(1, complete=True)]
     return dataclasses.asdict(manifest) | changes
@@ -277,6 +284,23 @@ def test_a_newer_schema_asks_for_an_upgrade(recording: Path, where: str) -> None
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 99}))
     with pytest.raises(VersionError, match=r"schema version 99.*upgrade"):
         open_recording(recording)
+
+
+def test_sketches_of_an_older_schema_are_left_out_in_one_sentence(recording: Path) -> None:
+    # given a recording whose sketches were taken by another plan
+    path = recording / "rank0" / schema.MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 1}))
+    # when it is opened
+    opened = open_recording(recording)
+    # then it says so once, and what else is known of a tensor stays
+    sentences = [text for text in opened.missing if "sketches" in text]
+    assert len(sentences) == 1
+    assert "schema version 1" in sentences[0]
+    assert "record again" in sentences[0]
+    content = opened.ranks["rank0"].calls(0)[0].records[0].content
+    assert content.sketch is None
+    assert content.statistics is not None
+    np.testing.assert_array_equal(content.load(), WEIGHT)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lockstep.compare.layout import measure_layouts
 from lockstep.compare.metrics import measure, symmetric_difference
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Evidence, Metrics, Pair
@@ -20,7 +21,7 @@ mask's -3e38 among small numbers feel it."""
 
 _FEW_ELEMENTS = 8.0
 """Distance in units of `unit * peak` that a sketch may lose: where just a few elements differ by an
-ulp or two, two of them may meet in one bucket and cancel."""
+ulp or two, two of them may share a lane (see `lockstep.core.sketch`) and cancel."""
 
 _UNSEEN_ROUNDINGS = 256.0
 """Roundings that statistics may hide: where only norms are known, tensors of equal norm may still
@@ -67,9 +68,11 @@ class Measured:
 
     @property
     def shape_differs(self) -> bool:
-        """Whether the two have different extents."""
+        """Whether the two have different extents, and not just another layout."""
         left, right = self.pair.reference, self.pair.candidate
-        return left is not None and right is not None and left.shape != right.shape
+        if left is None or right is None or self.pair.layout is not None:
+            return False
+        return left.shape != right.shape
 
     @property
     def known(self) -> bool:
@@ -108,7 +111,12 @@ def measure_pair(pair: Pair, *, read_tensors: bool = False) -> Measured:
     left, right = pair.reference.content, pair.candidate.content
     floating = is_floating(left.dtype) or is_floating(right.dtype)
     equal = (left.digest, left.shape) == (right.digest, right.shape) and left.digest is not None
-    if left.shape != right.shape:
+    if pair.layout is not None:
+        metrics = measure_layouts(left, right, pair.layout, read_tensors=read_tensors)
+        difference = _difference(left, right, metrics)
+        if metrics.evidence is Evidence.STATISTICS and not floating and metrics.rel_l2 == 0:
+            difference = math.nan  # equal statistics are not equal numbers
+    elif left.shape != right.shape:
         metrics, difference = Metrics(Evidence.NONE), math.inf
     else:
         with np.errstate(

@@ -15,7 +15,15 @@ import torch
 import xxhash
 
 from lockstep.core.record import Statistics
-from lockstep.core.sketch import BLOCK, ROW, SKETCH_SIZE, block_plan, lane_plan, sign_table
+from lockstep.core.sketch import (
+    SKETCH_SIZE,
+    Lanes,
+    Plan,
+    block_plan,
+    exact_sketch,
+    plan_of,
+    sign_table,
+)
 
 _WIDENED = {torch.float16, torch.bfloat16}
 _HUGE = 2.0**100
@@ -67,22 +75,23 @@ def numbers_of(
     tuple
         `Statistics`, and the sketch as float64 of shape (SKETCH_SIZE,) or None.
     """
-    sketched = with_sketch and (flat.dtype.is_floating_point or flat.dtype.is_complex)
-    total = _Totals(flat.device)
-    for block, start in enumerate(range(0, flat.numel(), BLOCK)):
-        part = flat[start : start + BLOCK]
-        if part.dtype.is_complex:
+    rounds = flat.dtype.is_floating_point or flat.dtype.is_complex
+    # The two parts of a complex number are sketched as two elements.
+    width = 2 if flat.dtype.is_complex else 1
+    plan = plan_of(width * flat.numel())
+    sketch = _Sketch(width * flat.numel(), plan, flat.device) if with_sketch and rounds else None
+    total = _Totals()
+    step = plan.block // width
+    for start in range(0, flat.numel(), step):
+        part = flat[start : start + step]
+        if width == 2:
             total.add(part.abs())
-            if sketched:
-                # Real and imaginary parts are sketched as two tensors added under different block plans.
-                total.add_to_sketch(_finite(part.real), 2 * block)
-                total.add_to_sketch(_finite(part.imag), 2 * block + 1)
-            continue
-        part = _real(part)
-        finite = total.add(part)
-        if sketched:
-            total.add_to_sketch(finite, block)
-    return total.statistics(flat.numel()), total.sketch() if sketched else None
+            finite = _finite(torch.view_as_real(part).view(-1))
+        else:
+            finite = total.add(_real(part))
+        if sketch is not None:
+            sketch.add(finite, huge=total.peak > _HUGE)
+    return total.statistics(flat.numel()), None if sketch is None else sketch.numbers()
 
 
 def _real(part: torch.Tensor) -> torch.Tensor:
@@ -100,23 +109,26 @@ def _finite(part: torch.Tensor) -> torch.Tensor:
 class _Totals:
     """Running sums over the blocks of one tensor."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self) -> None:
         self._minimum, self._maximum = math.inf, -math.inf
-        self._sum = self._square = 0.0
-        self._nan_count = self._inf_count = self._nonzero = 0
-        self._lanes: torch.Tensor | None = None
+        self._sum = self._norm = 0.0
+        self._nan_count = self._inf_count = self._zeros = 0
+
+    @property
+    def peak(self) -> float:
+        """Largest finite magnitude so far."""
+        return max(self._maximum, -self._minimum)
 
     def add(self, part: torch.Tensor) -> torch.Tensor:
         """Count one block; returns it with non-finite elements as zero."""
         low, high = (float(value) for value in torch.aminmax(part))
-        self._nonzero += int(torch.count_nonzero(part))
+        self._zeros += _zero_count(part)
         if not (math.isfinite(low) and math.isfinite(high)):
             part, low, high = self._without_non_finite(part)
         self._minimum, self._maximum = min(self._minimum, low), max(self._maximum, high)
-        self._sum += float(part.sum(dtype=torch.float64))
-        norm = float(torch.linalg.vector_norm(part, dtype=torch.float64))
-        self._square = math.hypot(self._square, norm)
+        doubles = part.double()
+        self._sum += float(doubles.sum())
+        self._norm = math.hypot(self._norm, math.sqrt(float(torch.dot(doubles, doubles))))
         return part
 
     def _without_non_finite(self, part: torch.Tensor) -> tuple[torch.Tensor, float, float]:
@@ -128,22 +140,6 @@ class _Totals:
         low, high = (float(value) for value in torch.aminmax(kept))
         return _finite(part), low, high
 
-    def add_to_sketch(self, part: torch.Tensor, block: int) -> None:
-        """Add one block, counted before, to the lane sums of the sketch; see `lockstep.core.sketch`."""
-        if self._lanes is None:
-            self._lanes = torch.zeros(ROW, dtype=torch.float64, device=self._device)
-        offset, sign = block_plan(block)
-        count = part.numel()
-        signed = part * _signs(self._device)[offset : offset + count]
-        # Masks at the largest finite number would overflow in single precision.
-        huge = max(self._maximum, -self._minimum) > _HUGE
-        dtype = torch.float64 if huge else signed.dtype
-        whole = count // ROW * ROW
-        if whole:
-            self._lanes.add_(signed[:whole].view(-1, ROW).sum(0, dtype=dtype), alpha=sign)
-        if whole < count:
-            self._lanes[: count - whole].add_(signed[whole:], alpha=sign)
-
     def statistics(self, count: int) -> Statistics:
         """What was counted, over `count` elements."""
         finite = count - self._nan_count - self._inf_count
@@ -152,30 +148,50 @@ class _Totals:
             minimum=math.nan if none else self._minimum,
             maximum=math.nan if none else self._maximum,
             mean=math.nan if none else self._sum / finite,
-            norm=self._square,
+            norm=self._norm,
             nan_count=self._nan_count,
             inf_count=self._inf_count,
-            zero_count=count - self._nonzero,
+            zero_count=self._zeros,
         )
 
-    def sketch(self) -> npt.NDArray[np.float64]:
-        """The lanes folded into buckets."""
+
+def _zero_count(part: torch.Tensor) -> int:
+    if part.device.type == "cpu":
+        return int(np.count_nonzero(part.numpy() == 0))  # several times faster than torch's
+    return part.numel() - int(torch.count_nonzero(part))
+
+
+class _Sketch:
+    """The sketch of one tensor of `count` numbers as its blocks go by; see `lockstep.core.sketch`."""
+
+    def __init__(self, count: int, plan: Plan, device: torch.device) -> None:
+        self._row, self._device, self._block = plan.row, device, 0
+        self._lanes = Lanes(plan) if count > SKETCH_SIZE else None
+        self._exact: npt.NDArray[np.float64] | None = None
+
+    def add(self, part: torch.Tensor, *, huge: bool) -> None:
+        """Add the next block, finite; rows of huge numbers would overflow in single precision."""
         if self._lanes is None:
-            return np.zeros(SKETCH_SIZE)
-        buckets, signs = _lanes(self._device)
-        folded = torch.zeros(SKETCH_SIZE, dtype=torch.float64, device=self._device)
-        result: npt.NDArray[np.float64] = (
-            folded.index_add_(0, buckets, self._lanes * signs).cpu().numpy()
-        )
-        return result
+            self._exact = exact_sketch(part.cpu().numpy())
+            return
+        offset, count = block_plan(self._block)[0], part.numel()
+        signed = part * _signs(self._device)[offset : offset + count]
+        whole = count // self._row * self._row
+        if whole:
+            dtype = torch.float64 if huge else signed.dtype
+            rows = signed[:whole].view(-1, self._row).sum(0, dtype=dtype)
+            self._lanes.add(self._block, rows.cpu().numpy())
+        if whole < count:
+            self._lanes.add(self._block, signed[whole:].cpu().numpy())
+        self._block += 1
+
+    def numbers(self) -> npt.NDArray[np.float64]:
+        """The sketch, float64 of shape (SKETCH_SIZE,)."""
+        if self._lanes is not None:
+            return self._lanes.sketch()
+        return np.zeros(SKETCH_SIZE) if self._exact is None else self._exact
 
 
 @lru_cache(maxsize=8)
 def _signs(device: torch.device) -> torch.Tensor:
     return torch.from_numpy(sign_table()).to(device)
-
-
-@lru_cache(maxsize=8)
-def _lanes(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    buckets, signs = lane_plan()
-    return torch.from_numpy(buckets).to(device), torch.from_numpy(signs).to(device)

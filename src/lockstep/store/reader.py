@@ -106,6 +106,11 @@ class RankRecording:
             )
         elif self.manifest.state != "complete":
             sentences.append(f"{self.name}: the run was cut off before the recording was closed")
+        if self.manifest.schema < schema.SKETCHES_SINCE:
+            sentences.append(
+                f"{self.name}: its sketches are those of schema version {self.manifest.schema}, which cannot be"
+                " compared with today's, so statistics have to do; record again for estimated distances"
+            )
         done = {step.index for step in self.manifest.steps if step.complete}
         sentences.extend(
             f"{self.name}: step {step} is incomplete, it holds what was flushed before the end"
@@ -210,6 +215,7 @@ class RankRecording:
             sequence=row["sequence"],
             occurrence=row["occurrence"],
             content=content,
+            argument=row["argument"],
         )
 
     @cached_property
@@ -244,7 +250,7 @@ class RankRecording:
             counts = {key: row[key] or 0 for key in ("nan_count", "inf_count", "zero_count")}
             statistics = Statistics(**numbers, **counts)
         sketch = None
-        if row["sketch"] is not None:
+        if row["sketch"] is not None and self.manifest.schema >= schema.SKETCHES_SINCE:
             if len(row["sketch"]) != 8 * SKETCH_SIZE:
                 raise CorruptError(
                     f"{self.path}: the sketch of tensor {number} has a wrong length; record again"
@@ -352,6 +358,8 @@ def _read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
         raise CorruptError(
             f"{path}: cannot be read as Parquet; the recording is damaged, record again"
         ) from error
+    missing = [name for name in schema.ADDED if name in columns and name not in frame.columns]
+    frame = frame.with_columns(pl.lit(schema.ADDED[name]).alias(name) for name in missing)
     absent = [name for name in columns if name not in frame.columns]
     if absent:
         raise CorruptError(

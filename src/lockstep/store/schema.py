@@ -16,7 +16,11 @@ from __future__ import annotations
 
 import polars as pl
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+SKETCHES_SINCE = 2
+"""Schema version that began today's plan of `lockstep.core.sketch`: sketches of older recordings are
+left out, their tensors are compared by statistics."""
+
 MANIFEST = "manifest.json"
 
 CALLS = pl.Schema(
@@ -46,6 +50,7 @@ RECORDS = pl.Schema(
         "sequence": pl.Int64(),
         "occurrence": pl.Int32(),
         "content": pl.Int64(),
+        "argument": pl.String(),
     }
 )
 CONTENTS = pl.Schema(
@@ -85,6 +90,9 @@ NULLABLE = frozenset(
     }
 )
 """Columns that may be empty; one anywhere else is damage."""
+
+ADDED = {"argument": ""}
+"""Columns that recordings of this version made by an earlier build lack, and what they then hold."""
 
 STACKS = pl.Schema(
     {"stack": pl.Int32(), "file": pl.String(), "line": pl.Int32(), "function": pl.String()}
