@@ -17,6 +17,8 @@ from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import seed_everything
 from lockstep.core.errors import CaptureError, LockstepError, OutputExistsError, UsageError
 from lockstep.core.manifest import Options
+from lockstep.devices.emulation import Emulation
+from lockstep.devices.emulation_profiles import device_of, parse_profile
 from lockstep.store.run import RunDirectory
 
 
@@ -43,6 +45,11 @@ class Recording:
         Stop recording beyond so many bytes on disk.
     seed
         Fix all random numbers and ask for deterministic algorithms; nothing is touched where None.
+    emulate
+        Compute as another device would while this records, "npu-fp16" say; `lockstep record --emulate help` lists the
+        names.
+    calibrate
+        Round every result at random while this records: a recording for `compare --calibration`.
     force
         Replace a recording that is there.
 
@@ -70,6 +77,8 @@ class Recording:
         ranks: str = "",
         max_bytes: int | None = None,
         seed: int | None = None,
+        emulate: str = "",
+        calibrate: bool = False,
         force: bool = False,
     ) -> None:
         StepSelection.parse(steps)
@@ -78,7 +87,14 @@ class Recording:
         _check_choice("save", save, SAVES)
         text = f"0:{steps}" if isinstance(steps, int) else steps
         self.path = Path(directory).absolute()
-        self._options = Options(text, ranks, level, save, list(only), list(skip), max_bytes, seed)
+        self._options = Options(
+            text, ranks, level, save, list(only), list(skip), max_bytes, seed,
+            emulate=emulate, calibrate=calibrate,
+        )  # fmt: skip
+        device = device_of(self._options)
+        if device:
+            parse_profile(device)
+        self._emulation: Emulation | None = None
         self._model = model
         self._force = force
         self._run: RunDirectory | None = None
@@ -102,7 +118,15 @@ class Recording:
         self._recorder = Recorder(
             self.path, self._options, model=self._model, wait_for_optimizer=False
         )
-        self._recorder.arm()
+        device = device_of(self._options)
+        if device:
+            self._emulation = Emulation(device, training_only=True)
+            self._emulation.start()
+        try:
+            self._recorder.arm()
+        except BaseException:
+            self._close(interrupted=True)
+            raise
         _running.append(self)
         atexit.register(self._close, interrupted=True)
 
@@ -135,9 +159,11 @@ class Recording:
         _running.clear()
         if self._recorder is not None:
             self._recorder.finish(interrupted=interrupted)
+        if self._emulation is not None:
+            self._emulation.stop()
         if self._run is not None:
             self._run.finish(exit_code=None)
-        self._recorder = self._run = None
+        self._recorder = self._run = self._emulation = None
 
     def _abandon(self) -> None:
         """After a fork: the recording is the parent's."""

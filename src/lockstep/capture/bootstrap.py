@@ -14,20 +14,28 @@ from lockstep.capture.environment import VARIABLE, Reached, leave_trace, request
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import seed_everything
 from lockstep.capture.tracebacks import show_tracebacks_without_us
+from lockstep.devices.emulation import Emulation
+from lockstep.devices.emulation_profiles import device_of
 
+_emulation: Emulation | None = None
 _armed: Recorder | None = None
 _registered = False
 
 
 def arm_from_environment() -> None:
     """Arm as `lockstep record` asked for; does nothing where it did not."""
-    global _armed, _registered
+    global _armed, _emulation, _registered
     text = os.environ.get(VARIABLE)
     if not text or active_recorder() is not None:
         return
     directory, options = request_from(text)
     if options.seed is not None and not _registered:
         seed_everything(options.seed)
+    device = device_of(options)
+    # A forked child has it already, on the stack that came along.
+    if device and _emulation is None:
+        _emulation = Emulation(device, training_only=True)
+        _emulation.start()
     _armed = Recorder(directory, options, wait_for_optimizer=True)
     _armed.arm()
     leave_trace(directory, Reached.TORCH)
@@ -50,6 +58,14 @@ def _finish_with_multiprocessing() -> None:
 
 def _finish() -> None:
     """The process ends: a step that is open will not be ended by its optimizer any more."""
+    global _emulation
+    _finish_recorder()
+    if _emulation is not None:
+        _emulation.stop()
+        _emulation = None
+
+
+def _finish_recorder() -> None:
     global _armed
     if _armed is None:
         return

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from lockstep.capture.gradients import graph_node
 from lockstep.capture.interception import Taps
 from lockstep.capture.leaves import (
     NamedTensor,
@@ -27,6 +28,7 @@ from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall, Place
 from lockstep.capture.session import Session
 from lockstep.core.site import CallKind, Phase
+from lockstep.devices.emulation import emulated_device, is_emulated_here
 
 _TRANSPARENT_FUNCTIONS = frozenset({"torch.nn.modules._functions.BackwardHookFunction"})
 """Custom functions that only carry torch's own hooks."""
@@ -117,6 +119,10 @@ class Calls:
         passes = _in_transform() or (backward and not grad)
         session = None if passes else self._session(may_begin=grad and not backward)
         self._note_autocast(session)
+        if session is not None and not is_emulated_here():
+            self._steps.note_once(
+                "the emulated device in other threads", "the modules that they call run as they are"
+            )
         places = self._places()
         place = places[-1] if places else None
         opened = None
@@ -153,8 +159,10 @@ class Calls:
     ) -> Any:
         run = functools.partial(call, module, *args, **kwargs)
         if is_compiled(module):
+            eagerly = ", and run eagerly on an emulated device" if emulated_device() else ""
             self._steps.note_once(
-                f"inside of {self._name(module)}", "compiled: recorded at its boundary only"
+                f"inside of {self._name(module)}",
+                f"compiled: recorded at its boundary only{eagerly}",
             )
             return self.taps.call_untapped(run)
         if isinstance(module, _FAST_PATH_MODULES) and _may_take_fast_path(module, grad):
@@ -329,6 +337,10 @@ class Calls:
                 self._abandon(session, opened)
             raise
         if opened is not None:
+            with quiet(self._steps.fail):
+                # Down here a write counts as a version only after the operator has returned.
+                for tensor in _written(function, args, kwargs):
+                    session.contents.changed(tensor)
             self._end(session, opened, result)
         return result
 
@@ -478,8 +490,22 @@ def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
 def _trains(name: str, tensors: list[NamedTensor]) -> bool:
     """Whether a call outside of any module builds a graph on a parameter, as functional models do."""
     return name != "torch.Tensor.detach" and any(
-        tensor.requires_grad and tensor.is_leaf for _, tensor in tensors
+        tensor.requires_grad and graph_node(tensor) is None for _, tensor in tensors
     )
+
+
+def _written(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[torch.Tensor]:
+    """Tensors that an aten operator writes to, as its schema says."""
+    schema = getattr(function, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            for _, tensor in tensors_in(given, ""):
+                yield tensor
 
 
 def _has_tensor(result: Any) -> bool:

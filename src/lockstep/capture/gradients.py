@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
+from lockstep.capture.quiet import quiet
+
 Edge = tuple[Node, int]
 Deliver = Callable[[int, torch.Tensor], None]
 
@@ -171,8 +173,11 @@ class _Sum:
     def add(self, gradient: torch.Tensor | None) -> None:
         """Take one part, None where backward had nothing to send."""
         self._came += 1
-        if gradient is not None:
-            self._total = gradient if self._total is None else _plus(self._total, gradient)
+        if gradient is not None and self._total is not None:
+            with quiet():
+                self._total = self._total.detach() + gradient.detach()
+        elif gradient is not None:
+            self._total = gradient
         if self._came == self._count:
             self.settle()
             self._pending.remove(self)
@@ -185,11 +190,6 @@ class _Sum:
         if total is not None:
             for index in self._indices:
                 self._deliver(index, total)
-
-
-def _plus(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad(), torch._C.DisableTorchFunction():
-        return left.detach() + right.detach()
 
 
 def _is_accumulate(node: Node) -> bool:

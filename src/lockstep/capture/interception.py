@@ -22,6 +22,8 @@ from torch.overrides import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lockstep.devices.emulation import enter_above_emulations, leave_dispatch
+
 _TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # fmt: off
 _NEVER_TENSORS = frozenset({
@@ -185,14 +187,14 @@ class Taps:
         if self._functions is not None and not _is_on_stack(self._functions):
             _insert_at_bottom(self._functions)
         if self._aten is not None:
-            _enter_dispatch(self._aten)
+            enter_above_emulations(self._aten)
 
     def _leave_thread(self) -> None:
         self._thread.entered = False
         if self._functions is not None:
             _take_out(self._functions)
         if self._aten is not None:
-            _leave_dispatch(self._aten)
+            leave_dispatch(self._aten)
 
     def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -372,26 +374,3 @@ def _take_out(mode: TorchFunctionMode) -> None:
 def _is_on_stack(mode: TorchFunctionMode) -> bool:
     count = torch._C._len_torch_function_stack()
     return any(torch._C._get_function_stack_at(position) is mode for position in range(count))
-
-
-def _enter_dispatch(mode: TorchDispatchMode) -> None:
-    """Below the user's own modes, which leave in the order they came."""
-    above = _popped_dispatch_modes()
-    if mode not in above:
-        mode.__enter__()
-    for other in reversed(above):
-        torch._C._push_on_torch_dispatch_stack(other)
-
-
-def _leave_dispatch(mode: TorchDispatchMode) -> None:
-    above = _popped_dispatch_modes()
-    for other in reversed(above):
-        torch._C._push_on_torch_dispatch_stack(other)
-        if other is mode:
-            mode.__exit__(None, None, None)
-
-
-def _popped_dispatch_modes() -> list[Any]:
-    """All modes of this thread taken off their stack, the top one first."""
-    count = torch._C._len_torch_dispatch_stack()
-    return [torch._C._pop_torch_dispatch_stack(None) for _ in range(count)]

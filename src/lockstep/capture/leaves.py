@@ -54,11 +54,28 @@ def argument_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[N
 
 
 def plain_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Non-tensor arguments of a call as JSON values."""
-    found = {f"args.{position}": value for position, value in enumerate(args)} | {
-        f"kwargs.{key}": value for key, value in kwargs.items()
-    }
-    return {name: plain(value) for name, value in found.items() if not _holds_tensor(value)}
+    """Non-tensor arguments of a call as JSON values.
+
+    Where a tuple, list or mapping holds tensors, what else is in it stands under its dotted name:
+    with the names of the tensors the argument can be put together again.
+
+    >>> plain_arguments(((slice(3), torch.zeros(1)),), {"dim": 1})
+    {'args.0.0': 'slice(None, 3, None)', 'kwargs.dim': 1}
+    """
+    found: dict[str, Any] = {}
+    for position, value in enumerate(args):
+        _add_plain(found, f"args.{position}", value)
+    for key, value in kwargs.items():
+        _add_plain(found, f"kwargs.{key}", value)
+    return found
+
+
+def _add_plain(found: dict[str, Any], name: str, value: Any, depth: int = 0) -> None:
+    if not _holds_tensor(value):
+        found[name] = plain(value)
+    elif depth < _MAX_DEPTH and isinstance(value, (tuple, list, Mapping)):
+        for key, child in _children(value):
+            _add_plain(found, f"{name}.{key}", child, depth + 1)
 
 
 def plain_attributes(module: torch.nn.Module) -> dict[str, Any]:
@@ -80,6 +97,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value[:32]]
     if isinstance(value, torch.Tensor):
         return _plain_tensor(value)
+    if value is Ellipsis:
+        return "..."
     if isinstance(value, (torch.dtype, torch.device, torch.memory_format, slice)):
         return str(value)
     if isinstance(value, dict):

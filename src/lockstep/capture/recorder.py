@@ -34,6 +34,7 @@ from lockstep.core.manifest import (
     RankManifest,
     StepSummary,
 )
+from lockstep.devices.emulation import unmatched_operators
 from lockstep.store.writer import RankWriter
 
 _active: Recorder | None = None
@@ -190,7 +191,7 @@ class Recorder:
         writer.drain()
         self._manifest.state = "complete"
         self._manifest.stopped_because = writer.failure or self._failure
-        self._manifest.unmatched = self._sites.unmatched()
+        self._manifest.unmatched = self._sites.unmatched() | unmatched_operators()
         self._write_manifest()
         writer.close()
         if self._manifest.stopped_because:

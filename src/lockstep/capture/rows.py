@@ -197,7 +197,7 @@ class Rows:
         with self._lock:
             sequence = self.tick()
             self._writer.add_record(
-                (call.id, phase.value, role.value, index, name, sequence, occurrence, content)
+                (call.id, phase.value, role.value, index, name, sequence, occurrence, content, "")
             )
 
     def add_inputs(self, call: OpenCall) -> None:
@@ -205,7 +205,19 @@ class Rows:
         for index, (sequence, content) in enumerate(call.contents):
             if index not in call.unread:
                 role, label = Role.INPUT.value, call.labels[index]
-                row = (call.id, call.phase.value, role, index, label, sequence, 0, content)
+                argument = call.inputs[index][0]
+                argument = "" if argument == label else argument
+                row = (
+                    call.id,
+                    call.phase.value,
+                    role,
+                    index,
+                    label,
+                    sequence,
+                    0,
+                    content,
+                    argument,
+                )
                 with self._lock:
                     self._writer.add_record(row)
 

@@ -20,6 +20,7 @@ import torch
 
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import Options, RankManifest
+from lockstep.devices.emulation import emulated_device
 from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
 
 _ENVIRONMENT_PREFIXES = (
@@ -128,6 +129,9 @@ def note_run_state(manifest: RankManifest) -> None:
         "cudnn": f"enabled={cudnn.enabled} deterministic={cudnn.deterministic}"
         f" benchmark={cudnn.benchmark}",
     }
+    device = emulated_device()
+    if device:
+        manifest.numerics["emulated_device"] = device
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         manifest.distributed = {

@@ -14,11 +14,26 @@ from lockstep.capture.options import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.cli.command import Command
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import Options
+from lockstep.devices.emulation_profiles import device_of, parse_profile, profile_table
 from lockstep.store.reader import Recording, open_recording
 from lockstep.store.run import RunDirectory
 
 
-@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+def _show_devices(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """`--emulate help` lists the devices and ends."""
+    if value == "help":
+        click.echo(profile_table())
+        context.exit()
+    return value
+
+
+_DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n" + profile_table()
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+    epilog=_DEVICES,
+)
 @click.option(
     "-o",
     "--output",
@@ -51,6 +66,19 @@ from lockstep.store.run import RunDirectory
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), help="Fix all random numbers, ask for determinism."
 )
+@click.option(
+    "--emulate",
+    default="",
+    metavar="DEVICE",
+    is_eager=True,
+    callback=_show_devices,
+    help="Compute as another device would; the names are below.",
+)
+@click.option(
+    "--calibrate",
+    is_flag=True,
+    help="Round every result at random, for compare --calibration.",
+)
 @click.option("--exit-after", is_flag=True, help="End the command after the last chosen step.")
 @click.option("--force", is_flag=True, help="Replace a recording that is there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -64,6 +92,8 @@ def record(
     skip: tuple[str, ...],
     max_bytes: int | None,
     seed: int | None,
+    emulate: str,
+    calibrate: bool,
     exit_after: bool,
     force: bool,
     command: tuple[str, ...],
@@ -86,8 +116,12 @@ def record(
         )
     directory = directory.absolute()
     options = Options(
-        steps, ranks, level, save, list(only), list(skip), max_bytes, seed, exit_after
-    )
+        steps, ranks, level, save, list(only), list(skip), max_bytes, seed, exit_after,
+        emulate, calibrate,
+    )  # fmt: skip
+    device = device_of(options)
+    if device:
+        parse_profile(device)
     run = RunDirectory.create(directory, list(command), options, force=force)
     try:
         process = Command(list(command), environment_for(directory, options))

@@ -23,6 +23,8 @@ class Options:
     max_bytes: int | None = None
     seed: int | None = None
     exit_after: bool = False
+    emulate: str = ""
+    calibrate: bool = False
 
 
 @dataclass(slots=True)

@@ -94,6 +94,10 @@ def _setup_lines(recording: Recording) -> Iterator[str]:
     yield f"  made {manifest.created} by Lockstep {manifest.version} in {manifest.cwd}, {size / 1e6:.2f} MB"
     options = manifest.options
     yield f"  recorded level {options.level}, saving {options.save}, steps {options.steps}"
+    if options.calibrate:
+        yield "  calibration: every result was rounded at random"
+    if options.emulate:
+        yield f"  on an emulated device: {options.emulate}"
     if manifest.git:
         changed = " with changes" if manifest.git.get("changes") else ""
         yield f"  git {manifest.git.get('commit', '')[:12]}{changed}"
