@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.compare.align import align_calls, align_sequences, pair_records
+from lockstep.compare.align import align_calls, pair_records
+from lockstep.compare.names import NameMap
+from lockstep.compare.sequences import align_sequences
 from lockstep.core.finding import CallPair
 from lockstep.core.record import Call, Content, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
@@ -44,6 +47,11 @@ def test_one_call_more_costs_no_match(sequence: list[int], data: st.DataObject) 
     longer = [*sequence[:at], data.draw(st.integers(0, 3)), *sequence[at:]]
     # Then everything else keeps a partner
     assert len(align_sequences(sequence, longer)) == len(sequence)
+
+
+@given(tokens, tokens)
+def test_exchanged_sequences_have_the_same_matches(left: list[str], right: list[str]) -> None:
+    assert align_sequences(left, right) == sorted((i, j) for j, i in align_sequences(right, left))
 
 
 def test_ten_thousand_calls_with_a_gap_in_the_middle_are_aligned_without_a_large_table() -> None:
@@ -202,3 +210,54 @@ def test_records_are_paired_by_name_where_there_are_names_and_by_index_else() ->
         (item.reference and item.reference.name, item.candidate and item.candidate.name)
         for item in paired
     ] == [("result.x", "result.x"), ("result.y", "other"), (None, "z")]
+
+
+def test_a_renamed_module_is_found_under_its_name_in_the_other_run() -> None:
+    # Given the same calls below another path
+    module = CallKind.MODULE
+    left = [call(1, "M", kind=module, module="blocks.0"), call(2, module="blocks.0", parent=1)]
+    right = [call(5, "M", kind=module, module="layers.0"), call(6, module="layers.0", parent=5)]
+    assert partners(align_calls(left, right)) == {1: None, 2: None}
+    # When the other run's names are known
+    names = NameMap(
+        modules={"layers": "blocks"}, found_by={"layers": "renamed module blocks -> layers"}
+    )
+    pairs = align_calls(left, right, names)
+    # Then they correspond, under their own names, and it is said how that was found
+    assert partners(pairs) == {1: 5, 2: 6}
+    assert pairs[0].candidate is right[0]
+    assert pairs[0].method == "renamed module blocks -> layers"
+
+
+def test_renamed_parameters_are_paired_by_their_name_in_the_other_run() -> None:
+    left = call(1, kind=CallKind.GRADIENT, module="a", names=["a.gain"])
+    right = call(2, kind=CallKind.GRADIENT, module="a", names=["a.weight"])
+    names = NameMap(tensors={"a.weight": "a.gain"})
+    assert partners(align_calls([left], [right])) == {1: None}
+    assert partners(align_calls([left], [right], names)) == {1: 2}
+    (pair,) = pair_records(CallPair(left, right, "parameter name"), names)
+    assert pair.candidate is right.records[0]
+    assert pair.method == "parameter name"
+
+
+def test_of_calls_that_only_return_the_same_just_the_results_are_paired() -> None:
+    site = Site("net", "torch.add", 0, Phase.FORWARD)
+
+    def with_roles(number: int) -> Call:
+        one = call(number)
+        content = one.records[0].content
+        roles = (Role.INPUT, Role.OUTPUT, Role.GRAD_OUTPUT, Role.GRAD_INPUT)
+        records = tuple(
+            TensorRecord("rank0", 0, site, role, 0, "args.0", number, 0, content) for role in roles
+        )
+        return replace(one, records=records)
+
+    pairs = pair_records(CallPair(with_roles(1), with_roles(2), "content", only_results=True))
+    assert [(pair.reference is None, pair.candidate is None) for pair in pairs] == [
+        (False, True),
+        (False, False),
+        (False, False),
+        (False, True),
+        (True, False),
+        (True, False),
+    ]

@@ -14,8 +14,8 @@ from lockstep.core.site import Phase
 from lockstep.locate.run import compare_recordings
 
 COMPUTED = (
-    "fc1 relu fc2 loss update".split()
-    + [f"grad {name}" for name in "fc2 relu fc1 fc1.weight fc1.bias fc2.weight fc2.bias".split()]
+    ["fc1", "relu", "fc2", "loss", "update"]
+    + [f"grad {name}" for name in ["fc2", "relu", "fc1", "fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]]
 )  # fmt: skip
 
 

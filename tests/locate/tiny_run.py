@@ -20,6 +20,7 @@ import polars as pl
 from lockstep.core.record import Call, Content, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import sketch_of
+from lockstep.store import schema
 from lockstep.store.reader import Recording
 
 Array = npt.NDArray[Any]
@@ -334,14 +335,35 @@ def recording(*ranks: TinyRun, path: str = "run") -> Recording:
     return cast(Recording, SimpleNamespace(path=Path(path), ranks=folders, missing=()))
 
 
+_MODULES = {name: schema.MODULES[name] for name in ("module", "module_class")}
+_CALLS = {name: schema.CALLS[name] for name in ("call_id", "kind", "module", "op")}
+_RECORDS = {name: schema.RECORDS[name] for name in ("call_id", "name", "sequence", "content")}
+
+
 def _rank(run: TinyRun) -> Any:
     numbers = tuple(range(len(run.steps)))
-    names = sorted({call.site.module for calls in run.steps for call in calls})
+    calls = [call for step in run.steps for call in step]
+    records = [(call, record) for call in calls for record in call.records]
+    modules = {call.site.module: call.module_class for call in calls if call.module_class}
     return SimpleNamespace(
         steps=numbers,
         complete_steps=numbers,
         calls=lambda step: run.steps[step],
-        module_table=pl.DataFrame({"module": names}),
+        module_table=pl.DataFrame(
+            {"module": list(modules), "module_class": list(modules.values())}, schema=_MODULES
+        ),
+        call_table=pl.DataFrame(
+            [(call.id, call.kind.value, call.site.module, call.site.op) for call in calls],
+            schema=_CALLS,
+            orient="row",
+        ),
+        record_table=pl.DataFrame(
+            [(call.id, one.name, one.sequence, one.content.id) for call, one in records],
+            schema=_RECORDS,
+            orient="row",
+        ),
+        content_table=pl.DataFrame(schema={"shard": schema.CONTENTS["shard"]}),
+        contents={one.content.id: one.content for _, one in records},
         manifest=SimpleNamespace(events=[]),
         missing=(),
     )

@@ -38,6 +38,22 @@ _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
     show_default=True,
     help="How to judge.",
 )
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    help="Tolerances from this `lockstep record --calibrate` of the reference.",
+)
+@click.option(
+    "--noise",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Another recording of the reference's training, for its noise; may be repeated.",
+)
+@click.option(
+    "--mapping",
+    type=click.Path(path_type=Path),
+    help="YAML file with names that the two runs use for the same thing.",
+)
 @click.option("--csv", type=click.Path(path_type=Path), help="Write every pair to this CSV file.")
 @click.option("--xlsx", type=click.Path(path_type=Path), help="Write every pair to this XLSX file.")
 @click.option("--all", "show_all", is_flag=True, help="Print the table of all pairs.")
@@ -53,6 +69,9 @@ def compare(
     output: Path | None,
     as_json: bool,
     rule: str,
+    calibration: Path | None,
+    noise: tuple[Path, ...],
+    mapping: Path | None,
     csv: Path | None,
     xlsx: Path | None,
     show_all: bool,
@@ -69,6 +88,7 @@ def compare(
     lockstep compare ref cand
     lockstep compare ref cand --csv pairs.csv --xlsx pairs.xlsx
     lockstep compare ref cand --cosine 0.98 --limit 10
+    lockstep compare ref cand --calibration ref.cal --mapping names.yaml
     """
     if reference.exists() and candidate.exists() and reference.samefile(candidate):
         raise UsageError(
@@ -77,7 +97,14 @@ def compare(
     plans = _plan_reports(output, {"csv": csv, "xlsx": xlsx}, force=force)
     recordings = open_recording(reference), open_recording(candidate)
     chosen = _chosen_steps(recordings, steps) if steps else None
-    comparison = compare_recordings(*recordings, rule=_RULES[rule], steps=chosen)
+    comparison = compare_recordings(
+        *recordings,
+        rule=_RULES[rule],
+        calibration=_calibration(calibration) if calibration is not None else None,
+        noise=[_noise(path, reference) for path in noise],
+        mapping=mapping,
+        steps=chosen,
+    )
     if as_json:
         click.echo(render_json(comparison))
     else:
@@ -104,6 +131,26 @@ def _chosen_steps(recordings: tuple[Recording, Recording], text: str) -> tuple[i
             f"--steps {text}: not recorded; there are steps {', '.join(map(str, known)) or 'none'}"
         )
     return chosen
+
+
+def _calibration(path: Path) -> Recording:
+    recording = open_recording(path)
+    if not recording.manifest.options.calibrate:
+        raise UsageError(
+            f"{path}: is no calibration; make one with lockstep record --calibrate, or give plain"
+            " recordings of the reference with --noise"
+        )
+    return recording
+
+
+def _noise(path: Path, reference: Path) -> Recording:
+    recording = open_recording(path)
+    if reference.exists() and path.samefile(reference):
+        raise UsageError(
+            f"{path}: --noise is the reference itself, which shows no noise; record the same"
+            " training again"
+        )
+    return recording
 
 
 Writer = Callable[[Comparison, Path], None]

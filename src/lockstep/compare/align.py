@@ -1,141 +1,38 @@
 """Finding which call of one run corresponds to which call of the other.
 
-Modules are aligned by path and order; operators inside an aligned module call by name, shape and
-order. The alignment of two sequences is a longest common subsequence, found in near-linear time for
-the usual case of almost equal sequences: equal ends are stripped, then tokens that occur once on
-each side serve as anchors (patience diff: Bram Cohen, 2008), and only what lies between them goes
-through dynamic programming. So one call more on one side shifts nothing else.
+Modules are aligned by path and order, where need be by their name in the other run
+(`lockstep.compare.renames`); operators inside an aligned module call by name, shape and order; what
+is left by what it returns (`lockstep.compare.content_align`). So one call more on one side shifts
+nothing else.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from lockstep.core.finding import CallPair, Pair
+from lockstep.compare.content_align import align_by_content
+from lockstep.compare.layout import other_layout
+from lockstep.compare.names import SAME_NAMES, NameMap
+from lockstep.compare.sequences import Match, align_sequences, pair_in_order
+from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 
-Match = tuple[int, int]
 Token = Callable[[Call], Hashable]
-
-_MAX_CELLS = 400_000
-"""Cap on one dynamic-programming table; a larger gap without anchors is paired token by token, in
-order."""
 
 _TELLING = 16
 """Elements from which on equal digests of two runs mean the same place rather than chance."""
 
 
-def align_sequences(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[Match]:
-    """Positions `(i, j)` of a long common subsequence, both increasing.
-
-    Examples
-    --------
-    >>> align_sequences("abcd", "abxcd")
-    [(0, 0), (1, 1), (2, 3), (3, 4)]
-    """
-    found: list[Match] = []
-    gaps = [(0, len(left), 0, len(right))]
-    while gaps:
-        low, high, start, stop = gaps.pop()
-        while low < high and start < stop and left[low] == right[start]:
-            found.append((low, start))
-            low, start = low + 1, start + 1
-        while low < high and start < stop and left[high - 1] == right[stop - 1]:
-            high, stop = high - 1, stop - 1
-            found.append((high, stop))
-        if low == high or start == stop:
-            continue
-        anchors = _anchors(left, right, (low, high, start, stop))
-        if not anchors:
-            found.extend(_align_gap(left, right, (low, high, start, stop)))
-            continue
-        found.extend(anchors)
-        ends = [(low - 1, start - 1), *anchors, (high, stop)]
-        gaps.extend((a + 1, c, b + 1, d) for (a, b), (c, d) in itertools.pairwise(ends))
-    return sorted(found)
-
-
-def _anchors(
-    left: Sequence[Hashable], right: Sequence[Hashable], gap: tuple[int, int, int, int]
-) -> list[Match]:
-    """Tokens that occur once on each side, the longest run of them that keeps the order."""
-    low, high, start, stop = gap
-    once_left, once_right = _once(left, low, high), _once(right, start, stop)
-    common = [(i, once_right[token]) for token, i in once_left.items() if token in once_right]
-    return _longest_increasing(sorted(common))
-
-
-def _once(tokens: Sequence[Hashable], low: int, high: int) -> dict[Hashable, int]:
-    seen: dict[Hashable, int] = {}
-    for position in range(low, high):
-        token = tokens[position]
-        seen[token] = -1 if token in seen else position
-    return {token: position for token, position in seen.items() if position >= 0}
-
-
-def _longest_increasing(matches: list[Match]) -> list[Match]:
-    """Longest subsequence with increasing second members (patience sorting, n log n)."""
-    tops: list[int] = []
-    top_positions: list[int] = []
-    before: list[int] = []
-    for position, (_, second) in enumerate(matches):
-        pile = bisect_left(tops, second)
-        before.append(top_positions[pile - 1] if pile else -1)
-        if pile == len(tops):
-            tops.append(second)
-            top_positions.append(position)
-        else:
-            tops[pile], top_positions[pile] = second, position
-    chain: list[Match] = []
-    position = top_positions[-1] if top_positions else -1
-    while position >= 0:
-        chain.append(matches[position])
-        position = before[position]
-    return chain[::-1]
-
-
-def _align_gap(
-    left: Sequence[Hashable], right: Sequence[Hashable], gap: tuple[int, int, int, int]
-) -> list[Match]:
-    low, high, start, stop = gap
-    if (high - low) * (stop - start) > _MAX_CELLS:
-        return _longest_increasing(_in_order(left, right, gap))
-    width = stop - start + 1
-    lengths = [[0] * width for _ in range(high - low + 1)]
-    for i in range(high - 1, low - 1, -1):
-        row, below = lengths[i - low], lengths[i - low + 1]
-        for j in range(stop - 1, start - 1, -1):
-            at = j - start
-            row[at] = 1 + below[at + 1] if left[i] == right[j] else max(below[at], row[at + 1])
-    found, i, j = [], low, start
-    while i < high and j < stop:
-        if left[i] == right[j]:
-            found.append((i, j))
-            i, j = i + 1, j + 1
-        elif lengths[i - low + 1][j - start] >= lengths[i - low][j - start + 1]:
-            i += 1
-        else:
-            j += 1
-    return found
-
-
-def _in_order(
-    left: Sequence[Hashable], right: Sequence[Hashable], gap: tuple[int, int, int, int]
-) -> list[Match]:
-    """The n-th occurrence of a token with the n-th on the other side."""
-    low, high, start, stop = gap
-    places: dict[Hashable, list[int]] = {}
-    for j in range(stop - 1, start - 1, -1):
-        places.setdefault(right[j], []).append(j)
-    return [(i, places[left[i]].pop()) for i in range(low, high) if places.get(left[i])]
-
-
-def align_calls(reference: Sequence[Call], candidate: Sequence[Call]) -> list[CallPair]:
+def align_calls(
+    reference: Sequence[Call], candidate: Sequence[Call], names: NameMap = SAME_NAMES
+) -> list[CallPair]:
     """Align the calls of one step of one rank.
+
+    `names` tells what the candidate's modules, parameters and operators are called in the reference.
 
     Every call appears in exactly one pair, alone where it has no partner. Module calls come first,
     because an operator is looked for only inside the partner of the module call around it. The
@@ -143,13 +40,18 @@ def align_calls(reference: Sequence[Call], candidate: Sequence[Call]) -> list[Ca
     after the candidate's call before it.
     """
     partners: dict[int, tuple[int, str]] = {}
-    groups = _grouped(reference, candidate, _ALL_BUT_OPERATORS, {})
+    known_as = [names.call(call) for call in candidate] if names else candidate
+    groups = _grouped(reference, known_as, _ALL_BUT_OPERATORS, {})
     for left, right in groups:
         partners.update(_aligned_group(left, right))
     same_parent = {right: left for left, (right, _) in partners.items()}
-    for left, right in _grouped(reference, candidate, {CallKind.OPERATOR}, same_parent):
+    for left, right in _grouped(reference, known_as, {CallKind.OPERATOR}, same_parent):
         partners.update(_aligned_group(left, right))
-    return _in_time(reference, candidate, partners)
+    found = {left: right for left, (right, _) in partners.items()}
+    pairs = {left: (right, method, False) for left, (right, method) in partners.items()}
+    for one in align_by_content(reference, candidate, found):
+        pairs[one.reference.id] = (one.candidate.id, one.method, one.only_results)
+    return _in_time(reference, candidate, pairs, names)
 
 
 _ALL_BUT_OPERATORS = frozenset(CallKind) - {CallKind.OPERATOR}
@@ -220,7 +122,7 @@ def _aligned_by_name(left: list[Call], right: list[Call]) -> dict[int, tuple[int
     for token, method in _tokens(left[0].kind):
         before = [token(call) for call in left]
         after = [token(call) for call in right]
-        matches = _in_order(before, after, (0, len(left), 0, len(right)))
+        matches = pair_in_order(before, after)
         partners.update({left[i].id: (right[j].id, method) for i, j in matches})
         taken = {j for _, j in matches}
         left = [call for call in left if call.id not in partners]
@@ -280,7 +182,14 @@ def _output_digests(call: Call) -> Hashable:
     outputs = call.with_role(Role.OUTPUT)
     digests = tuple(record.digest for record in outputs)
     telling = any(record.content.numel >= _TELLING for record in outputs)
-    return digests if telling and None not in digests else id(call)
+    return digests if telling and None not in digests else _Unlike(call.sequence)
+
+
+@dataclass(frozen=True, eq=False)
+class _Unlike:
+    """A token that equals no other."""
+
+    sequence: int
 
 
 def _arguments(call: Call) -> str:
@@ -294,26 +203,30 @@ def _names(call: Call) -> Hashable:
 
 
 def _in_time(
-    reference: Sequence[Call], candidate: Sequence[Call], partners: dict[int, tuple[int, str]]
+    reference: Sequence[Call],
+    candidate: Sequence[Call],
+    partners: dict[int, tuple[int, str, bool]],
+    names: NameMap,
 ) -> list[CallPair]:
-    by_candidate = {right: (left, method) for left, (right, method) in partners.items()}
+    by_candidate = {right: left for left, (right, _, _) in partners.items()}
     candidates = {call.id: call for call in candidate}
     placed: list[tuple[tuple[int, int, int], CallPair]] = []
     for call in reference:
-        right, method = partners.get(call.id, (None, "none"))
+        right, method, only_results = partners.get(call.id, (None, "none", False))
         partner = candidates[right] if right is not None else None
-        placed.append(((call.sequence, 0, 0), CallPair(call, partner, method)))
+        method = (names.how(partner) if partner is not None else "") or method
+        placed.append(((call.sequence, 0, 0), CallPair(call, partner, method, only_results)))
     sequences = {call.id: call.sequence for call in reference}
     latest = -1
     for call in candidate:
         if call.id in by_candidate:
-            latest = max(latest, sequences[by_candidate[call.id][0]])
+            latest = max(latest, sequences[by_candidate[call.id]])
         else:
             placed.append(((latest, 1, call.sequence), CallPair(None, call, "none")))
     return [pair for _, pair in sorted(placed, key=lambda item: item[0])]
 
 
-def pair_records(pair: CallPair) -> list[Pair]:
+def pair_records(pair: CallPair, names: NameMap = SAME_NAMES) -> list[Pair]:
     """Pair the records of two aligned calls, in order of time; a record without partner stands
     alone.
 
@@ -323,21 +236,77 @@ def pair_records(pair: CallPair) -> list[Pair]:
     """
     if pair.reference is None or pair.candidate is None:
         return _lone_records(pair.present, is_reference=pair.reference is not None)
+    if pair.only_results:
+        return _pair_results(pair.reference, pair.candidate, pair.method)
     waiting = list(pair.candidate.records)
     chosen: dict[int, TensorRecord] = {}
     for key in (_full_key, _loose_key):
         places: dict[Hashable, list[TensorRecord]] = {}
         for record in reversed(waiting):
-            places.setdefault(key(record), []).append(record)
+            places.setdefault(key(record, names), []).append(record)
         for position, record in enumerate(pair.reference.records):
-            if position not in chosen and places.get(key(record)):
-                chosen[position] = places[key(record)].pop()
+            if position not in chosen and places.get(key(record, SAME_NAMES)):
+                chosen[position] = places[key(record, SAME_NAMES)].pop()
         taken = {id(record) for record in chosen.values()}
         waiting = [record for record in waiting if id(record) not in taken]
         if not waiting:
             break
     pairs = [Pair(record, chosen.get(at)) for at, record in enumerate(pair.reference.records)]
-    return pairs + [Pair(None, record) for record in waiting]
+    pairs += [Pair(None, record) for record in waiting]
+    return [_described(one, pair.method, names) for one in pairs]
+
+
+def _described(pair: Pair, method: str, names: NameMap) -> Pair:
+    """The pair with how it was found and, where contents or shapes say so, in which layout."""
+    if pair.reference is None or pair.candidate is None:
+        return pair
+    layout = names.layout(pair.reference.name)
+    if layout is not None and len(layout) != sum(n != 1 for n in pair.reference.shape):
+        layout = None  # an optimizer's step count has the parameter's name
+    if layout is None and pair.reference.shape != pair.candidate.shape:
+        layout = layout_of(pair)
+    method = f"{method}, other layout" if layout is not None else method
+    return replace(pair, method=method, layout=layout)
+
+
+def layout_of(pair: Pair, known: Collection[Axes] = ()) -> Axes | None:
+    """Order of axes of a pair that is the same tensor in another layout; see `other_layout`.
+
+    Extents of 1 more or less are a layout in a parameter (a linear layer's weight and that of a 1x1
+    convolution); in an activation they change what is computed from it.
+    """
+    assert pair.reference is not None
+    assert pair.candidate is not None
+    axes = other_layout(pair.reference.content, pair.candidate.content, known=known)
+    if axes == tuple(range(len(axes or ()))) and pair.reference.role not in _OF_PARAMETERS:
+        return None
+    return axes
+
+
+_OF_PARAMETERS = frozenset(
+    {Role.PARAM, Role.PARAM_GRAD, Role.PARAM_AFTER, Role.STATE, Role.STATE_AFTER, Role.BUFFER}
+)
+
+
+def _pair_results(reference: Call, candidate: Call, method: str) -> list[Pair]:
+    """What two calls return, forward and as it comes back; all else stands alone."""
+    partners: dict[Hashable, list[TensorRecord]] = {}
+    others = []
+    for record in reversed(candidate.records):
+        if record.role in _RESULTS:
+            partners.setdefault(_loose_key(record, SAME_NAMES), []).append(record)
+        else:
+            others.append(record)
+    pairs = []
+    for record in reference.records:
+        same = partners.get(_loose_key(record, SAME_NAMES)) if record.role in _RESULTS else None
+        pairs.append(Pair(record, same.pop() if same else None))
+    unpaired = [record for same in partners.values() for record in same]
+    pairs += [Pair(None, record) for record in (*reversed(others), *unpaired)]
+    return [_described(one, method, SAME_NAMES) for one in pairs]
+
+
+_RESULTS = frozenset({Role.OUTPUT, Role.GRAD_OUTPUT})
 
 
 def _lone_records(call: Call, *, is_reference: bool) -> list[Pair]:
@@ -346,9 +315,9 @@ def _lone_records(call: Call, *, is_reference: bool) -> list[Pair]:
     return [Pair(None, record) for record in call.records]
 
 
-def _full_key(record: TensorRecord) -> Hashable:
-    return (record.site.phase, record.role, record.occurrence, record.name)
+def _full_key(record: TensorRecord, names: NameMap) -> Hashable:
+    return (record.site.phase, record.role, record.occurrence, names.tensor(record.name))
 
 
-def _loose_key(record: TensorRecord) -> Hashable:
+def _loose_key(record: TensorRecord, names: NameMap) -> Hashable:
     return (record.site.phase, record.role, record.occurrence, record.index)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from lockstep.compare.judge import Judge, Judgement, Operation
 from lockstep.compare.measured import Measured
-from lockstep.core.finding import Kind
+from lockstep.core.finding import CallPair, Kind
 from lockstep.core.record import TensorRecord
 
 MARGIN = 5.0
@@ -94,9 +94,15 @@ class CalibratedJudge:
         judgement = self._behind.passage(sources, target, operators=operators)
         return self._calibrated(judgement, sources, target)
 
-    def update(self, entering: Sequence[Measured], output: Measured) -> Judgement:
-        """Judge a parameter or a state after an optimizer step."""
-        return self._calibrated(self._behind.update(entering, output), entering, output)
+    def update(
+        self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
+    ) -> Judgement:
+        """Judge a parameter or a state after an optimizer step: as the judge behind does.
+
+        Updates by sign, as Adam's first, turn noise on a gradient near zero into a full step; where
+        that happens differs from run to run.
+        """
+        return self._behind.update(entering, output, calls=calls)
 
     def _calibrated(
         self, judgement: Judgement, entering: Sequence[Measured], output: Measured

@@ -33,6 +33,8 @@ from lockstep.compare.gradient_model import gradient_bound
 from lockstep.compare.judge import AGREES, Judgement, Operation, is_gradient, relative_judgement
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family
+from lockstep.core.finding import CallPair
+from lockstep.core.record import TensorRecord
 from lockstep.core.site import Role
 
 NOISE_MARGIN = 4.0
@@ -40,8 +42,9 @@ NOISE_MARGIN = 4.0
 here are looser than a calibration."""
 
 INHERITED_MARGIN = 2.0
-"""Both distances may be sketched, each with 4.4 % standard deviation and heavier tails where few
-elements differ; the largest ratio seen among some 20 000 moved tensors of sound pairs was 1.33."""
+"""Both distances may be sketched, each with at most 4.6 % standard deviation, 20 % off once in 1e5
+(`lockstep.core.sketch`); the largest ratio seen among some 20 000 moved tensors of sound pairs was
+1.33."""
 
 SETTING_MARGIN = 0.05
 """Noise margin where a non-tensor argument differs while all inputs are bitwise equal: then hardly
@@ -114,13 +117,15 @@ class ErrorModel:
             inherited=INHERITED_MARGIN * bound.inherited,
         )
 
-    def update(self, entering: Sequence[Measured], output: Measured) -> Judgement:
+    def update(
+        self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
+    ) -> Judgement:
         """Judge a parameter or a state after an optimizer step.
 
         From equal inputs the result is equal to some roundings, whichever kernel (single, foreach,
-        fused) made it. State is linear or quadratic in the gradient. A parameter is not judged
-        where the inputs differ: updates by sign, as Adam's first, turn noise on a gradient near
-        zero into a full step.
+        fused) made it. Averages of gradients are linear or quadratic in the gradient. A parameter,
+        or an average of updates, is not judged where the inputs differ: updates by sign, as Adam's
+        first, turn noise on a gradient near zero into a full step.
         """
         if output.equal:
             return AGREES
@@ -131,7 +136,7 @@ class ErrorModel:
             (item.norm for item in inputs if item.pair.present.role is Role.PARAM), default=0.0
         )
         floor = _floor(Bound(0.0, UPDATE_ROUNDINGS * (output.norm + param)), (*inputs, output), 1.0)
-        inherited = INHERITED_MARGIN * _update_inherited(inputs, output)
+        inherited = INHERITED_MARGIN * _update_inherited(inputs, output, calls)
         return relative_judgement(output, floor=floor, inherited=inherited)
 
 
@@ -139,19 +144,39 @@ UPDATE_ROUNDINGS = 16.0
 """Roundings of one optimizer update: about ten operations per element in `torch.optim`'s Adam."""
 
 
-def _update_inherited(inputs: Sequence[Measured], output: Measured) -> float:
+_LINEAR_STATES = frozenset({"exp_avg", "grad_avg", "momentum_buffer", "prev", "exp_inf"})
+_QUADRATIC_STATES = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum"})
+"""What `torch.optim` calls averages of gradients and of their squares."""
+
+
+def _update_inherited(
+    inputs: Sequence[Measured], output: Measured, calls: CallPair | None
+) -> float:
     if all(item.equal for item in inputs):
         return 0.0
-    if output.pair.present.role is Role.PARAM_AFTER:
+    name = _state_name(output.pair.present)
+    quadratic = name in _QUADRATIC_STATES
+    if not quadratic and (name not in _LINEAR_STATES or _averages_updates(name, calls)):
         return math.inf
-    name = output.pair.present.name.rsplit("|", 1)[-1]
     total = 0.0
     for item in inputs:
-        squared = item.pair.present.role is Role.PARAM_GRAD and name.endswith(
-            ("_sq", "square_avg", "sum")
-        )
+        squared = quadratic and item.pair.present.role is Role.PARAM_GRAD
         total += scaled(2.0 * item.peak if squared else 1.0, item.possible_distance)
     return total
+
+
+def _averages_updates(name: str, calls: CallPair | None) -> bool:
+    """Whether a momentum is one of normalised updates, as RMSprop's, not of gradients."""
+    return (
+        name == "momentum_buffer"
+        and calls is not None
+        and any(_state_name(record) in _QUADRATIC_STATES for record in calls.present.records)
+    )
+
+
+def _state_name(record: TensorRecord) -> str:
+    """Bare name of an optimizer state; "" for what is none."""
+    return record.name.rpartition("|")[2] if "|" in record.name else ""
 
 
 def _is_workspace(operation: Operation, output: Measured) -> bool:

@@ -126,8 +126,13 @@ class Judge(Protocol):
         With 0 operators the target is a source itself or a sum of sources.
         """
 
-    def update(self, entering: Sequence[Measured], output: Measured) -> Judgement:
-        """Judge a parameter or a state after an optimizer step, given what entered it."""
+    def update(
+        self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
+    ) -> Judgement:
+        """Judge a parameter or a state after an optimizer step, given what entered it.
+
+        `calls` are the two updates themselves with their settings.
+        """
 
 
 class FixedRule:
@@ -148,7 +153,9 @@ class FixedRule:
         """Judge a tensor against those that it was computed from."""
         return self._judged(sources, target)
 
-    def update(self, entering: Sequence[Measured], output: Measured) -> Judgement:
+    def update(
+        self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
+    ) -> Judgement:
         """Judge a parameter or a state after an optimizer step."""
         return self._judged(entering, output)
 

@@ -141,3 +141,30 @@ def family_of(op: str) -> Family:
     'moves data'
     """
     return _FAMILIES.get(canonical_name(op), Family.UNKNOWN)
+
+
+_CHAINS = frozenset(
+    [
+        "lstm",
+        "gru",
+        "rnntanh",
+        "rnnrelu",
+        "rnn",
+        "mkldnnrnnlayer",
+        "multiheadattentionforward",
+        "multiheadattention",
+        "nativemultiheadattention",
+    ]
+)
+
+
+@cache
+def chains_matmuls(op: str) -> bool:
+    """Whether an operator chains matmuls inside: recurrent layers and cells, whole attention blocks.
+
+    Examples
+    --------
+    >>> chains_matmuls("torch.nn.GRUCell"), chains_matmuls("torch.nn.GELU")
+    (True, False)
+    """
+    return canonical_name(op).removesuffix("cell") in _CHAINS

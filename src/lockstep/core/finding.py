@@ -10,6 +10,9 @@ from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import Phase, Role, Site
 
 
+Axes = tuple[int, ...]
+
+
 class Outcome(str, Enum):
     """What is said of one pair of records."""
 
@@ -79,10 +82,16 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A reference record and the candidate record aligned with it; one side is None where the other has no partner."""
+    """A reference record and the candidate record aligned with it; one side is None where the other has no partner.
+
+    `method` says how the alignment was found. `layout` is the order that the reference's axes have in the candidate,
+    extents of 1 left out, where both hold the same elements in different shapes; else None.
+    """
 
     reference: TensorRecord | None
     candidate: TensorRecord | None
+    method: str = ""
+    layout: Axes | None = None
 
     @property
     def present(self) -> TensorRecord:
@@ -146,11 +155,16 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class CallPair:
-    """Two aligned calls, or one without a partner; `method` says how the alignment was found."""
+    """Two aligned calls, or one without a partner; `method` says how the alignment was found.
+
+    With `only_results` the two return the same tensor but need not compute the same: a fused operator and the last of
+    its parts. Then just what they return corresponds, and it is judged with the calls around that have no partner.
+    """
 
     reference: Call | None
     candidate: Call | None
     method: str
+    only_results: bool = False
 
     @property
     def present(self) -> Call:

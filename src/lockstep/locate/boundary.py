@@ -95,7 +95,9 @@ class Tracer:
         return boundary
 
     def _trace_back(self, side: _Side, start: TensorRecord, boundary: Boundary) -> None:
-        waiting, seen = [(start.content.id, start.sequence)], set()
+        # What a call returns was made by that call.
+        before = start.sequence + (start.role is Role.OUTPUT)
+        waiting, seen = [(start.content.id, before)], set()
         while waiting:
             content, before = waiting.pop()
             if content in seen:
@@ -167,10 +169,15 @@ class Tracer:
     ) -> list[int]:
         """Add what an aligned consumer sends back; of another, the contents to follow on."""
         item = side.aligned(consumer)
-        if item is None:
+        if item is None or item.calls.only_results:
             if consumer.id in side.flow.containers or len(side.calls) >= _MAX_REGION_CALLS:
                 return []
             side.calls[consumer.id] = consumer
+            arriving = list(item.complete(Role.GRAD_OUTPUT)) if item is not None else []
+            for pair in arriving:
+                boundary.add(self._ledger.measure(pair))
+            if arriving:
+                return []
             return [record.content.id for record in consumer.with_role(Role.OUTPUT)]
         positions = {
             record.index

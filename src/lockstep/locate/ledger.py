@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from lockstep.compare.judge import AGREES, Judgement, word_for_evidence
 from lockstep.compare.measured import Measured, measure_pair
-from lockstep.core.finding import Finding, Kind, Outcome, Pair
+from lockstep.core.finding import Evidence, Finding, Kind, Outcome, Pair
 from lockstep.locate.origins import Place
 from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.words import Setting
@@ -181,4 +181,7 @@ def agreement_words(measured: Measured) -> str:
         return "bitwise equal" if measured.metrics.evidence.value == "digest" else "equal"
     if math.isnan(measured.difference):
         return measured.pair.present.content.note or "nothing is known of one side"
-    return f"{word_for_evidence(measured)}rel {measured.difference:.2g}, within its tolerance"
+    words = f"{word_for_evidence(measured)}rel {measured.difference:.2g}, within its tolerance"
+    if measured.pair.layout is not None and measured.metrics.evidence is Evidence.STATISTICS:
+        return f"{words}; another layout, of which only statistics were compared"
+    return words

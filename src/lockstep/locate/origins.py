@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lockstep.compare.operators import Family, family_of
 from lockstep.core.finding import Finding, Kind, Origin, Pair
+from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import Phase, Role
 from lockstep.locate.step import Aligned
 from lockstep.locate.words import agreed_name
@@ -36,19 +37,28 @@ class Place:
 
 def place_of(item: Aligned, pair: Pair, module_classes: Mapping[str, str]) -> Place:
     """The place of one record of an aligned call."""
-    reference, candidate, record = item.reference, item.candidate, pair.present
-    return Place(
-        rank=reference.rank,
-        step=reference.step,
-        phase=record.site.phase,
-        module=reference.site.module,
-        module_class=module_classes.get(reference.site.module, reference.module_class),
+    reference, candidate = item.reference, item.candidate
+    return replace(
+        place_of_call(reference, pair.present, module_classes),
         op=agreed_name(reference.site.op, candidate.site.op),
-        call=reference.site.call,
+        source=candidate.source or reference.source,
+    )
+
+
+def place_of_call(call: Call, record: TensorRecord, module_classes: Mapping[str, str]) -> Place:
+    """The place of one record of a call that has no partner."""
+    return Place(
+        rank=call.rank,
+        step=call.step,
+        phase=record.site.phase,
+        module=call.site.module,
+        module_class=module_classes.get(call.site.module, call.module_class),
+        op=call.site.op,
+        call=call.site.call,
         role=record.role,
         index=record.index,
         tensor=record.name,
-        source=candidate.source or reference.source,
+        source=call.source,
         sequence=record.sequence,
     )
 

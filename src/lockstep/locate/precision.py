@@ -9,31 +9,38 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lockstep.compare.bounds import floats
+from lockstep.compare.bounds import bilinear_operands, floats, reduction_length
 from lockstep.compare.judge import Judgement, Operation
 from lockstep.compare.measured import Measured
-from lockstep.compare.operators import Family, canonical_name, family_of
+from lockstep.compare.operators import (
+    Family,
+    canonical_name,
+    chains_matmuls,
+    family_of,
+)
 from lockstep.core.dtypes import is_floating
 from lockstep.core.finding import Kind, Origin, UniformChange
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.locate.step import Aligned
 
-_LEAST_MEMBERS = 3
-"""Fewer sites than this are single faults."""
+_LEAST_MEMBERS = 2
+"""Modules that a class needs: one alone is a single fault."""
 
 _COVERED = 0.8
 """Share of a family's sites that must show the same rounding: a tensor of few elements, or one that
 happens to hold round numbers, may not show it."""
 
 _ALIKE = 4.0
-"""How many times the median excess of a class a site of the same family may be off and still belong
-to it: rounding errors of matmuls of different lengths are a small factor apart."""
+"""How many times the largest or median excess of a class a site of the same family may be off and
+still belong to it: rounding errors of matmuls of different lengths are a small factor apart."""
 
-_NOUNS = {Family.BILINEAR: "matmul", Family.ATTENTION: "attention"}
+_FUSED_ALIKE = 8.0
+"""The same for operators with matmuls inside, in relative differences: an LSTM chains some of them."""
+
 
 _FORMATS = (("fp16 or TF32", 2.0**-11), ("HF32", 2.0**-12), ("bf16", 2.0**-8))
 """Formats that matmul units round operands to, and their unit roundoff."""
@@ -50,15 +57,33 @@ _SINGLE = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
+class _Rounded:
+    """How far a site of a class is off, in times of its tolerance and relative to its norm."""
+
+    margin: float
+    difference: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Class:
-    """Sites of one family that round alike; `limit` is the margin up to which an origin belongs to
-    them, `exact` whether they were judged alone."""
+    """Sites of one family that round alike; origins up to these limits belong to them."""
 
     family: Family
     rounding: str
     members: tuple[Site, ...]
-    limit: float
-    exact: bool
+    margin_limit: float
+    difference_limit: float
+
+    def explains(self, origin: Origin) -> bool:
+        """Whether an origin is one more of these sites."""
+        if origin.kind is not Kind.FAULT:
+            return False
+        if family_of(origin.op) is self.family:
+            return origin.finding.margin <= self.margin_limit
+        if self.family is not Family.BILINEAR:
+            return False
+        has_matmuls = family_of(origin.op) is Family.ATTENTION or chains_matmuls(origin.op)
+        return has_matmuls and origin.finding.difference <= self.difference_limit
 
 
 class PrecisionClasses:
@@ -72,8 +97,8 @@ class PrecisionClasses:
 
     def __init__(self) -> None:
         self._judged: dict[Family, set[Site]] = defaultdict(set)
-        self._rounded: dict[tuple[Family, str], dict[Site, float]] = defaultdict(dict)
-        self._added: dict[Site, tuple[float, float]] = {}
+        self._rounded: dict[tuple[Family, str], dict[Site, _Rounded]] = defaultdict(dict)
+        self._added: dict[Site, tuple[float, _Rounded]] = {}
         self._dtypes: dict[tuple[str, str, str], set[Site]] = defaultdict(set)
 
     def note(self, operation: Operation, measured: Measured, judgement: Judgement) -> None:
@@ -81,21 +106,17 @@ class PrecisionClasses:
         if not measured.floating:
             return
         site = _without_call(measured.pair.present.site)
+        margin = measured.difference / max(judgement.tolerance, 1e-300)
+        rounded = _Rounded(margin, measured.difference)
         if judgement.local:
             self._judged[operation.family].add(site)
-            if judgement.rounding:
-                excess = measured.difference / max(judgement.tolerance, 1e-300)
-                self._rounded[operation.family, judgement.rounding].setdefault(site, excess)
-        elif (
-            operation.family is Family.BILINEAR
-            and measured.pair.present.role is Role.OUTPUT
-            and measured.numel >= _TELLING
-            and measured.unit <= _SINGLE
-        ):
-            entering = math.hypot(*(item.difference for item in floats(operation.inputs)))
-            square = measured.difference**2 - entering**2
-            excess = measured.difference / max(judgement.tolerance, 1e-300)
-            self._added.setdefault(site, (math.sqrt(max(square, 0.0)), excess))
+            if judgement.unexplained:
+                key = (operation.family, judgement.rounding)
+                self._rounded[key].setdefault(site, rounded)
+        elif _is_telling(operation, measured):
+            added = _added_error(operation, measured)
+            if added is not None:
+                self._added.setdefault(site, (added, rounded))
 
     def note_dtypes(self, items: Iterable[Aligned]) -> None:
         """Take down operators whose results have another dtype in the other run."""
@@ -128,34 +149,54 @@ class PrecisionClasses:
 
     def hidden_changes(self) -> tuple[UniformChange, ...]:
         """Classes that round as their dtype does not say."""
-        changes = []
-        for one in self._classes:
-            noun = _NOUNS.get(one.family, f"operator that {one.family.value}")
-            estimated = "" if one.exact else " (estimated)"
-            changes.append(UniformChange(f"{noun} {one.rounding}{estimated}", one.members))
-        return _largest_first(changes)
+        return _largest_first(
+            [
+                UniformChange(f"{_noun(one.family, one.members)} {one.rounding}", one.members)
+                for one in self._classes
+            ]
+        )
 
     def without_members(self, origins: Iterable[Origin]) -> list[Origin]:
         """The origins that no class of hidden changes explains."""
-        limits: dict[Family, float] = defaultdict(float)
-        for one in self._classes:
-            limits[one.family] = max(limits[one.family], one.limit)
         return [
-            origin
-            for origin in origins
-            if origin.kind is not Kind.FAULT or origin.finding.margin > limits[family_of(origin.op)]
+            origin for origin in origins if not any(one.explains(origin) for one in self._classes)
         ]
 
     @cached_property
     def _classes(self) -> tuple[_Class, ...]:
         """Read only after the last output was noted."""
         found = []
-        for (family, rounding), members in self._rounded.items():
+        for family, rounding, members in self._recognised():
+            differences = [one.difference for one in members.values()]
+            difference = statistics.median(differences)
+            alike = {
+                site: one
+                for site, one in self._rounded.get((family, ""), {}).items()
+                if difference / _ALIKE <= one.difference <= difference * _ALIKE
+            }
+            members = {**alike, **members}
             if _is_class(members, self._judged[family]):
-                limit = _ALIKE * statistics.median(members.values())
-                found.append(_Class(family, rounding, tuple(sorted(members)), limit, exact=True))
+                margin = statistics.median(one.margin for one in members.values())
+                found.append(_class(family, rounding, members, margin, difference))
         estimated = self._estimated_class()
         return (*found, *((estimated,) if estimated and not found else ()))
+
+    def _recognised(self) -> Iterator[tuple[Family, str, dict[Site, _Rounded]]]:
+        """Sites by the format that the judge recognised; where one fits two, by the more frequent."""
+        by_format: dict[tuple[Family, str], dict[Site, _Rounded]] = defaultdict(dict)
+        for (family, rounding), members in self._rounded.items():
+            if rounding:
+                start, _, formats = rounding.rpartition(" to ")
+                for one in formats.split(" or "):
+                    by_format[family, f"{start} to {one}" if start else one].update(members)
+        taken: dict[Family, set[Site]] = defaultdict(set)
+        for (family, rounding), members in sorted(
+            by_format.items(), key=lambda item: (-len(item[1]), item[0][1])
+        ):
+            left = {site: one for site, one in members.items() if site not in taken[family]}
+            taken[family].update(left)
+            if left:
+                yield family, rounding, left
 
     def _estimated_class(self) -> _Class | None:
         """Matmuls that all add the error of operands rounded to one format."""
@@ -166,15 +207,73 @@ class PrecisionClasses:
         name, unit = min(_FORMATS, key=lambda one: abs(math.log(typical / one[1])))
         expected = _OPERAND_ROUNDING * unit
         members = {
-            site: excess
-            for site, (added, excess) in self._added.items()
+            site: rounded
+            for site, (added, rounded) in self._added.items()
             if expected / _NEAR <= added <= expected * _NEAR
         }
         if not _is_class(members, self._added):
             return None
-        limit = _ALIKE * max(members.values())
-        rounding = f"inputs round to {name}"
-        return _Class(Family.BILINEAR, rounding, tuple(sorted(members)), limit, exact=False)
+        margin = max(rounded.margin for rounded in members.values())
+        rounding = f"inputs round to {name} (estimated)"
+        return _class(Family.BILINEAR, rounding, members, margin, expected)
+
+
+def _noun(family: Family, members: Collection[Site]) -> str:
+    if family is not Family.BILINEAR:
+        return f"operator that {family.value}:"
+    convolutions = sum("conv" in canonical_name(site.op) for site in members)
+    if convolutions == 0:
+        return "matmul"
+    return "convolution" if convolutions == len(members) else "matmul and convolution"
+
+
+def _class(
+    family: Family,
+    rounding: str,
+    members: Mapping[Site, _Rounded],
+    margin: float,
+    difference: float,
+) -> _Class:
+    sites = tuple(sorted(members))
+    return _Class(family, rounding, sites, _ALIKE * margin, _FUSED_ALIKE * difference)
+
+
+def _is_telling(operation: Operation, output: Measured) -> bool:
+    return (
+        (operation.family is Family.BILINEAR or chains_matmuls(operation.op))
+        and output.pair.present.role is Role.OUTPUT
+        and output.known
+        and math.isfinite(output.distance)
+        and output.numel >= _TELLING
+        and output.unit <= _SINGLE
+    )
+
+
+def _added_error(operation: Operation, output: Measured) -> float | None:
+    """What an operator adds to its operands' differences, relative to its usual size."""
+    usual = output.norm
+    if operation.family is Family.BILINEAR:
+        usual = _usual_norm(operation, output)
+    if not usual > 0:
+        return None
+    entering = math.hypot(*(item.relative for item in floats(operation.inputs)))
+    return math.sqrt(max((output.distance / usual) ** 2 - entering**2, 0.0))
+
+
+def _usual_norm(operation: Operation, output: Measured) -> float:
+    """Norm that sums of products with random signs have; 0 where it is not known.
+
+    Where a result is small because its terms cancel, neither kind of error is.
+    """
+    operands, _ = bilinear_operands(operation)
+    if len(operands) != 2:
+        return 0.0
+    left, right = operands
+    products = output.numel * reduction_length(left, right, output)
+    if "conv" in operation.name:
+        swept = left if "transpose" in operation.name else output
+        products = swept.numel * math.prod(right.shape[1:])
+    return left.norm * right.norm * math.sqrt(products / max(1, left.numel * right.numel))
 
 
 _NEAR = 2.5
@@ -184,11 +283,9 @@ sites add 0.15 at most."""
 
 
 def _is_class(members: Collection[Site], judged: Collection[Site]) -> bool:
-    return (
-        len(members) >= _LEAST_MEMBERS
-        and len({site.module for site in members}) > 1
-        and len(members) >= _COVERED * len(judged)
-    )
+    return len({site.module for site in members}) >= _LEAST_MEMBERS and len(
+        members
+    ) >= _COVERED * len(judged)
 
 
 def _without_call(site: Site) -> Site:

@@ -28,13 +28,14 @@ from lockstep.core.finding import (
 from lockstep.core.manifest import Event
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.locate.ledger import Ledger, State
-from lockstep.locate.naming import names_between, names_in, renamed_modules
+from lockstep.locate.naming import names_between, names_in
 from lockstep.locate.noise import measure_noise
 from lockstep.locate.origins import Origins
 from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.step import AlignedStep
 from lockstep.locate.updates import SetupWalk, UpdateWalk
 from lockstep.locate.walk import StepWalk
+from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.store.reader import RankRecording, Recording, open_recording
 
 Progress = Callable[[str, int, int], None]
@@ -101,17 +102,29 @@ def compare_recordings(
     <Verdict.DIVERGED: 'diverged'>
     """
     reference, candidate = _opened(reference), _opened(candidate)
+    given = judge
     judge = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
     runs = [_opened(one) for one in (*noise, *(() if calibration is None else (calibration,)))]
     if runs:
         site_noise = measure_noise(reference, runs, steps=steps, read_tensors=read_tensors)
         judge = CalibratedJudge(site_noise, judge)
+    if read_tensors and given is None and rule is Rule.ERROR_MODEL:
+        judge = _with_local_error(judge, reference, candidate)
     ranks = [name for name in reference.ranks if name in candidate.ranks]
     run = _Run(judge, read_tensors, _names(reference, candidate, ranks, mapping))
     stopper = _why_incomparable(reference, candidate, ranks, steps, run.names)
     if stopper is None:
         _compare_steps(run, reference, candidate, ranks, steps, progress)
     return _conclusion(run, reference, candidate, stopper, steps)
+
+
+def _with_local_error(judge: Judge, reference: Recording, candidate: Recording) -> Judge:
+    """The judge behind one that re-runs single operators, where both runs saved whole tensors."""
+    whole = all(
+        any(rank.content_table["shard"].drop_nulls().len() > 0 for rank in recording.ranks.values())
+        for recording in (reference, candidate)
+    )
+    return LocalErrorJudge(judge) if whole else judge
 
 
 def _opened(recording: Recording | str | Path) -> Recording:
@@ -341,6 +354,7 @@ def _conclusion(
         for recording in (reference, candidate)
         for text in recording.missing
     ]
+    notes.extend(dict.fromkeys(note for names in run.names.values() for note in names.notes()))
     return Comparison(
         reference=str(reference.path),
         candidate=str(candidate.path),

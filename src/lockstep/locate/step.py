@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lockstep.compare.align import align_calls, pair_records
-from lockstep.core.finding import CallPair, Pair
+from lockstep.compare.align import align_calls, layout_of, pair_records
+from lockstep.compare.names import SAME_NAMES, NameMap
+from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.record import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.locate.dataflow import Flow
@@ -58,16 +59,26 @@ class AlignedStep:
         Every call of either side in order of time, with its partner where it has one.
     reference, candidate
         Data flow of either side.
+
+    Modules and tensors of the candidate are asked for by what `names` calls them in the reference.
     """
 
-    def __init__(self, reference: Sequence[Call], candidate: Sequence[Call]) -> None:
-        self.pairs = align_calls(reference, candidate)
+    def __init__(
+        self,
+        reference: Sequence[Call],
+        candidate: Sequence[Call],
+        names: NameMap = SAME_NAMES,
+    ) -> None:
+        self._names = names
+        self.pairs = align_calls(reference, candidate, names)
         self.reference = Flow(reference)
         self.candidate = Flow(candidate)
-        self.aligned = tuple(
-            Aligned(pair, tuple(pair_records(pair)))
-            for pair in self.pairs
-            if pair.reference is not None and pair.candidate is not None
+        self.aligned = _in_known_layouts(
+            [
+                Aligned(pair, tuple(pair_records(pair, names)))
+                for pair in self.pairs
+                if pair.reference is not None and pair.candidate is not None
+            ]
         )
         self.lone = tuple(
             pair for pair in self.pairs if pair.reference is None or pair.candidate is None
@@ -126,9 +137,13 @@ class AlignedStep:
             for call in (pair.reference, pair.candidate):
                 if call is not None and call.kind in (CallKind.MODULE, CallKind.INIT):
                     name = call.module_class or call.site.op
-                    path = call.site.module
+                    path = self.path_of(call, is_candidate=call is pair.candidate)
                     classes[path] = agreed_name(classes.get(path, ""), name)
         return classes
+
+    def path_of(self, call: Call, *, is_candidate: bool) -> str:
+        """Module path of a call, as the reference names it."""
+        return self._names.module(call.site.module) if is_candidate else call.site.module
 
     def names_of(self, *roles: Role) -> frozenset[str]:
         """Full names of parameters or buffers in these roles, outside of operators."""
@@ -155,6 +170,29 @@ class AlignedStep:
                         break
                     path = path.rpartition(".")[0]
         return {path: list(pairs.values()) for path, pairs in below.items()}
+
+
+def _in_known_layouts(items: Sequence[Aligned]) -> tuple[Aligned, ...]:
+    """Give every pair a layout that its shapes allow and that was met elsewhere in the step.
+
+    Where a run keeps its tensors in another layout, those that differ in content are in it too.
+    """
+    known = {pair.layout for item in items for pair in item.pairs if pair.layout is not None}
+    if not known:
+        return tuple(items)
+    return tuple(
+        replace(item, pairs=tuple(_in_layout(pair, known) for pair in item.pairs)) for item in items
+    )
+
+
+def _in_layout(pair: Pair, known: Collection[Axes]) -> Pair:
+    left, right = pair.reference, pair.candidate
+    if pair.layout is not None or left is None or right is None or left.shape == right.shape:
+        return pair
+    axes = layout_of(pair, known)
+    return (
+        pair if axes is None else replace(pair, layout=axes, method=f"{pair.method}, other layout")
+    )
 
 
 def common_path(paths: Sequence[str]) -> str:

@@ -14,11 +14,11 @@ import numpy as np
 from lockstep.compare.bounds import LINEAR_REGIME
 from lockstep.compare.judge import AGREES, Judge, Judgement
 from lockstep.compare.measured import Measured
-from lockstep.core.finding import Finding, Outcome, Pair
+from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Outcome, Pair
 from lockstep.core.record import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.ledger import Ledger, State, agreeing, settled_words
-from lockstep.locate.origins import Origins, Place, place_of
+from lockstep.locate.origins import Origins, Place, place_of, place_of_call
 from lockstep.locate.step import Aligned, AlignedStep
 from lockstep.locate.words import Setting, differing_settings, origin_reason, what_leaves
 
@@ -121,6 +121,7 @@ class UpdateWalk:
     ) -> None:
         self._step, self._ledger, self._origins, self._judge = step, ledger, origins, judge
         self._gradients = gradients
+        self._replayed: set[int] = set()
         self._any_tainted = any(state.tainted for states in gradients.values() for state in states)
         self._pooled = _pooled([states[0].measured for states in gradients.values()])
 
@@ -134,8 +135,40 @@ class UpdateWalk:
             wrong for items in groups.values() for item in items for wrong in self._arrive(item)
         ]
         report_together(arrivals, self._ledger, self._origins)
+        self._report_left_out()
         for items in groups.values():
             self._update_group(items)
+
+    def _report_left_out(self) -> None:
+        """Parameters that get a gradient in both runs, and an update in one only: one origin."""
+        left_out = [
+            pair
+            for pair in self._step.lone
+            if pair.present.kind is CallKind.OPTIMIZER
+            and any(record.name in self._gradients for record in pair.present.with_role(Role.PARAM))
+        ]
+        some_updated = any(True for _ in self._step.of_kind(CallKind.OPTIMIZER))
+        if not left_out or not some_updated or self._any_tainted:
+            return
+        first = left_out[0].present
+        record = first.with_role(Role.PARAM)[0]
+        only_reference = left_out[0].candidate is None
+        names = [pair.present.with_role(Role.PARAM)[0].name for pair in left_out]
+        side = "reference" if only_reference else "candidate"
+        reason = (
+            f"only the {side} updates {_others(names)}, though the gradient is there in both runs"
+        )
+        sides = (record, None) if only_reference else (None, record)
+        finding = Finding(
+            Pair(*sides),
+            Outcome.MISSING,
+            Metrics(Evidence.NONE),
+            math.nan,
+            math.nan,
+            reason,
+            kind=Kind.FAULT,
+        )
+        self._origins.add(place_of_call(first, record, self._step.module_classes), finding)
 
     def _arrive(self, item: Aligned) -> Iterator[_Wrong]:
         """Parameter, gradient and state as the optimizer gets them."""
@@ -199,7 +232,9 @@ class UpdateWalk:
             measured = self._ledger.measure(pair)
             judgement = AGREES
             if not measured.equal and measured.known:
-                judgement = self._judge.update(entering, measured)
+                judgement = self._judge.update(entering, measured, calls=item.calls)
+                if judgement.local:
+                    self._replayed.add(item.reference.id)
             if judgement.unexplained and (judgement.local or not overwhelmed):
                 state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
                 self._ledger.remember(state)
@@ -238,6 +273,8 @@ class UpdateWalk:
             left = right = 0.0
             first: Aligned | None = None
             for item in items:
+                if item.reference.id in self._replayed:
+                    continue
                 sizes = self._update_sizes(item, quiet)
                 if sizes is not None:
                     left, right = math.hypot(left, sizes[0]), math.hypot(right, sizes[1])
@@ -263,8 +300,8 @@ class UpdateWalk:
             return None
         before = next(item.complete(Role.PARAM), None)
         after = next(item.complete(Role.PARAM_AFTER), None)
-        if before is None or after is None:
-            return None
+        if before is None or after is None or after.layout is not None:
+            return None  # sketches of two layouts estimate one size differently
         sizes = (
             _distance(before.reference, after.reference),
             _distance(before.candidate, after.candidate),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from lockstep.compare.bounds import LINEAR_REGIME
@@ -19,21 +19,29 @@ from lockstep.compare.calibration import ILL_CONDITIONED
 from lockstep.compare.judge import AGREES, Judge, Judgement, Operation
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family, family_of
-from lockstep.core.finding import Kind, Outcome, Pair
+from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Outcome, Pair
 from lockstep.core.record import Call
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.boundary import Boundary, Tracer
 from lockstep.locate.ledger import (
     BufferUser,
+    Key,
     Ledger,
     State,
     agreeing,
     agreement_words,
+    key_of,
     settled_words,
 )
 from lockstep.locate.origins import Origins, Place, place_of
 from lockstep.locate.step import Aligned, AlignedStep, common_path
-from lockstep.locate.words import Setting, agreed_name, differing_settings, origin_reason
+from lockstep.locate.words import (
+    Setting,
+    agreed_name,
+    differing_settings,
+    origin_reason,
+    what_enters,
+)
 
 _UNSEEN_OPERATORS = 8
 """Calls assumed between tensors where none was recorded (level module, functional code between
@@ -71,6 +79,7 @@ class StepWalk:
         self._scopes: dict[tuple[int, bool], Measured] = {}
         self._contributions: dict[str, list[Measured]] = defaultdict(list)
         self._modules_at: dict[str, list[Aligned]] = defaultdict(list)
+        self._cut: set[Key] = set()
 
     def run(self) -> None:
         """Judge every pair of the two passes, in order of time."""
@@ -85,12 +94,18 @@ class StepWalk:
                 for pair in item.complete(*Role):
                     assert pair.reference is not None
                     events.append((pair.reference.sequence, number, item, pair))
+                events.extend(
+                    (sequence, number, item, pair)
+                    for sequence, pair in self._one_sided_gradients(item)
+                )
         events.sort(key=lambda event: event[:2])
         for _, _, item, pair in events:
             self._handler(item, pair)(item, pair)
 
     def _handler(self, item: Aligned, pair: Pair) -> Callable[[Aligned, Pair], None]:
         role = pair.present.role
+        if pair.reference is None or pair.candidate is None:
+            return self._gradient_cut
         container = self._step.is_container(item)
         if item.reference.kind is CallKind.GRADIENT:
             return self._accumulated
@@ -112,6 +127,9 @@ class StepWalk:
             self._contributions[pair.present.name].append(measured)
         if measured.equal or not measured.known:
             self._settle(item, agreeing(measured))
+            return
+        if item.calls.only_results:
+            self._result_of_region(item, pair, measured, backward)
             return
         operation = self._operation(item, backward)
         if any(
@@ -141,9 +159,9 @@ class StepWalk:
         known = self._ledger.state(pair)
         if known is not None or measured.equal or not measured.known:
             self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
-        elif name in self._ledger.parameter_names:
+        elif _both_named(pair, self._ledger.parameter_names):
             self._settle(item, State(measured, AGREES))  # changed between the recorded steps
-        elif name in self._ledger.buffer_names:
+        elif _both_named(pair, self._ledger.buffer_names):
             self._buffer_arrival(item, measured)
         else:
             self._passage_arrival(item, pair, measured)
@@ -190,6 +208,11 @@ class StepWalk:
             self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
             return
         forward = self._forward_pair(item, pair, Role.OUTPUT)
+        if self._is_behind_cut(item, measured, forward):
+            return
+        if self._has_shape_of_forward(measured, forward):
+            self._settle(item, agreeing(measured))
+            return
         boundary = (
             self._tracer.backward(forward, item, pair, inside=False) if forward else Boundary()
         )
@@ -205,6 +228,11 @@ class StepWalk:
             self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
             return
         forward = self._forward_pair(item, pair, Role.INPUT)
+        if self._is_behind_cut(item, measured, forward):
+            return
+        if self._has_shape_of_forward(measured, forward):
+            self._settle(item, agreeing(measured))
+            return
         boundary = (
             self._tracer.backward(forward, item, pair, inside=True) if forward else Boundary()
         )
@@ -214,6 +242,55 @@ class StepWalk:
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
         place, background = self._place(item, pair), self._measured(forward)
         self._decide(item, measured, judgement, entering, place, background=background)
+
+    def _one_sided_gradients(self, item: Aligned) -> Iterator[tuple[int, Pair]]:
+        """Gradients that a call sends to one of its inputs in one run only, and when.
+
+        Both runs must have come back to the call, and the input must be there in both.
+        """
+        arrived = [pair.reference for pair in item.complete(Role.GRAD_OUTPUT)]
+        if not arrived or item.calls.only_results or self._step.is_container(item):
+            return
+        for pair in item.pairs:
+            record = pair.present
+            if pair.reference is not None and pair.candidate is not None:
+                continue
+            sent = record.role is Role.GRAD_INPUT and _norm(pair) > 0
+            if sent and self._forward_pair(item, pair, Role.INPUT):
+                yield max(one.sequence for one in arrived if one is not None), pair
+
+    def _gradient_cut(self, item: Aligned, pair: Pair) -> None:
+        """A branch of the graph ends here in one run: a stray detach, a missing gradient."""
+        forward = self._forward_pair(item, pair, Role.INPUT)
+        assert forward is not None
+        entering = [self._ledger.measure(one) for one in item.complete(Role.GRAD_OUTPUT)]
+        if any(self._ledger.tainted(one) for one in (*entering, self._ledger.measure(forward))):
+            return
+        self._cut.add(key_of(forward))
+        side = "reference" if pair.candidate is None else "candidate"
+        name = pair.present.name or f"input {pair.present.index}"
+        reason = (
+            f"{what_enters(entering)}, but only the {side} sends a gradient on to {name}"
+            f" (norm {_norm(pair):.3g}); in the other run the graph is cut here"
+        )
+        finding = Finding(
+            pair,
+            Outcome.MISSING,
+            Metrics(Evidence.NONE),
+            math.nan,
+            math.nan,
+            reason,
+            kind=Kind.FAULT,
+        )
+        self._origins.add(self._place(item, pair), finding)
+
+    def _is_behind_cut(self, item: Aligned, measured: Measured, forward: Pair | None) -> bool:
+        """Settle a gradient that lacks a part because a branch of the graph is cut in one run."""
+        if forward is None or key_of(forward) not in self._cut or measured.equal:
+            return False
+        judgement = replace(AGREES, beyond_floor=True)
+        self._settle(item, State(measured, judgement, tainted=True, outcome=Outcome.DIFFER))
+        return True
 
     def _accumulated(self, item: Aligned, pair: Pair) -> None:
         """The gradient of a parameter after a backward: the sum of what its uses sent."""
@@ -256,7 +333,7 @@ class StepWalk:
         return entering, self._judge.passage(entering, measured, operators=operators)
 
     def _is_outweighed(self, item: Aligned, backward: bool) -> bool:
-        """Whether all that leaves the module around follows from what enters it.
+        """Whether all that leaves the module around is near, and follows from what enters it.
 
         Then a gross difference behind calls without partner means that two other tensors were
         aligned, as may happen in a module that is rebuilt inside.
@@ -270,7 +347,8 @@ class StepWalk:
             entering = [*self._operation(around, backward).entering]
             outputs = [self._ledger.measure(pair) for pair in around.complete(leaving)]
             self._sound_outside[key] = bool(outputs) and not any(
-                self._judge.passage(entering, output, operators=_UNSEEN_OPERATORS).unexplained
+                output.relative > LINEAR_REGIME
+                or self._judge.passage(entering, output, operators=_UNSEEN_OPERATORS).unexplained
                 for output in outputs
             )
         return self._sound_outside[key]
@@ -392,6 +470,12 @@ class StepWalk:
         index = gradient.present.index
         return next((pair for pair in item.complete(role) if pair.present.index == index), None)
 
+    def _has_shape_of_forward(self, gradient: Measured, forward: Pair | None) -> bool:
+        """Whether a gradient has another shape because the tensor itself has."""
+        if forward is None or not gradient.shape_differs:
+            return False
+        return self._ledger.measure(forward).shape_differs
+
     def _measured(self, pair: Pair | None) -> list[Measured]:
         return [self._ledger.measure(pair)] if pair is not None else []
 
@@ -417,7 +501,13 @@ class StepWalk:
                 op=op,
                 call=0,
             )
-        path = common_path([call.site.module for call in (*left, *right)])
+        path = common_path(
+            [
+                self._step.path_of(call, is_candidate=is_candidate)
+                for is_candidate, calls in ((False, left), (True, right))
+                for call in calls
+            ]
+        )
         single = [side[0] for side in (left, right) if len(side) == 1] if left and right else []
         op = agreed_name(single[0].site.op, single[-1].site.op) if single else ""
         return replace(
@@ -439,6 +529,17 @@ class StepWalk:
 
 
 _HANDLED = frozenset({CallKind.MODULE, CallKind.OPERATOR, CallKind.LOSS, CallKind.GRADIENT})
+
+
+def _both_named(pair: Pair, names: Collection[str]) -> bool:
+    """Whether both runs take one of these tensors itself, not what they made of it."""
+    left, right = pair.reference, pair.candidate
+    return left is not None and right is not None and left.name in names and right.name in names
+
+
+def _norm(pair: Pair) -> float:
+    statistics = pair.present.statistics
+    return statistics.norm if statistics is not None else math.nan
 
 
 def _last(calls: list[Call]) -> Call:

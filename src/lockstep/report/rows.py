@@ -173,6 +173,7 @@ _COLUMNS: tuple[tuple[str, _Value], ...] = (
         "Accuracy Reached or Not",
         lambda finding, origin: reached_word(accuracy_reached(finding.metrics)),
     ),
+    ("Alignment", lambda finding, origin: finding.pair.method),
     ("Reason", lambda finding, origin: finding.reason),
     ("Source", lambda finding, origin: origin.source if origin is not None else ""),
 )

@@ -1,0 +1,128 @@
+"""A class of operators that rounds alike is told from one operator that rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lockstep
+from lockstep.core.finding import Comparison, Verdict
+from lockstep.devices.emulation import emulate
+
+
+class Net(nn.Module):
+    """Five layers with a residual; `round_in` rounds what goes into the named ones."""
+
+    def __init__(self, round_in: dict[str, torch.dtype]) -> None:
+        super().__init__()
+        self.enter = nn.Linear(24, 48)
+        self.first, self.second = nn.Linear(48, 48), nn.Linear(48, 48)
+        self.norm, self.leave = nn.LayerNorm(48), nn.Linear(48, 24)
+        self.round_in = round_in
+
+    def _layer(self, name: str, value: Tensor) -> Tensor:
+        layer: nn.Linear = getattr(self, name)
+        if name in self.round_in:
+            dtype = self.round_in[name]
+            with torch.no_grad():
+                layer.weight.copy_(layer.weight.to(dtype))
+            value = value + (value.to(dtype).to(value.dtype) - value).detach()
+        return layer(value)
+
+    def forward(self, value: Tensor) -> Tensor:
+        hidden = torch.tanh(self._layer("enter", value))
+        hidden = hidden + self._layer("second", torch.tanh(self._layer("first", hidden)))
+        return self._layer("leave", self.norm(hidden))
+
+
+def train(
+    path: Path, save: str = "sketch", round_in: dict[str, torch.dtype] | None = None
+) -> lockstep.Recording:
+    torch.manual_seed(0)
+    model, batch = Net(round_in or {}), torch.randn(32, 24)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with lockstep.record(path, model=model, steps=2, save=save):
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+    return lockstep.open(path)
+
+
+@pytest.fixture
+def against(tmp_path: Path) -> Callable[..., Comparison]:
+    """Compares the plain training with one on an emulated device or with rounded layers."""
+
+    def compare(profile: str = "", save: str = "sketch", **options: object) -> Comparison:
+        reference = train(tmp_path / "reference", save)
+        if profile:
+            with emulate(profile):
+                candidate = train(tmp_path / "candidate", save)
+        else:
+            candidate = train(tmp_path / "candidate", save, **options)  # type: ignore[arg-type]
+        return lockstep.compare_recordings(reference, candidate)
+
+    return compare
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [
+        ("npu-fp16", "fp16 or TF32"),
+        ("tf32", "fp16 or TF32"),
+        ("npu-bf16", "bf16"),
+        ("hf32", "HF32"),
+    ],
+)
+def test_from_sketches_a_device_that_rounds_all_operands_has_no_culprit(
+    against: Callable[..., Comparison], profile: str, words: str
+) -> None:
+    found = against(profile)
+    assert (found.verdict, found.origins) == (Verdict.DIVERGED, ())
+    (change,) = found.uniform
+    assert change.name == f"matmul inputs round to {words} (estimated)"
+    assert {site.module for site in change.members} == {"enter", "first", "second", "leave"}
+
+
+@pytest.mark.parametrize("profile", ["npu-fp16", "npu-bf16"])
+def test_from_whole_tensors_it_is_known_exactly(
+    against: Callable[..., Comparison], profile: str
+) -> None:
+    found = against(profile, save="tensors")
+    assert found.origins == ()
+    assert found.judged_by == "local-error"
+    name = found.uniform[0].name
+    assert profile.removeprefix("npu-") in name
+    assert "estimated" not in name
+
+
+@pytest.mark.parametrize("save", ["sketch", "tensors"])
+@pytest.mark.parametrize("layer", ["enter", "first", "leave"])
+def test_one_layer_that_rounds_is_a_fault(
+    against: Callable[..., Comparison], layer: str, save: str
+) -> None:
+    found = against(save=save, round_in={layer: torch.float16})
+    assert found.uniform == ()
+    assert found.verdict is Verdict.DIVERGED
+
+
+@pytest.mark.parametrize("save", ["sketch", "tensors"])
+def test_another_order_of_summation_is_noise(against: Callable[..., Comparison], save: str) -> None:
+    found = against("reorder", save=save)
+    assert (found.verdict, found.uniform) == (Verdict.AGREE, ())
+
+
+def test_an_open_change_of_dtype_is_listed_and_agrees(tmp_path: Path) -> None:
+    # Given the same training in single precision and under autocast
+    reference = train(tmp_path / "reference")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        candidate = train(tmp_path / "candidate")
+
+    # Then the class of operators is named, and it is no difference beyond what bfloat16 may be off
+    found = lockstep.compare_recordings(reference, candidate)
+    assert found.verdict is Verdict.AGREE
+    assert any("bfloat16 instead of float32 (linear" in change.name for change in found.uniform)
