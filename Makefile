@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench bench-faults docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -22,6 +22,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/bench_record.py
+
+bench-faults: $(READY)
+	$(BIN)/python benchmarks/faults --docs docs/faults.md
 
 docs: $(READY)
 	$(BIN)/python docs/build.py

@@ -1,0 +1,217 @@
+"""The fault benchmark: plants faults in real architectures and looks whether Lockstep names them.
+
+python benchmarks/faults                        the published table
+python benchmarks/faults --split development    the cases that constants may be chosen on
+python benchmarks/faults --arch t5 --fault matmul-fp16 --keep kept     one case, its recordings kept
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import importlib.util
+import json
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+import report
+import workers
+from architectures import ARCHITECTURES, Split
+from cases import Case
+from kinds import KINDS
+from twins import TWINS
+
+TIMEOUT_S = 240.0
+"""A case takes a few seconds; what takes this long hangs."""
+
+
+def main() -> int:
+    """Run the benchmark."""
+    options = _options()
+    architectures = [
+        name
+        for name, item in ARCHITECTURES.items()
+        if _chosen(name, options.arch) and (options.arch or item.split.value == options.split)
+    ]
+    for name in architectures:
+        ARCHITECTURES[name].load()
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="lockstep-faults-") as name:
+        return _run(options, architectures, Path(name))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/faults", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--split", choices=[item.value for item in Split], default="table")
+    parser.add_argument("--arch", action="append", help="these architectures only, of either split")
+    parser.add_argument("--fault", action="append", help="these kinds of fault only (patterns)")
+    parser.add_argument("--twin", action="append", help="these twins only (patterns)")
+    parser.add_argument("--weight", action="append", choices=workers.WEIGHTS)
+    parser.add_argument("--rule", action="append", choices=workers.RULES)
+    parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
+    parser.add_argument("--keep", type=Path, help="keep the recordings in this directory")
+    parser.add_argument("--seed", type=int, help="draw other sites and amounts")
+    parser.add_argument("--results", type=Path, help="write every answer to this file (JSON lines)")
+    parser.add_argument("--docs", type=Path, help="put the table into this Markdown file")
+    parser.add_argument("--list", action="store_true", help="print the cases and run none")
+    return parser.parse_args()
+
+
+def _chosen(name: str, patterns: Sequence[str] | None) -> bool:
+    return not patterns or any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+
+
+def _run(options: argparse.Namespace, architectures: list[str], directory: Path) -> int:
+    start = time.monotonic()
+    methods = workers.Methods(
+        tuple(options.weight or workers.WEIGHTS), tuple(options.rule or workers.RULES)
+    )
+    cases = _prepared(architectures, directory, options, methods)
+    if options.list:
+        for case in cases:
+            target = case.planted.target
+            where = target.parameter or f"{target.place.module} {target.place.op}"
+            late = ", from step 1" if case.planted.from_step else ""
+            print(f"{case.name:40} {where} {case.planted.amount:.3g}{late}")
+        return 0
+    tasks = list(_tasks(options, architectures, cases, directory, methods))
+    rows: list[dict[str, Any]] = []
+    for number, (name, found) in enumerate(_pooled(tasks, options.jobs, directory, methods), 1):
+        rows.extend(found)
+        best = {row["weight"]: row["score"] for row in found if row["rule"] == "best"}
+        print(f"[{number}/{len(tasks)}] {name}: {best}", file=sys.stderr, flush=True)
+        if options.results:
+            with options.results.open("a" if number > 1 else "w") as file:
+                file.writelines(json.dumps(row) + "\n" for row in found)
+    if options.keep:
+        _keep_references(architectures, directory, options.keep)
+    text = report.render(rows, seconds=time.monotonic() - start)
+    if options.docs:
+        report.put_into(options.docs, text)
+    else:
+        print(text)
+    return 0
+
+
+Task = tuple[str, str, Callable[[], list[dict[str, Any]]]]
+
+
+def _tasks(
+    options: argparse.Namespace,
+    architectures: Iterable[str],
+    cases: Iterable[Case],
+    directory: Path,
+    methods: workers.Methods,
+) -> Iterable[Task]:
+    """Twins and faults, kind by kind over all architectures."""
+    keep = options.keep
+    twins = [] if options.fault and not options.twin else list(TWINS)
+    for twin in (twin for twin in twins if _chosen(twin, options.twin) and _is_available(twin)):
+        for name in architectures:
+            work = partial(workers.run_twin, name, twin, directory / name, methods, keep)
+            yield f"{name}/{twin}", "twin", work
+    for case in cases:
+        work = partial(workers.run_case, case, directory / case.architecture, methods, keep)
+        yield case.name, case.fault.group, work
+
+
+def _is_available(twin: str) -> bool:
+    """Whether this version of Lockstep has what the twin needs."""
+    if not twin.startswith("emulated"):
+        return True
+    found = importlib.util.find_spec("lockstep.devices.emulation") is not None
+    if not found:
+        print(f"{twin}: left out, there is no emulated device yet", file=sys.stderr)
+    return found
+
+
+def _prepared(
+    architectures: Iterable[str],
+    directory: Path,
+    options: argparse.Namespace,
+    methods: workers.Methods,
+) -> list[Case]:
+    """Draw the cases and, unless they are only listed, record every reference."""
+    tasks: list[Task] = []
+    for name in architectures:
+        (directory / name).mkdir()
+        work = partial(workers.prepare, name, directory / name, options.seed)
+        if options.list:
+            work = partial(workers.draw, name, options.seed)
+        tasks.append((name, "reference", work))
+    found: dict[str, Any] = dict(_pooled(tasks, options.jobs, directory, methods))
+    for name, cases in found.items():
+        if cases and isinstance(cases[0], dict):
+            raise SystemExit(f"{name}: the reference could not be recorded\n{cases[0]['error']}")
+    if options.twin and not options.fault:
+        return []
+    cases = [case for name in architectures for case in found[name]]
+    order = list(KINDS)
+    chosen = [case for case in cases if _chosen(case.kind, options.fault)]
+    return sorted(chosen, key=lambda case: order.index(case.kind))
+
+
+def _pooled(
+    tasks: Sequence[Task], jobs: int, directory: Path, methods: workers.Methods
+) -> Iterable[tuple[str, list[dict[str, Any]]]]:
+    """Run tasks in forks, `jobs` at a time; yields what each gave, in order of ending."""
+    waiting, running = deque(enumerate(tasks)), {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            number, (name, group, work) = waiting.popleft()
+            file = directory / f"answer-{number}"
+            failure = _failure(file, name, group, methods)
+            child = workers.forked(lambda work=work, file=file: _dump(file, work()), failure)
+            running[number] = (child, file, name, failure)
+        time.sleep(0.02)
+        for number, (child, file, name, failure) in list(running.items()):
+            if not child.ended():
+                if time.monotonic() - child.started < TIMEOUT_S:
+                    continue
+                os.kill(child.pid, 9)
+                os.waitpid(child.pid, 0)
+                failure(f"took longer than {TIMEOUT_S:.0f} s")
+            del running[number]
+            if not file.exists():
+                failure("the process died")
+            yield name, pickle.loads(file.read_bytes())
+            file.unlink()
+
+
+def _dump(file: Path, value: Any) -> None:
+    file.with_suffix(".part").write_bytes(pickle.dumps(value))
+    file.with_suffix(".part").rename(file)
+
+
+def _failure(file: Path, name: str, group: str, methods: workers.Methods) -> Callable[[str], None]:
+    return lambda text: _dump(file, workers.crashed(name, group, methods, text))
+
+
+def _keep_references(architectures: Iterable[str], directory: Path, keep: Path) -> None:
+    for name in architectures:
+        target = keep / name / "reference"
+        shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(directory / name / "reference", target)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

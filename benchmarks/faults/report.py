@@ -1,0 +1,227 @@
+"""The table: from answers to Markdown."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+_BEGIN, _END = "<!-- bench-faults begin -->", "<!-- bench-faults end -->"
+_MISS_HEADER = ("case", "weight", "planted at", "score", "said", "reason")
+_COLUMNS = ("exact", "module", "wrong place", "missed", "crashed")
+
+
+def render(rows: Sequence[Row], *, seconds: float) -> str:
+    """The whole report as Markdown.
+
+    Faults that changed nothing at all (bitwise the same losses and parameters) are no faults; they are counted apart.
+    """
+    faults = [row for row in rows if row["group"] != "twin"]
+    idle = sorted({row["case"] for row in faults if not row["changed"]})
+    faults = [row for row in faults if row["changed"]]
+    twins = [row for row in rows if row["group"] == "twin"]
+    emulated = [row for row in twins if _is_device(row)]
+    plain = [row for row in twins if not _is_device(row)]
+    parts = [
+        _heading(seconds),
+        _faults_table(faults),
+        _twins_table(plain),
+        _kinds_table(faults),
+        _emulated_table(emulated),
+        _misses(faults),
+        _alarms(plain),
+    ]
+    if idle:
+        parts.append(f"Without any effect, and not counted: {', '.join(idle)}.")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def put_into(file: Path, text: str) -> None:
+    """Replace what stands between the markers of a Markdown file; reasons written there by hand are kept."""
+    page = file.read_text()
+    text = "".join(_with_reason(line, _reasons(page)) for line in text.splitlines(keepends=True))
+    head, found, rest = page.partition(_BEGIN)
+    _, closed, tail = rest.partition(_END)
+    if not found or not closed:
+        raise SystemExit(f"{file}: lacks the markers {_BEGIN} and {_END}")
+    file.write_text(f"{head}{_BEGIN}\n{text}{_END}{tail}")
+
+
+def _reasons(page: str) -> dict[tuple[str, ...], str]:
+    """The last column of the table of misses, by case and weight."""
+    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    return {tuple(line[:2]): line[-1] for line in cells if len(line) == len(_MISS_HEADER)}
+
+
+def _with_reason(line: str, reasons: dict[tuple[str, ...], str]) -> str:
+    cells = line.rstrip("\n").removeprefix("| ").removesuffix(" |").split(" | ")
+    known = reasons.get(tuple(cells[:2]))
+    if known is None or len(cells) != len(_MISS_HEADER) or cells[-1].strip():
+        return line
+    return "| " + " | ".join([*cells[:-1], known]) + " |\n"
+
+
+def _is_device(row: Row) -> bool:
+    name = row["case"].rpartition("/")[2]
+    return name.startswith("emulated") and name != "emulated-reorder"
+
+
+def _heading(seconds: float) -> str:
+    packages = ", ".join(
+        f"{name} {version(name)}" for name in ("lockstep-ml", "torch", "transformers")
+    )
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    return (
+        f"`make bench-faults`, {day}: {packages}, Python {platform.python_version()},"
+        f" {platform.machine()}; {seconds / 60:.0f} minutes."
+    )
+
+
+def _methods(rows: Iterable[Row]) -> list[tuple[str, str]]:
+    seen = {(row["weight"], row["rule"]): None for row in rows}
+    return sorted(seen, key=lambda one: (one[1] != "best", list(seen).index(one)))
+
+
+def _table(header: Sequence[str], body: Iterable[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(str(cell) for cell in line) + " |" for line in body]
+    return "\n".join(lines)
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count} ({count / total:.1%})" if total else "0"
+
+
+def _faults_table(rows: Sequence[Row]) -> str:
+    body = []
+    for weight, rule in _methods(rows):
+        mine = [row for row in rows if (row["weight"], row["rule"]) == (weight, rule)]
+        counts = [sum(row["score"] == column for row in mine) for column in _COLUMNS]
+        within = counts[0] + counts[1]
+        more = sum(row.get("elsewhere", 0) > 0 for row in mine)
+        body.append(
+            (
+                weight, rule, len(mine), _share(counts[0], len(mine)), _share(within, len(mine)),
+                *counts[2:], more,
+            )
+        )  # fmt: skip
+    header = (
+        "weight", "rule", "faults", "named exactly", "exactly or within the module", "wrong place",
+        "missed", "crashed", "other modules named too",
+    )  # fmt: skip
+    return "### Faults\n\n" + _table(header, body) if body else ""
+
+
+def _twins_table(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    names = list(dict.fromkeys(row["case"].rpartition("/")[2] for row in rows))
+    body = []
+    for weight, rule in _methods(rows):
+        mine = [row for row in rows if (row["weight"], row["rule"]) == (weight, rule)]
+        alarms = [row for row in mine if row["score"] != "silent"]
+        by_name = [
+            sum(row["case"].rpartition("/")[2] == name for row in alarms) or "" for name in names
+        ]
+        body.append((weight, rule, len(mine), len(alarms), *by_name))
+    return "### Sound twins\n\n" + _table(("weight", "rule", "twins", "false alarms", *names), body)
+
+
+def _kinds_table(rows: Sequence[Row]) -> str:
+    """Per kind: exact + module / all, for each method."""
+    if not rows:
+        return ""
+    methods = _methods(rows)
+    kinds: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        kinds[row["group"], row["case"].rpartition("/")[2]].append(row)
+    body = []
+    for (group, kind), mine in kinds.items():
+        cells = []
+        for method in methods:
+            scores = [row["score"] for row in mine if (row["weight"], row["rule"]) == method]
+            exact, near = scores.count("exact"), scores.count("module")
+            cells.append(f"{exact}" + (f" + {near}" if near else ""))
+        count = len({row["case"] for row in mine})
+        body.append((group, kind, count, *cells))
+    header = ("group", "fault", "cases", *(f"{weight}, {rule}" for weight, rule in methods))
+    note = "Named exactly, + within the right module.\n\n"
+    return "### Per kind of fault\n\n" + note + _table(header, body)
+
+
+def _emulated_table(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    body = []
+    for weight, rule in _methods(rows):
+        mine = [row for row in rows if (row["weight"], row["rule"]) == (weight, rule)]
+        scores = [row["score"] for row in mine]
+        body.append(
+            (weight, rule, len(mine), scores.count("uniform"), scores.count("false alarm"),
+             scores.count("missed"), scores.count("crashed"))
+        )  # fmt: skip
+    header = (
+        "weight",
+        "rule",
+        "runs",
+        "uniform change named",
+        "a culprit named",
+        "nothing said",
+        "crashed",
+    )
+    return "### Emulated devices\n\n" + _table(header, body)
+
+
+def _planted(row: Row) -> str:
+    target = row.get("target")
+    if target is None:
+        return ""
+    place = target["place"]
+    where = target["parameter"] or " ".join(filter(None, (place["module"], _short(place["op"]))))
+    if not target["parameter"] and place["op"]:
+        where += f" #{place['call']}"
+    late = ", from step 1" if row["from_step"] else ""
+    return f"{where or '(run)'}{late}"
+
+
+def _short(op: str) -> str:
+    return op.removeprefix("torch.nn.functional.").removeprefix("torch.")
+
+
+def _said(row: Row) -> str:
+    if row["score"] == "crashed":
+        return row["error"].strip().splitlines()[-1][:120].replace("|", "/")
+    if not row["origins"]:
+        return row["verdict"] + (f"; {row['not_compared'][0]}" if row["not_compared"] else "")
+    first = row["origins"][0]
+    margin = "" if first["margin"] is None else f", margin {first['margin']:.3g}"
+    where = first["tensor"] if first["phase"] in ("init", "optimizer") else first["module"]
+    return (
+        f"{first['kind']}: step {first['step']} {first['phase']} {where or '(model)'}"
+        f" {_short(first['op'])} #{first['call']} {first['role']}{margin}"
+    )
+
+
+def _misses(rows: Sequence[Row]) -> str:
+    body = [
+        (row["case"], row["weight"], _planted(row), row["score"], _said(row), "")
+        for row in rows
+        if row["rule"] == "best" and row["score"] != "exact"
+    ]
+    return "### Not named exactly\n\n" + _table(_MISS_HEADER, body) if body else ""
+
+
+def _alarms(rows: Sequence[Row]) -> str:
+    body = [
+        (row["case"], row["weight"], row["score"], _said(row))
+        for row in rows
+        if row["rule"] == "best" and row["score"] != "silent"
+    ]
+    header = ("twin", "weight", "score", "said")
+    return "### False alarms\n\n" + _table(header, body) if body else ""

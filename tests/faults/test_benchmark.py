@@ -1,0 +1,90 @@
+"""The fault benchmark itself, on a few cases of its development split: it plants what it says, and scores what it
+hears."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "faults"
+
+
+def run(*arguments: str) -> str:
+    """Run the benchmark as a user does; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """One fault per way of planting, and two twins, judged from tensors and from sketches."""
+    results = tmp_path_factory.mktemp("results") / "results.jsonl"
+    kinds = (
+        "output-scaled-code", "matmul-fp16", "weight-gradient-scaled", "gradient-hook", "learning-rate",
+        "init-scaled", "batch-one-element", "all-reduce-missing", "inf-saturated",
+    )  # fmt: skip
+    twins = ("same-again", "nothing-planted")
+    run(
+        *("--arch", "convnet", "--results", str(results)),
+        *("--rule", "best", "--weight", "tensors", "--weight", "sketch"),
+        *(word for kind in kinds for word in ("--fault", kind)),
+        *(word for twin in twins for word in ("--twin", twin)),
+    )
+    return [json.loads(line) for line in results.read_text().splitlines()]
+
+
+def test_every_planted_fault_changes_the_training_and_is_named(
+    answers: list[dict[str, Any]],
+) -> None:
+    # given faults planted in the code, in kernels, in the set-up and on two ranks
+    faults = [row for row in answers if row["group"] != "twin"]
+    # then each changed something, and each was named where it is
+    assert len(faults) == 9 * 2
+    assert all(row["changed"] for row in faults)
+    named = {(row["case"], row["weight"]): row["score"] for row in faults}
+    assert {case: score for case, score in named.items() if score != "exact"} == {}
+
+
+def test_twins_are_bitwise_the_reference_and_silent(answers: list[dict[str, Any]]) -> None:
+    # given twins that must not change one bit, one of them with all of the planting machinery on
+    twins = [row for row in answers if row["group"] == "twin"]
+    # then no weight accuses them
+    assert len(twins) == 2 * 2
+    assert {(row["score"], row["changed"]) for row in twins} == {("silent", False)}
+
+
+@pytest.fixture(scope="module")
+def listed() -> list[str]:
+    """The lines of `--list` for the table's split, one per case."""
+    return run("--list").splitlines()
+
+
+def test_cases_are_drawn_alike_each_time(listed: list[str]) -> None:
+    # given the cases of the table, then a second look at one architecture gives the same sites and amounts
+    again = run("--arch", "unet", "--list").splitlines()
+    assert again == [line for line in listed if line.startswith("unet/")]
+
+
+def test_table_covers_eight_architectures_and_twenty_five_kinds_of_fault(listed: list[str]) -> None:
+    cases = [line.split()[0].split("/") for line in listed]
+    assert len({architecture for architecture, _ in cases}) >= 8
+    assert len({kind for _, kind in cases}) >= 25
+
+
+def test_splits_share_no_case(listed: list[str]) -> None:
+    # given the cases of a development architecture, then none of them is in the table
+    development = run("--arch", "mlp", "--list").splitlines()
+    assert {line.split("/")[0] for line in development} == {"mlp"}
+    assert not set(development) & set(listed)
