@@ -287,14 +287,15 @@ def test_other_models_are_said_to_be_so() -> None:
 
 def test_only_the_steps_asked_for_are_compared() -> None:
     reference, candidate = TinyRun(steps=2), TinyRun(alter={"fc1": rounded_to_half}, steps=2)
-    told: list[str] = []
+    told: list[tuple[str, int, int]] = []
     comparison = compare_recordings(
         recording(reference),
         recording(candidate),
         steps={1},
-        progress=lambda what, done, total: told.append(f"{what}: {done} of {total}"),
+        progress=lambda what, done, total: told.append((what, done, total)),
     )
-    assert told == ["step 1: 0 of 1"]
+    assert told == [("step 1 (1 of 1)", done, len(told)) for done in range(len(told))]
+    assert told
     assert {one.pair.present.step for one in comparison.findings} == {1}
 
 

@@ -581,3 +581,14 @@ def test_nothing_to_write_leaves_no_chunk(rank: Path) -> None:
     writer.flush()
     writer.close()
     assert [path.name for path in rank.iterdir()] == [schema.MANIFEST]
+
+
+def test_a_recording_of_an_earlier_build_lacks_only_what_was_added(tmp_path: Path) -> None:
+    # Given a recording made before it was noted which argument a parameter is
+    directory = write_recording(tmp_path / "run")
+    for chunk in (directory / "rank0").glob("records-*.parquet"):
+        pl.read_parquet(chunk).drop("argument").write_parquet(chunk)
+    # When it is opened, then everything else is there
+    first = open_recording(directory).ranks["rank0"].calls(step=0)[0]
+    assert {record.argument for record in first.records} == {""}
+    assert first.with_role(Role.INPUT)[0].content.id == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from lockstep.capture.options import StepSelection
+from lockstep.cli.progress import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.locate.run import Rule, compare_recordings
@@ -97,14 +98,16 @@ def compare(
     plans = _plan_reports(output, {"csv": csv, "xlsx": xlsx}, force=force)
     recordings = open_recording(reference), open_recording(candidate)
     chosen = _chosen_steps(recordings, steps) if steps else None
-    comparison = compare_recordings(
-        *recordings,
-        rule=_RULES[rule],
-        calibration=_calibration(calibration) if calibration is not None else None,
-        noise=[_noise(path, reference) for path in noise],
-        mapping=mapping,
-        steps=chosen,
-    )
+    with progress_bar("comparing") as progress:
+        comparison = compare_recordings(
+            *recordings,
+            rule=_RULES[rule],
+            calibration=_calibration(calibration) if calibration is not None else None,
+            noise=[_noise(path, reference) for path in noise],
+            mapping=mapping,
+            steps=chosen,
+            progress=progress,
+        )
     if as_json:
         click.echo(render_json(comparison))
     else:

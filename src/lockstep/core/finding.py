@@ -9,7 +9,6 @@ from lockstep.core.manifest import Event
 from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import Phase, Role, Site
 
-
 Axes = tuple[int, ...]
 
 

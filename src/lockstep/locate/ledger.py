@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from lockstep.compare.judge import AGREES, Judgement, word_for_evidence
 from lockstep.compare.measured import Measured, measure_pair
+from lockstep.compare.settings import Setting
 from lockstep.core.finding import Evidence, Finding, Kind, Outcome, Pair
 from lockstep.locate.origins import Place
 from lockstep.locate.precision import PrecisionClasses
-from lockstep.locate.words import Setting
 
 Key = tuple[int, int]
 

@@ -78,12 +78,11 @@ class _Class:
         """Whether an origin is one more of these sites."""
         if origin.kind is not Kind.FAULT:
             return False
-        if family_of(origin.op) is self.family:
-            return origin.finding.margin <= self.margin_limit
-        if self.family is not Family.BILINEAR:
-            return False
+        if family_of(origin.op) is self.family and origin.finding.margin <= self.margin_limit:
+            return True
         has_matmuls = family_of(origin.op) is Family.ATTENTION or chains_matmuls(origin.op)
-        return has_matmuls and origin.finding.difference <= self.difference_limit
+        fused = self.family is Family.BILINEAR and has_matmuls
+        return fused and origin.finding.difference <= self.difference_limit
 
 
 class PrecisionClasses:
@@ -109,9 +108,10 @@ class PrecisionClasses:
         margin = measured.difference / max(judgement.tolerance, 1e-300)
         rounded = _Rounded(margin, measured.difference)
         if judgement.local:
-            self._judged[operation.family].add(site)
+            family = _class_family(operation.op)
+            self._judged[family].add(site)
             if judgement.unexplained:
-                key = (operation.family, judgement.rounding)
+                key = (family, judgement.rounding)
                 self._rounded[key].setdefault(site, rounded)
         elif _is_telling(operation, measured):
             added = _added_error(operation, measured)
@@ -216,6 +216,11 @@ class PrecisionClasses:
         margin = max(rounded.margin for rounded in members.values())
         rounding = f"inputs round to {name} (estimated)"
         return _class(Family.BILINEAR, rounding, members, margin, expected)
+
+
+def _class_family(op: str) -> Family:
+    """Family of an operator, where what chains matmuls counts with them."""
+    return Family.BILINEAR if chains_matmuls(op) else family_of(op)
 
 
 def _noun(family: Family, members: Collection[Site]) -> str:

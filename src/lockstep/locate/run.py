@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 from lockstep.compare.calibration import CalibratedJudge
@@ -14,6 +14,7 @@ from lockstep.compare.error_model import ErrorModel
 from lockstep.compare.judge import FixedRule, Judge
 from lockstep.compare.mapping import NameMapping, Names
 from lockstep.compare.names import NameMap
+from lockstep.core.errors import UsageError
 from lockstep.core.finding import (
     Comparison,
     Evidence,
@@ -39,7 +40,7 @@ from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.store.reader import RankRecording, Recording, open_recording
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being compared, how many steps are done and how many there are."""
+"""Called with the step, how many of its pairs of tensors are done and how many there are."""
 
 _MODEL_OVERLAP = 0.5
 """Share of module and parameter names that both runs must have; renamed parts leave more, other
@@ -87,14 +88,14 @@ def compare_recordings(
     read_tensors
         Whether tensors that were saved whole are read; otherwise sketches and statistics decide.
     progress
-        Told before each step.
+        Told before each pair of tensors: the step, how many pairs of it are done, of how many.
 
     Raises
     ------
     RecordingError
         If a recording cannot be read.
     UsageError
-        If a calibration has no step of the reference, or the mapping a name that nothing has.
+        If a calibration has no step of the reference or meets the fixed rule, or the mapping a name that nothing has.
 
     Examples
     --------
@@ -105,6 +106,8 @@ def compare_recordings(
     given = judge
     judge = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
     runs = [_opened(one) for one in (*noise, *(() if calibration is None else (calibration,)))]
+    if runs and rule is Rule.FIXED:
+        raise UsageError("the fixed rule has no use for a calibration; leave out one of the two")
     if runs:
         site_noise = measure_noise(reference, runs, steps=steps, read_tensors=read_tensors)
         judge = CalibratedJudge(site_noise, judge)
@@ -209,8 +212,9 @@ def _compare_steps(
     }
     every = sorted({step for numbers in shared.values() for step in numbers})
     for done, number in enumerate(every):
+        told = None
         if progress is not None:
-            progress(f"step {number}", done, len(every))
+            told = partial(progress, f"step {number}" + f" ({done + 1} of {len(every)})")
         aligned = {}
         for name in ranks:
             if number in shared[name]:
@@ -219,16 +223,18 @@ def _compare_steps(
                     candidate.ranks[name].calls(number),
                 )
                 aligned[name] = AlignedStep(left, right, run.names[name])
-        _compare_step(run, aligned)
+        _compare_step(run, aligned, told)
 
 
-def _compare_step(run: _Run, aligned: dict[str, AlignedStep]) -> None:
+def _compare_step(
+    run: _Run, aligned: dict[str, AlignedStep], progress: Callable[[int, int], None] | None
+) -> None:
     gradients: dict[str, list[State]] = defaultdict(list)
     for name, step in aligned.items():
         ledger, origins = run.ledgers[name], run.origins[name]
         run.count(step)
         SetupWalk(step, ledger, origins, run.judge).run()
-        StepWalk(step, ledger, origins, run.judge).run()
+        StepWalk(step, ledger, origins, run.judge).run(progress)
         for parameter, state in _last_gradients(step, ledger).items():
             gradients[parameter].append(state)
     for name, step in aligned.items():

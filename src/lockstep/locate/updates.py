@@ -14,13 +14,14 @@ import numpy as np
 from lockstep.compare.bounds import LINEAR_REGIME
 from lockstep.compare.judge import AGREES, Judge, Judgement
 from lockstep.compare.measured import Measured
+from lockstep.compare.settings import Setting, differing_settings
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Outcome, Pair
 from lockstep.core.record import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.ledger import Ledger, State, agreeing, settled_words
 from lockstep.locate.origins import Origins, Place, place_of, place_of_call
 from lockstep.locate.step import Aligned, AlignedStep
-from lockstep.locate.words import Setting, differing_settings, origin_reason, what_leaves
+from lockstep.locate.words import origin_reason, what_leaves
 
 BETWEEN = "gradient between backward and optimizer (clipping, unscaling, all-reduce)"
 """Operator name of an origin after the last backward and before the update."""

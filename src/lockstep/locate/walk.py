@@ -19,6 +19,7 @@ from lockstep.compare.calibration import ILL_CONDITIONED
 from lockstep.compare.judge import AGREES, Judge, Judgement, Operation
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family, family_of
+from lockstep.compare.settings import Setting, differing_settings
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Outcome, Pair
 from lockstep.core.record import Call
 from lockstep.core.site import CallKind, Phase, Role
@@ -36,9 +37,7 @@ from lockstep.locate.ledger import (
 from lockstep.locate.origins import Origins, Place, place_of
 from lockstep.locate.step import Aligned, AlignedStep, common_path
 from lockstep.locate.words import (
-    Setting,
     agreed_name,
-    differing_settings,
     origin_reason,
     what_enters,
 )
@@ -81,8 +80,11 @@ class StepWalk:
         self._modules_at: dict[str, list[Aligned]] = defaultdict(list)
         self._cut: set[Key] = set()
 
-    def run(self) -> None:
-        """Judge every pair of the two passes, in order of time."""
+    def run(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Judge every pair of the two passes, in order of time.
+
+        `progress` is told how many pairs are done, and of how many.
+        """
         self._ledger.parameter_names |= self._step.names_of(Role.PARAM, Role.PARAM_GRAD)
         self._ledger.buffer_names |= self._step.names_of(Role.BUFFER)
         self._ledger.precision.note_dtypes(self._step.aligned)
@@ -99,7 +101,9 @@ class StepWalk:
                     for sequence, pair in self._one_sided_gradients(item)
                 )
         events.sort(key=lambda event: event[:2])
-        for _, _, item, pair in events:
+        for done, (_, _, item, pair) in enumerate(events):
+            if progress is not None:
+                progress(done, len(events))
             self._handler(item, pair)(item, pair)
 
     def _handler(self, item: Aligned, pair: Pair) -> Callable[[Aligned, Pair], None]:

@@ -1,0 +1,72 @@
+"""Plain arguments that differ between two aligned calls."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.core.dtypes import is_floating
+
+_LARGEST = frozenset(
+    {65504.0, (2 - 2.0**-7) * 2.0**127, (2 - 2.0**-23) * 2.0**127, sys.float_info.max, math.inf}
+)
+"""Largest finite numbers of fp16, bf16, fp32 and fp64, and infinity."""
+
+_DEVICES = ("cpu", "cuda", "npu", "mps", "xpu", "meta")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A plain argument that has another value in the candidate."""
+
+    name: str
+    reference: Any
+    candidate: Any
+
+    def __str__(self) -> str:
+        name = self.name.removeprefix("kwargs.")
+        name = f"argument {name.removeprefix('args.')}" if name.startswith("args.") else name
+        left, right = _shown(self.reference), _shown(self.candidate)
+        return f"{name} is {left} in the reference and {right} in the candidate"
+
+    @property
+    def tells_numbers(self) -> bool:
+        """Whether it can change numbers (eps, p, a mode), not just how an extent is written."""
+        if _names_dtype(self.reference) and _names_dtype(self.candidate):
+            return False  # the tensors' own dtypes say how far they may be off
+        return isinstance(self.reference, (bool, float, str)) or isinstance(
+            self.candidate, (bool, float, str)
+        )
+
+
+def differing_settings(reference: dict[str, Any], candidate: dict[str, Any]) -> list[Setting]:
+    """Plain arguments of two aligned calls with different values."""
+    return [
+        Setting(key, reference[key], candidate[key])
+        for key in sorted(reference.keys() & candidate.keys())
+        if not _is_same(reference[key], candidate[key])
+    ]
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    numbers = (int, float)
+    if isinstance(left, numbers) and isinstance(right, numbers):
+        if abs(left) in _LARGEST and abs(right) in _LARGEST:
+            return (left > 0) == (right > 0)  # masks hold the largest number of their dtype
+        return math.isclose(left, right, rel_tol=1e-12, abs_tol=0.0) or left == right
+    if isinstance(left, str) and isinstance(right, str) and left.startswith(_DEVICES):
+        return right.startswith(_DEVICES)
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        return all(_is_same(first, second) for first, second in zip(left, right, strict=True))
+    return bool(left == right)
+
+
+def _names_dtype(value: Any) -> bool:
+    return isinstance(value, str) and is_floating(value.removeprefix("torch."))
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value) if not isinstance(value, float) else f"{value:.12g}"

@@ -1,0 +1,124 @@
+"""How far a tensor is from what double precision gives, in the populations that it holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+_SENTINEL = 2.0**20
+"""Magnitude, in units of the median, from which on elements count as a population of their own: an
+attention mask's -3e38 and -1e9 would hide any fault in the scores beside them."""
+
+_SAMPLE = 1 << 16
+"""Elements that the median is taken over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Euclidean norm of something, and over how many elements it is spread.
+
+    Parameters
+    ----------
+    norm
+        In the tensor's unit; `inf` where NaN or Inf stand in other places.
+    spread
+        Effective number of elements that carry it, `(sum e^2)^2 / sum e^4`, at least 1.
+    """
+
+    norm: float
+    spread: float = 1.0
+
+
+def populations(truth: torch.Tensor) -> list[torch.Tensor | None]:
+    """Which elements belong together: all of them (None), or ordinary and sentinel ones apart."""
+    magnitude = truth.detach().abs().reshape(-1)
+    step = max(1, magnitude.numel() // _SAMPLE)
+    sample = magnitude[::step]
+    sample = sample[(sample > 0) & sample.isfinite()]
+    if sample.numel() == 0:
+        return [None]
+    limit = float(sample.median()) * _SENTINEL
+    huge = magnitude > limit
+    huge &= magnitude.isfinite()
+    if not bool(huge.any()):
+        return [None]
+    return [(~huge).reshape(truth.shape), huge.reshape(truth.shape)]
+
+
+def size_of(tensor: torch.Tensor, where: torch.Tensor | None = None) -> Size:
+    """Norm of the finite elements."""
+    values = tensor if where is None else tensor[where]
+    squares = values.abs().double().nan_to_num(0.0, 0.0, 0.0).square()
+    total = float(squares.sum())
+    if not math.isfinite(total):
+        peak = float(squares.sqrt().max())
+        return Size(peak * math.sqrt(squares.numel()), 1.0)
+    fourth = float(squares.square().sum())
+    return Size(math.sqrt(total), max(1.0, total * total / fourth) if fourth > 0 else 1.0)
+
+
+def error_of(actual: torch.Tensor, truth: torch.Tensor, where: torch.Tensor | None = None) -> Size:
+    """Distance of a tensor from the truth; where both hold the same NaN or Inf they agree.
+
+    Infinite where one side only is finite.
+    """
+    if where is not None:
+        actual, truth = actual[where], truth[where]
+    odd = ~(actual.isfinite() & truth.isfinite())
+    if bool(odd.any()):
+        same = (actual == truth) | (actual.isnan() & truth.isnan())
+        if not bool(same[odd].all()):
+            return Size(math.inf)
+        actual, truth = actual.masked_fill(odd, 0.0), truth.masked_fill(odd, 0.0)
+    return size_of(actual - truth)
+
+
+def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The nearest numbers of a dtype, in the tensor's own."""
+    return tensor.to(dtype).to(tensor.dtype)
+
+
+def misrounded_share(actual: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> float:
+    """Share of elements that are not the double-precision result rounded once, dimensionless."""
+    if actual.numel() == 0:
+        return 0.0
+    nearest = rounded(truth, dtype)
+    wrong = (actual != nearest) & ~(actual.isnan() & nearest.isnan())
+    return float(wrong.double().mean())
+
+
+def ulp_shares(
+    actual: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype, limits: tuple[float, ...]
+) -> tuple[float, ...]:
+    """Share of elements that are further off than each limit, in units in the last place."""
+    if actual.numel() == 0:
+        return tuple(0.0 for _ in limits)
+    info = torch.finfo(dtype)
+    _, exponent = torch.frexp(truth.abs().clamp_min(info.tiny))
+    spacing = torch.ldexp(torch.full_like(truth, info.eps), exponent - 1)
+    off = ((actual - truth).abs() / spacing).nan_to_num(0.0)
+    return tuple(float((off > limit).double().mean()) for limit in limits)
+
+
+def perturbed(unit: float, seed: int) -> _Perturbation:
+    """Changes every element by a random share of its rounding, the same way for the same shape."""
+    return _Perturbation(unit, torch.Generator().manual_seed(seed))
+
+
+class _Perturbation:
+    """Multiplies by `1 + unit * d`, d uniform in [-1, 1]; leaves sentinels as they are."""
+
+    def __init__(self, unit: float, generator: torch.Generator) -> None:
+        self._unit, self._generator = unit, generator
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        real = torch.float64 if tensor.dtype.is_complex else tensor.dtype
+        noise = torch.rand(tensor.shape, generator=self._generator, dtype=real) * 2 - 1
+        factor = 1 + self._unit * noise
+        for where in populations(tensor)[1:]:
+            factor = (
+                torch.where(where, torch.ones_like(factor), factor) if where is not None else factor
+            )
+        return tensor * factor

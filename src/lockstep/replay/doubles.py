@@ -1,0 +1,52 @@
+"""Operators that torch has no double-precision kernel for, written out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def grouped_mm(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    *,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """`torch._grouped_mm`: each group of rows times its own matrix, as in a mixture of experts.
+
+    Parameters
+    ----------
+    left
+        Rows, shape (M, K), or a batch, shape (G, M, K).
+    right
+        One matrix per group, shape (G, K, N).
+    offs
+        Where each group of rows ends, shape (G,), for a `left` of two dimensions.
+
+    Raises
+    ------
+    ValueError
+        If rows are grouped in another way.
+    """
+    if bias is not None or right.dim() != 3:
+        raise ValueError("only groups of rows are written out")
+    if left.dim() == 3:
+        return left @ right
+    if offs is None:
+        raise ValueError("the groups were not recorded")
+    ends = [0, *(int(end) for end in offs)]
+    parts = [
+        left[start:end] @ right[group]
+        for group, (start, end) in enumerate(itertools.pairwise(ends))
+    ]
+    rest = left.new_zeros((left.shape[0] - ends[-1], right.shape[2]))
+    return torch.cat([*parts, rest])
+
+
+WRITTEN_OUT: dict[str, Callable[..., Any]] = {"torch._grouped_mm": grouped_mm}
+"""By recorded operator name."""

@@ -1,0 +1,7 @@
+"""Why a call cannot be run again."""
+
+from __future__ import annotations
+
+
+class CannotReplay(Exception):  # noqa: N818 - it is an answer, not a failure of Lockstep
+    """A recorded call cannot be run again alone; the message says why. Never leaves this package."""

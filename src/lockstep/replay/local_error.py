@@ -1,0 +1,129 @@
+"""The judge that re-runs single operators: local error, where whole tensors are there.
+
+What an operator adds on its own is separated from what its inputs bring: each side's call is run
+again alone in double precision, on that side's own recorded inputs, forward and backward. With `y`
+what was recorded and `f64` the operator in double precision,
+
+    |y_c - y_r|  <=  |y_c - f64(x_c)|  +  |f64(x_c) - f64(x_r)|  +  |y_r - f64(x_r)|
+      difference     candidate's local    inherited                 reference's local error
+
+so a site is an origin where one side's local error is beyond what a sound kernel may be off, however
+far apart the inputs are. This is the local error of Herbgrind (Sanchez-Stern, Panchekha, Lerner,
+Tatlock, PLDI 2018), for tensors instead of scalars. Where neither side is near double precision the
+re-run is not faithful, and the error model decides.
+
+Nothing here loads torch before the first re-run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lockstep.compare.judge import Judge, Judgement, Operation
+from lockstep.compare.measured import Measured
+from lockstep.core.finding import CallPair
+from lockstep.core.record import Call
+from lockstep.replay.errors import CannotReplay
+
+if TYPE_CHECKING:
+    from lockstep.replay.verdict import Verdicts
+
+NAME = "local-error"
+
+Progress = Callable[[str, int], None]
+"""Called with the operator that is re-run and how many outputs were judged by a re-run so far."""
+
+
+class LocalErrorJudge:
+    """Judges by re-running single operators; a `lockstep.compare.judge.Judge`.
+
+    Parameters
+    ----------
+    fallback
+        Judges what cannot be run again: calls without partner, custom functions, random operators,
+        tensors that were not saved whole.
+    progress
+        Told before each re-run.
+
+    Attributes
+    ----------
+    decided
+        How many outputs were judged by a re-run.
+    refused
+        Why others were not, with how often, per operator.
+    """
+
+    def __init__(self, fallback: Judge, *, progress: Progress | None = None) -> None:
+        self.decided = 0
+        self.refused: dict[tuple[str, str], int] = {}
+        self._fallback = fallback
+        self._progress = progress
+        self._verdicts: Verdicts | None = None
+
+    @property
+    def name(self) -> str:
+        """As it stands under `judged_by`: the fallback's while nothing was re-run."""
+        return NAME if self.decided else self._fallback.name
+
+    def operator(self, operation: Operation, output: Measured) -> Judgement:
+        """Judge one output, gradient or parameter gradient of an aligned call."""
+        calls = operation.calls
+        tensors = (*operation.entering, *operation.outputs, output)
+        other_layout = any(item.pair.layout is not None for item in tensors)
+        if output.equal or other_layout or not _is_whole(calls):
+            return self._fallback.operator(operation, output)
+        found = self._tried(operation.op, lambda verdicts: verdicts.operator(operation, output))
+        return found or self._fallback.operator(operation, output)
+
+    def passage(
+        self, sources: Sequence[Measured], target: Measured, *, operators: int
+    ) -> Judgement:
+        """Judge a tensor against those that calls without partner made it from: by the fallback."""
+        return self._fallback.passage(sources, target, operators=operators)
+
+    def update(
+        self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
+    ) -> Judgement:
+        """Judge a parameter or a state after an optimizer step, by replaying the update."""
+        other_layout = output.pair.layout is not None
+        if output.equal or other_layout or calls is None or not _is_whole(calls):
+            return self._fallback.update(entering, output, calls=calls)
+        op = calls.present.site.op
+        found = self._tried(op, lambda verdicts: verdicts.update(calls, output))
+        return found or self._fallback.update(entering, output, calls=calls)
+
+    def _tried(self, op: str, judge: Callable[[Verdicts], Judgement]) -> Judgement | None:
+        if self._verdicts is None:
+            from lockstep.replay.verdict import Verdicts  # loads torch
+
+            self._verdicts = Verdicts()
+        if self._progress is not None:
+            self._progress(op, self.decided)
+        try:
+            judgement = judge(self._verdicts)
+        except (CannotReplay, MemoryError, RuntimeError) as error:
+            # torch reports memory that it cannot get as a RuntimeError.
+            key = (op, str(error))
+            self.refused[key] = self.refused.get(key, 0) + 1
+            return None
+        self.decided += 1
+        return replace(judgement, judged_by=NAME)
+
+
+def _is_whole(calls: CallPair | None) -> bool:
+    """Whether both calls are there with every tensor that went in."""
+    return (
+        calls is not None
+        and calls.reference is not None
+        and calls.candidate is not None
+        and _has_tensors(calls.reference)
+        and _has_tensors(calls.candidate)
+    )
+
+
+def _has_tensors(call: Call) -> bool:
+    return bool(call.records) and all(
+        record.content.loader is not None or record.content.numel == 0 for record in call.records
+    )

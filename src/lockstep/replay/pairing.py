@@ -1,0 +1,109 @@
+"""The two calls that are judged, ready to be run again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.compare.judge import Operation
+from lockstep.compare.measured import Measured
+from lockstep.compare.operators import canonical_name
+from lockstep.compare.settings import differing_settings
+from lockstep.core.finding import CallPair
+from lockstep.core.record import Call, TensorRecord
+from lockstep.core.site import Role
+from lockstep.replay.errors import CannotReplay
+from lockstep.replay.rebuild import Rebuilt, rebuild
+from lockstep.replay.rerun import Rerun
+from lockstep.replay.side import Side
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Both sides of one call.
+
+    Parameters
+    ----------
+    reference, candidate
+        The sides; where plain arguments differ the candidate's is run with the reference's.
+    as_called
+        The candidate's side with its own arguments, where they differ.
+    """
+
+    reference: Side
+    candidate: Side
+    as_called: Side | None = None
+
+    @property
+    def settings_replaced(self) -> bool:
+        """Whether the candidate was called with other settings."""
+        return self.as_called is not None
+
+
+def calls_of(operation: Operation, output: Measured) -> CallPair:
+    calls, pair = operation.calls, output.pair
+    if calls is None or calls.reference is None or calls.candidate is None:
+        raise CannotReplay("it is no single call")
+    for call, record in ((calls.reference, pair.reference), (calls.candidate, pair.candidate)):
+        if record is None or not any(record is own for own in call.records):
+            raise CannotReplay("the tensor belongs to another call")
+    return calls
+
+
+def records_of(output: Measured) -> tuple[TensorRecord, TensorRecord]:
+    reference, candidate = output.pair.reference, output.pair.candidate
+    if reference is None or candidate is None or output.shape_differs:
+        raise CannotReplay("the two tensors have other shapes")
+    return reference, candidate
+
+
+def present(call: Call | None) -> Call:
+    assert call is not None
+    return call
+
+
+def key_of(calls: CallPair, backward: bool) -> tuple[Any, ...]:
+    left, right = present(calls.reference), present(calls.candidate)
+    return left.rank, left.step, left.id, right.id, backward
+
+
+def paired(calls: CallPair, backward: bool, *, settings: bool = True) -> Pairing:
+    left, right = present(calls.reference), present(calls.candidate)
+    if _makes_of(left) != _makes_of(right):
+        # Each is right by its own definition; whether they are the same is another question.
+        raise CannotReplay("the two runs call other operators, or one with more tensors")
+    one, two = rebuild(left), rebuild(right)
+    as_called = None
+    differing = differing_settings(left.arguments, right.arguments)
+    if settings and left.site.op == right.site.op and any(one.tells_numbers for one in differing):
+        own = Side(Rerun(right, two), backward=backward)
+        two, replaced = _with_settings(right, two, one, backward)
+        as_called = own if replaced else None
+    return Pairing(
+        Side(Rerun(left, one), backward=backward),
+        Side(Rerun(right, two), backward=backward),
+        as_called,
+    )
+
+
+def _makes_of(call: Call) -> tuple[str, int]:
+    """What is done and with how many tensors."""
+    return canonical_name(call.site.op), len(call.with_role(Role.INPUT))
+
+
+def _with_settings(
+    call: Call, own: Rebuilt, other: Rebuilt, backward: bool
+) -> tuple[Rebuilt, bool]:
+    """The candidate's call with the reference's settings, where it can be made with them.
+
+    An argument that has another value is a fault of the call it is passed to; where the value makes
+    no difference, the two give the same.
+    """
+    try:
+        replaced = own.with_settings(other)
+        if replaced == own:
+            return own, False
+        Side(Rerun(call, replaced), backward=backward).check()
+    except CannotReplay:
+        return own, False
+    return replaced, True

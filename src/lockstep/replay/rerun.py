@@ -1,0 +1,298 @@
+"""Running one recorded call again, forward and backward, in double precision or as it was."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+
+from lockstep.compare.operators import Family, family_of
+from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.record import Call, TensorRecord
+from lockstep.core.site import Role
+from lockstep.replay.doubles import WRITTEN_OUT
+from lockstep.replay.errors import CannotReplay
+from lockstep.replay.rebuild import Rebuilt, tensors_in, torch_dtype
+
+Alter = Callable[[torch.Tensor], torch.Tensor]
+"""Changes a floating-point tensor before the call sees it: rounds or perturbs it."""
+
+_GRADIENTS = (Role.GRAD_INPUT, Role.PARAM_GRAD)
+
+_REFUSALS = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+    OverflowError,
+    LookupError,
+)
+"""What torch raises where a call cannot be made with these arguments or this dtype."""
+
+
+class Precision(Enum):
+    """In which numbers a call is run again."""
+
+    DOUBLE = "double precision"
+    OWN = "the recorded dtypes"
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What a re-run gave.
+
+    Parameters
+    ----------
+    outputs
+        By output index as recorded; what was written in place and buffers come behind the results.
+    gradients
+        By input index and occurrence. Where several inputs have one content, the gradient of this
+        one alone comes first, then the sum of theirs, which is what one tensor passed twice gets.
+    """
+
+    outputs: dict[int, torch.Tensor]
+    gradients: dict[tuple[int, int], tuple[torch.Tensor, ...]] = field(default_factory=dict)
+
+
+def load(record: TensorRecord) -> torch.Tensor:
+    """A whole tensor on the CPU in its recorded dtype.
+
+    Raises
+    ------
+    CannotReplay
+        If it was not saved whole.
+    """
+    dtype = torch_dtype(record.dtype)
+    if record.content.numel == 0:
+        return torch.empty(record.shape, dtype=dtype)
+    try:
+        array = record.load()
+    except LookupError as error:
+        raise CannotReplay("not every tensor of it was saved whole") from error
+    return torch.from_numpy(np.array(array)).to(dtype)
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Floating-point tensors in double precision, others as they are."""
+    return tensor.to(double_of(tensor.dtype))
+
+
+def double_of(dtype: torch.dtype) -> torch.dtype:
+    """The double-precision partner of a dtype."""
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
+
+
+class Rerun:
+    """One recorded call with its tensors, ready to be run again in several ways.
+
+    Parameters
+    ----------
+    call
+        With whole tensors.
+    rebuilt
+        The function and its arguments.
+    """
+
+    def __init__(self, call: Call, rebuilt: Rebuilt) -> None:
+        self.call = call
+        self._rebuilt = rebuilt
+        self._loaded: dict[int, torch.Tensor] = {}
+        self.cast = cast_of(call)
+
+    def load(self, record: TensorRecord) -> torch.Tensor:
+        """A tensor of the call, read once."""
+        if record.content.id not in self._loaded:
+            self._loaded[record.content.id] = load(record)
+        return self._loaded[record.content.id]
+
+    def run(
+        self, precision: Precision, *, backward: bool, alter: Alter | None = None, cast: bool = True
+    ) -> Results:
+        """Run the call again.
+
+        Parameters
+        ----------
+        precision
+            In which numbers.
+        backward
+            Whether gradients are wanted too.
+        alter
+            Applied to every floating-point input and to every gradient that comes in.
+        cast
+            Whether inputs are rounded to the output's dtype first, as autocast does.
+
+        Raises
+        ------
+        CannotReplay
+            If torch refuses.
+        """
+        try:
+            with _alone(), torch.set_grad_enabled(backward):
+                return self._run(precision, backward, alter, self.cast if cast else None)
+        except CannotReplay:
+            raise
+        except _REFUSALS as error:
+            raise CannotReplay(
+                f"torch refuses: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            ) from error
+
+    def _run(
+        self, precision: Precision, backward: bool, alter: Alter | None, cast: torch.dtype | None
+    ) -> Results:
+        wanted = (
+            {record.index for record in self.call.with_role(*_GRADIENTS)} if backward else set()
+        )
+        leaves: dict[int, torch.Tensor] = {}
+        passed: dict[int, torch.Tensor] = {}
+        for index, record in self._rebuilt.inputs.items():
+            leaf = self._prepared(self.load(record), precision, alter, cast)
+            if index in wanted and leaf.dtype.is_floating_point | leaf.dtype.is_complex:
+                leaf.requires_grad_()
+                leaves[index] = leaf
+            into = leaf.to(cast) if cast and precision is Precision.OWN and _rounds(leaf) else leaf
+            passed[index] = into.clone() if into is leaf else into
+        dtype_of = double_of if precision is Precision.DOUBLE else _same
+        args, kwargs = self._rebuilt.filled(passed, dtype_of)
+        function = self._rebuilt.function
+        if precision is Precision.DOUBLE:
+            function = WRITTEN_OUT.get(self._rebuilt.op, function)
+        results = tensors_in(function(*args, **kwargs))
+        outputs = dict(enumerate(results))
+        for record in self.call.with_role(Role.OUTPUT, Role.BUFFER):
+            position = record.index - len(results)
+            if record.index not in outputs and position in passed:
+                outputs[record.index] = passed[position]
+        gradients = self._gradients(outputs, leaves, alter) if backward else {}
+        return Results({key: value.detach() for key, value in outputs.items()}, gradients)
+
+    def _prepared(
+        self,
+        tensor: torch.Tensor,
+        precision: Precision,
+        alter: Alter | None,
+        cast: torch.dtype | None,
+    ) -> torch.Tensor:
+        if not _rounds(tensor):
+            return tensor.clone()
+        if precision is Precision.OWN:
+            return (alter(tensor) if alter else tensor).clone()
+        value = widened(tensor.to(cast) if cast is not None else tensor)
+        return (alter(value) if alter else value).clone()
+
+    def _gradients(
+        self, outputs: dict[int, torch.Tensor], leaves: dict[int, torch.Tensor], alter: Alter | None
+    ) -> dict[tuple[int, int], tuple[torch.Tensor, ...]]:
+        """Gradients of every backward that went through the call."""
+        arrived = self.call.with_role(Role.GRAD_OUTPUT)
+        found: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
+        for occurrence in sorted({record.occurrence for record in arrived}):
+            sources, cotangents = [], []
+            for record in arrived:
+                output = outputs.get(record.index)
+                if record.occurrence != occurrence or output is None or not output.requires_grad:
+                    continue
+                gradient = self.load(record).to(output.dtype)
+                sources.append(output)
+                cotangents.append((alter(gradient) if alter else gradient).reshape(output.shape))
+            if not sources or not leaves:
+                continue
+            gradients = torch.autograd.grad(
+                sources, list(leaves.values()), cotangents, retain_graph=True, allow_unused=True
+            )
+            found.update(self._by_input(dict(zip(leaves, gradients, strict=True)), occurrence))
+        return found
+
+    def _by_input(
+        self, gradients: dict[int, torch.Tensor | None], occurrence: int
+    ) -> Iterator[tuple[tuple[int, int], tuple[torch.Tensor, ...]]]:
+        for index, gradient in gradients.items():
+            if gradient is None:
+                continue
+            content = self._rebuilt.inputs[index].content.id
+            same = [
+                other
+                for number, other in gradients.items()
+                if other is not None and self._rebuilt.inputs[number].content.id == content
+            ]
+            alternatives = (gradient, sum(same[1:], same[0])) if len(same) > 1 else (gradient,)
+            yield (index, occurrence), alternatives
+
+
+def cast_of(call: Call) -> torch.dtype | None:
+    """Dtype that autocast gave the inputs of a call before it computed, where it did.
+
+    It shows in an output whose dtype is not that of the inputs though no argument asks for one.
+    Normalisations take parameters of a wider dtype as they are; moving data promotes.
+    """
+    family = family_of(call.site.op)
+    outputs = {r.dtype for r in call.with_role(Role.OUTPUT) if unit_roundoff(r.dtype) > 0}
+    inputs = [r.dtype for r in call.with_role(Role.INPUT) if unit_roundoff(r.dtype) > 0]
+    if len(outputs) != 1 or not inputs or family is Family.MOVEMENT:
+        return None
+    output = next(iter(outputs))
+    asked = any(
+        isinstance(value, str) and value.startswith("torch.") for value in call.arguments.values()
+    )
+    if asked or all(dtype == output for dtype in inputs):
+        return None
+    if family is Family.NORMALISATION and inputs[0] == output:
+        return None
+    return torch_dtype(output)
+
+
+def _rounds(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def _same(dtype: torch.dtype) -> torch.dtype:
+    return dtype
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Leave no trace: neither in the random stream nor in the list of warnings."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Run without oneDNN; `torch.backends.mkldnn.flags` does the same with a warning about TF32."""
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
+def outputs_of(results: Results, record: TensorRecord) -> tuple[torch.Tensor, ...]:
+    """What a re-run says that a recorded output or gradient is, in one or two readings.
+
+    Raises
+    ------
+    CannotReplay
+        If it made none, or one of another shape.
+    """
+    found: tuple[Any, ...]
+    if record.role in _GRADIENTS:
+        found = results.gradients.get((record.index, record.occurrence), ())
+    else:
+        output = results.outputs.get(record.index)
+        found = () if output is None else (output,)
+    fitting = tuple(tensor for tensor in found if tuple(tensor.shape) == record.shape)
+    if not fitting:
+        raise CannotReplay("the re-run gives no such result")
+    return fitting

@@ -1,0 +1,377 @@
+"""One recorded call of one run: what double precision makes of its inputs, and how far off a sound
+kernel may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from lockstep.compare.operators import Family, family_of
+from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.record import TensorRecord
+from lockstep.core.site import Role
+from lockstep.replay.distance import (
+    Size,
+    error_of,
+    misrounded_share,
+    perturbed,
+    populations,
+    rounded,
+    size_of,
+)
+from lockstep.replay.errors import CannotReplay
+from lockstep.replay.rebuild import torch_dtype
+from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of, plain_kernels, widened
+
+SINGLE = 2.0**-24
+"""Unit roundoff of single precision, in which 16-bit kernels accumulate too."""
+
+MARGIN = 8.0
+"""How many times the noise of a sound kernel another sound kernel may be off, in fp32. Sound kernels
+differ by the order of summation: on 6 500 outputs of six networks (1 thread against 2, oneDNN on and off)
+none was off by more than 1.7 times the noise of a re-run and one roundoff."""
+
+MARGIN_16BIT = 2.5
+"""The same in 16-bit dtypes, where one rounding of the result outweighs all else (PyTorch's own
+arbiter between kernels uses 2, and 3 for small tensors). What is sound differs most here: a bf16
+convolution summed over the images in bf16 is 2 to 4 times as far off as one rounded once, so this
+machine's plain kernels are asked besides."""
+
+FEW_ELEMENTS = 3.0
+"""Few elements may be lucky in one kernel and not in the other: both margins grow by `1 + 3 /
+sqrt(n)`, n the number of elements that carry the error."""
+
+ROUNDINGS = 16.0
+"""Unit roundoffs of the result's norm that a sound fp32 kernel may always be off: fast exponentials
+and reciprocals are good to a few units in the last place."""
+
+QUIET = 4.0
+"""Unit roundoffs of the result's norm that need no second look."""
+
+TRUST = 64.0
+"""A re-run in the recorded dtype tells how far a sound kernel is off; unless it is further off than
+this many times what roundoff in the inputs does, and the other run is not. Then this machine's own
+kernel is wrong."""
+
+HEALTHY_MISROUNDED = 0.02
+"""Share of 16-bit results that a sound kernel may misround; measured at most 0.12 %, faults from 3.4 %."""
+
+MISROUNDED_MARGIN = 8.0
+"""How many times the other run's share, or that of a re-run here, the share may be."""
+
+_FEW_MISROUNDED = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way to read what a recorded output should be: with inputs cast first or not, and with one
+    tensor passed twice or two."""
+
+    cast: bool
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Local error of one output, with what a sound kernel may be off, in the tensor's unit.
+
+    Parameters
+    ----------
+    error, tolerance
+        In the population in which the error is largest against its tolerance.
+    norm
+        Of the double-precision result there.
+    misrounded, allowed_misrounded
+        Share of 16-bit results that are not the double-precision result rounded once.
+    """
+
+    error: Size
+    tolerance: float
+    norm: float
+    misrounded: float = 0.0
+    allowed_misrounded: float = 1.0
+
+    @property
+    def sound(self) -> bool:
+        """Whether a sound kernel may have made it."""
+        return self.error.norm <= self.tolerance and self.misrounded <= self.allowed_misrounded
+
+    @property
+    def excess(self) -> float:
+        """How many times more than allowed, dimensionless; above 1 for what is not sound."""
+        by_norm = _ratio(self.error.norm, self.tolerance)
+        if self.error.norm <= self.tolerance and self.misrounded > self.allowed_misrounded:
+            return self.misrounded / self.allowed_misrounded
+        return by_norm
+
+    @property
+    def relative(self) -> float:
+        """Error over the norm of the result."""
+        return _ratio(self.error.norm, self.norm)
+
+
+def _ratio(above: float, below: float) -> float:
+    if above == 0.0:
+        return 0.0
+    return above / below if below > 0 else math.inf
+
+
+class Side:
+    """One call of one run, re-run as often as its judge needs.
+
+    Parameters
+    ----------
+    rerun
+        The call.
+    backward
+        Whether its gradients are judged.
+    """
+
+    def __init__(self, rerun: Rerun, *, backward: bool) -> None:
+        self.rerun = rerun
+        self.call = rerun.call
+        self.backward = backward
+        self._doubles: dict[bool, Results] = {}
+        self._shaken: dict[int, Results | None] = {}
+
+    def check(self) -> None:
+        """Run the call once.
+
+        Raises
+        ------
+        CannotReplay
+            If that is not possible, or it gives outputs of other shapes.
+        """
+        results = self._double(True)
+        for record in self.call.with_role(Role.OUTPUT):
+            outputs_of(results, record)
+
+    def moves_exactly(self, record: TensorRecord) -> bool:
+        """Whether an output is, bit for bit, what the recorded dtypes make of the inputs."""
+        own = self._own
+        if own is None or record.index not in own.outputs:
+            return False
+        made, actual = own.outputs[record.index], self.rerun.load(record)
+        if made.dtype != actual.dtype or made.shape != actual.shape:
+            return False
+        return bool(((made == actual) | ((made != made) & (actual != actual))).all())
+
+    def actual(self, record: TensorRecord) -> torch.Tensor:
+        """The recorded tensor, widened."""
+        return widened(self.rerun.load(record))
+
+    def readings(self, record: TensorRecord) -> list[Reading]:
+        """Ways to read an output; at least one.
+
+        Raises
+        ------
+        CannotReplay
+            If the call cannot be run again.
+        """
+        casts = (True, False) if self.rerun.cast is not None else (True,)
+        return [
+            Reading(cast, number)
+            for cast in casts
+            for number in range(len(outputs_of(self._double(cast), record)))
+        ]
+
+    def truth(self, record: TensorRecord, reading: Reading) -> torch.Tensor:
+        """What double precision makes of this side's own inputs."""
+        found = outputs_of(self._double(reading.cast), record)
+        return widened(found[min(reading.number, len(found) - 1)])
+
+    def own(self, record: TensorRecord, reading: Reading) -> torch.Tensor | None:
+        """What the recorded dtypes make of them on this machine; None where it has no kernel."""
+        return _picked(self._own, record, reading)
+
+    def shaken(self, record: TensorRecord, reading: Reading, seed: int) -> torch.Tensor | None:
+        """What double precision makes of inputs that are off by their rounding."""
+        if seed not in self._shaken:
+            unit = self._roughest_input() if self.unit(record) <= SINGLE else SINGLE
+            try:
+                self._shaken[seed] = self.rerun.run(
+                    Precision.DOUBLE, backward=self.backward, alter=perturbed(unit, seed)
+                )
+            except CannotReplay:
+                self._shaken[seed] = None
+        return _picked(self._shaken[seed], record, reading)
+
+    def unit(self, record: TensorRecord) -> float:
+        """Unit roundoff that an output carries: its own, for gradients that of the call too."""
+        return unit_roundoff(self.carrier(record))
+
+    def carrier(self, record: TensorRecord) -> str:
+        """The coarsest dtype that an output went through."""
+        dtypes = [record.dtype]
+        if record.role in (Role.GRAD_INPUT, Role.PARAM_GRAD):
+            passed = self.call.with_role(Role.OUTPUT, Role.GRAD_OUTPUT)
+            dtypes += [other.dtype for other in passed]
+        return max(dtypes, key=unit_roundoff)
+
+    def _roughest_input(self) -> float:
+        dtypes = [record.dtype for record in self.call.with_role(Role.INPUT)]
+        return min(max((unit_roundoff(dtype) for dtype in dtypes), default=SINGLE), SINGLE)
+
+    def _double(self, cast: bool) -> Results:
+        if cast not in self._doubles:
+            self._doubles[cast] = self.rerun.run(
+                Precision.DOUBLE, backward=self.backward, cast=cast
+            )
+        return self._doubles[cast]
+
+    def plain_kernel(self, record: TensorRecord, reading: Reading) -> torch.Tensor | None:
+        """The same by torch's plain kernels: some keep partial sums in 16 bits, and are sound."""
+        return _picked(self._plain, record, reading)
+
+    @cached_property
+    def _own(self) -> Results | None:
+        try:
+            return self.rerun.run(Precision.OWN, backward=self.backward)
+        except CannotReplay:
+            return None
+
+    @cached_property
+    def _plain(self) -> Results | None:
+        try:
+            with plain_kernels():
+                return self.rerun.run(Precision.OWN, backward=self.backward)
+        except CannotReplay:
+            return None
+
+    def sum_length(self, record: TensorRecord) -> float:
+        """About how many terms were added up into one element of an output."""
+        entering = sorted(
+            other.content.numel
+            for other in self.call.with_role(Role.INPUT, Role.GRAD_OUTPUT)
+            if unit_roundoff(other.dtype) > 0
+        )
+        count = max(1, record.content.numel)
+        length = max(1.0, (entering[-1] if entering else 1) / count)
+        sums = family_of(self.call.site.op) in (Family.BILINEAR, Family.ATTENTION, Family.UNKNOWN)
+        if sums and len(entering) > 1:
+            length = max(length, math.sqrt(entering[-1] * entering[-2] / count))
+        return length
+
+
+def _picked(results: Results | None, record: TensorRecord, reading: Reading) -> torch.Tensor | None:
+    if results is None:
+        return None
+    try:
+        found = outputs_of(results, record)
+    except CannotReplay:
+        return None
+    return widened(found[min(reading.number, len(found) - 1)])
+
+
+def local_error(
+    side: Side,
+    record: TensorRecord,
+    reading: Reading,
+    *,
+    other: Local | None = None,
+    usual: Sequence[float] = (),
+) -> Local:
+    """Hold one recorded output against double precision.
+
+    Parameters
+    ----------
+    side, record, reading
+        What is held, and how it is read.
+    other
+        The other run's local error, where it is sound and carries the same unit roundoff: as much,
+        with a margin, is allowed here.
+    usual
+        How far the other run is off, relative to its result, sound or not, in each population.
+    """
+    actual, truth = side.actual(record), side.truth(record, reading)
+    groups = populations(truth)
+    known = list(usual) if len(usual) == len(groups) else [0.0] * len(groups)
+    judged = _in_16_bit if side.unit(record) > SINGLE else _in_single
+    found = [
+        judged(_Held(side, record, reading, actual, truth, other, relative), where)
+        for where, relative in zip(groups, known, strict=True)
+    ]
+    return max(found, key=lambda one: one.excess)
+
+
+def relative_errors(side: Side, record: TensorRecord, reading: Reading) -> list[float]:
+    """How far an output is off, relative to its double-precision result, in each population."""
+    actual, truth = side.actual(record), side.truth(record, reading)
+    found = []
+    for where in populations(truth):
+        error, norm = error_of(actual, truth, where).norm, size_of(truth, where).norm
+        found.append(error / norm if norm > 0 and math.isfinite(error) else 0.0)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """One output that is held against double precision, and what is known of the other run's."""
+
+    side: Side
+    record: TensorRecord
+    reading: Reading
+    actual: torch.Tensor
+    truth: torch.Tensor
+    other: Local | None
+    usual: float
+
+
+def _in_single(held: _Held, where: torch.Tensor | None) -> Local:
+    side, record, reading, truth = held.side, held.record, held.reading, held.truth
+    unit, norm = side.unit(record), size_of(truth, where).norm
+    error = error_of(held.actual, truth, where)
+    if error.norm <= QUIET * unit * norm:
+        return Local(error, QUIET * unit * norm, norm)
+    growth = 0.5 * math.sqrt(side.sum_length(record))
+    always = (ROUNDINGS + growth) * unit * norm
+    shaken = _noise((side.shaken(record, reading, 0),), truth, where)
+    margin = MARGIN * (1.0 + FEW_ELEMENTS / math.sqrt(error.spread))
+    own = _noise((side.own(record, reading),), truth, where)
+    if held.usual * norm * margin < own:
+        own = min(own, TRUST * (shaken + unit * norm))
+    seen = held.other.error.norm if held.other is not None else 0.0
+    tolerance = margin * max(own, shaken, seen) + always
+    if tolerance < error.norm < math.inf and error.spread < _FEW_CARRIERS:
+        more = (side.shaken(record, reading, seed) for seed in (1, 2))
+        tolerance = max(tolerance, margin * _noise(more, truth, where) + always)
+    return Local(error, tolerance, norm)
+
+
+_FEW_CARRIERS = 64.0
+"""Elements that carry an error up to which one draw of noise may happen to be small."""
+
+
+def _in_16_bit(held: _Held, where: torch.Tensor | None) -> Local:
+    side, record, reading, truth = held.side, held.record, held.reading, held.truth
+    dtype = torch_dtype(side.carrier(record))
+    norm = size_of(truth, where).norm
+    nearest = rounded(truth, dtype)
+    error = error_of(held.actual, torch.where(nearest.isfinite(), truth, nearest), where)
+    least = max(_noise((nearest,), truth, where), side.unit(record) * norm / 4)
+    own, plain = side.own(record, reading), side.plain_kernel(record, reading)
+    shaken = side.shaken(record, reading, 0)
+    noise = max(least, _noise((own, plain, shaken), truth, where))
+    margin = MARGIN_16BIT * (1.0 + FEW_ELEMENTS / math.sqrt(error.spread))
+    seen = held.other.error.norm if held.other is not None else 0.0
+    share = misrounded_share(held.actual, truth, dtype) if where is None else 0.0
+    once = rounded(shaken, dtype) if shaken is not None else None
+    shares = [misrounded_share(one, truth, dtype) for one in (own, plain, once) if one is not None]
+    shares += [held.other.misrounded] if held.other is not None else []
+    healthy = HEALTHY_MISROUNDED + _FEW_MISROUNDED / max(1, record.content.numel)
+    allowed = healthy + MISROUNDED_MARGIN * max(shares, default=0.0)
+    return Local(error, margin * max(noise, seen), norm, share, allowed)
+
+
+def _noise(
+    results: Iterable[torch.Tensor | None],
+    truth: torch.Tensor,
+    where: torch.Tensor | None,
+) -> float:
+    """Largest finite distance of some re-runs from the truth."""
+    sizes = [error_of(result, truth, where).norm for result in results if result is not None]
+    return max((size for size in sizes if math.isfinite(size)), default=0.0)

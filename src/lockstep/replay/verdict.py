@@ -1,0 +1,238 @@
+"""The verdict on one output of two aligned calls, each side re-run alone on its own inputs."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from lockstep.compare.judge import Judgement, Operation, is_gradient
+from lockstep.compare.measured import Measured
+from lockstep.compare.operators import Family
+from lockstep.core.finding import CallPair, Kind
+from lockstep.core.record import TensorRecord
+from lockstep.core.site import Role
+from lockstep.replay.decisions import Dropped, decided, decision_words, dropped
+from lockstep.replay.distance import error_of
+from lockstep.replay.errors import CannotReplay
+from lockstep.replay.numeric import fault, moved, numeric
+from lockstep.replay.optimizers import UpdateRerun, update_rerun
+from lockstep.replay.pairing import calls_of, key_of, paired, present, records_of
+from lockstep.replay.side import Side
+
+_KEPT_CALLS = 6
+"""Calls whose re-runs are kept in memory: outputs of one call are asked for one after the other."""
+
+Kept = TypeVar("Kept")
+
+
+class Verdicts:
+    """Judges outputs by re-running their calls; keeps the last few re-runs."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Any, Any] = OrderedDict()
+
+    def operator(self, operation: Operation, output: Measured) -> Judgement:
+        """Judge one output, gradient or parameter gradient.
+
+        Raises
+        ------
+        CannotReplay
+            If the call cannot be run again, or running it again is not faithful to it.
+        """
+        calls, (reference, candidate) = calls_of(operation, output), records_of(output)
+        if operation.family in (Family.RANDOM, Family.UNINITIALISED):
+            raise CannotReplay("its result does not follow from its inputs")
+        if not output.floating:
+            return self._decision(calls, reference, candidate, output)
+        if operation.family is Family.DROPOUT:
+            return self._dropout(calls, reference, candidate, output)
+        pairing = self._once(
+            key_of(calls, is_gradient(output)), lambda: paired(calls, is_gradient(output))
+        )
+        if operation.family is Family.MOVEMENT and not is_gradient(output):
+            exact = moved(pairing, reference, candidate, output)
+            if exact is not None:
+                return exact
+        return numeric(pairing, reference, candidate, output)
+
+    def update(self, calls: CallPair, output: Measured) -> Judgement:
+        """Judge a parameter or a state after an optimizer step.
+
+        Raises
+        ------
+        CannotReplay
+            If the optimizer is not one of torch's, or its state was not saved whole.
+        """
+        reference, candidate = records_of(output)
+        if calls.reference is None or calls.candidate is None or not output.floating:
+            raise CannotReplay("one side has no such update")
+        key = ("update", *key_of(calls, False))
+        left, right = self._once(
+            key,
+            lambda: (
+                update_rerun(present(calls.reference)),
+                update_rerun(present(calls.candidate)),
+            ),
+        )
+        return _update(left, right, reference, candidate, output)
+
+    def _once(self, key: Any, make: Callable[[], Kept]) -> Kept:
+        """What was made for a key, or why it could not be."""
+        if key not in self._kept:
+            try:
+                self._kept[key] = make()
+            except CannotReplay as error:
+                self._kept[key] = error
+            while len(self._kept) > _KEPT_CALLS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        found = self._kept[key]
+        if isinstance(found, CannotReplay):
+            raise found
+        return found  # type: ignore[no-any-return]
+
+    def _decision(
+        self, calls: CallPair, reference: TensorRecord, candidate: TensorRecord, output: Measured
+    ) -> Judgement:
+        if is_gradient(output):
+            raise CannotReplay("a gradient is no decision")
+        pairing = self._once(key_of(calls, False), lambda: paired(calls, False))
+        left, right = pairing.reference.rerun, pairing.candidate.rerun
+        sound = decided(left, reference).valid, decided(right, candidate).valid
+        words = decision_words(left, right, reference, candidate)
+        if all(sound):
+            return Judgement(
+                math.inf,
+                0.0,
+                beyond_floor=True,
+                unexplained=False,
+                local=True,
+                kind=Kind.DECISION,
+                words=words,
+            )
+        if not any(sound):
+            raise CannotReplay("running it again decides otherwise than either run")
+        wrong = "candidate" if sound[0] else "reference"
+        return Judgement(
+            0.0,
+            0.0,
+            beyond_floor=True,
+            unexplained=True,
+            local=True,
+            kind=Kind.FAULT,
+            words=f"{words}; on its own inputs the {wrong}'s choice is not what the operator gives",
+        )
+
+    def _dropout(
+        self, calls: CallPair, reference: TensorRecord, candidate: TensorRecord, output: Measured
+    ) -> Judgement:
+        pairing = self._once(key_of(calls, False), lambda: paired(calls, False, settings=False))
+        sides = pairing.reference, pairing.candidate
+        records = reference, candidate
+        done = [
+            dropped(side.rerun, side.unit(record))
+            for side, record in zip(sides, records, strict=True)
+        ]
+        if is_gradient(output):
+            return _dropout_gradient(sides, records, done, output)
+        wrong = [one for one in done if not one.sound]
+        if len(wrong) == 2:
+            raise CannotReplay("neither run does what dropout does")
+        if wrong:
+            name = "candidate" if wrong[0] is done[1] else "reference"
+            return fault(output, math.inf, f"in the {name} {wrong[0].words}")
+        both = done[0].telling & done[1].telling
+        other = int(((done[0].kept != done[1].kept) & both).sum())
+        if other:
+            words = f"{other} of {int(both.sum())} elements are dropped in one run only; kept ones are exact"
+            return Judgement(
+                0.0,
+                0.0,
+                beyond_floor=True,
+                unexplained=True,
+                local=True,
+                kind=Kind.RANDOM,
+                words=words,
+            )
+        return Judgement(math.inf, 0.0, beyond_floor=True, unexplained=False, local=True)
+
+
+# --- dropout ---------------------------------------------------------------------------------------
+
+
+def _dropout_gradient(
+    sides: tuple[Side, Side],
+    records: tuple[TensorRecord, TensorRecord],
+    done: list[Dropped],
+    output: Measured,
+) -> Judgement:
+    """The gradient of dropout is the incoming one, with the same elements dropped."""
+    excess = [
+        _gradient_excess(side, record, one)
+        for side, record, one in zip(sides, records, done, strict=True)
+    ]
+    if max(excess) <= 1.0:
+        return Judgement(
+            math.inf, 0.0, beyond_floor=output.distance > 0, unexplained=False, local=True
+        )
+    if min(excess) > 1.0:
+        raise CannotReplay("neither run sends back what dropout does")
+    name = "candidate" if excess[1] > 1.0 else "reference"
+    words = f"in the {name} the gradient is not the incoming one with the same elements dropped"
+    return fault(output, max(excess), words)
+
+
+def _gradient_excess(side: Side, record: TensorRecord, one: Dropped) -> float:
+    arrived = [
+        other
+        for other in side.call.with_role(Role.GRAD_OUTPUT)
+        if other.occurrence == record.occurrence
+    ]
+    if len(arrived) != 1 or arrived[0].shape != record.shape:
+        raise CannotReplay("the gradient that enters was not recorded")
+    incoming = side.rerun.load(arrived[0]).double()
+    truth = incoming * one.factor * one.kept
+    actual = side.rerun.load(record).double()
+    off = ((actual - truth).abs() * one.telling).nan_to_num(0.0)
+    unit = side.unit(record)
+    limit = 4.0 * unit * truth.abs() + torch.finfo(side.rerun.load(record).dtype).tiny
+    return float((off / limit).max()) if off.numel() else 0.0
+
+
+# --- updates ----------------------------------------------------------------------------------------
+
+
+def _update(
+    left: UpdateRerun,
+    right: UpdateRerun,
+    reference: TensorRecord,
+    candidate: TensorRecord,
+    output: Measured,
+) -> Judgement:
+    alone = (left.local(reference), right.local(candidate))
+    if all(one.sound for one in alone):
+        scale = output.norm if output.norm > 0 else 1.0
+        floor = alone[0].tolerance + alone[1].tolerance
+        inherited = error_of(right.truth(candidate), left.truth(reference)).norm
+        return Judgement(
+            (floor + inherited) / scale,
+            floor / scale,
+            beyond_floor=output.distance > floor,
+            unexplained=False,
+            local=True,
+        )
+    if not any(one.sound for one in alone):
+        raise CannotReplay("neither update is what its class computes in double precision")
+    wrong = 0 if alone[1].sound else 1
+    name = ("reference", "candidate")[wrong]
+    step = left if wrong == 0 else right
+    share = step.share_of_update(alone[wrong].error.norm)
+    words = (
+        f"replayed in double precision from its own parameter, gradient, state and settings, the {name}'s"
+        f" update is off by {share:.2g} of its size"
+    )
+    return fault(output, alone[wrong].excess, words)
