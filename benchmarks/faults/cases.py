@@ -78,7 +78,7 @@ def cases_of(
         if not places:
             continue
         stream = random.Random(f"{seed}/{architecture}/{name}")
-        target = places[0] if kind.first_only else stream.choice(places)
+        target = stream.choice(places)
         amount = kind.amount.draw(stream)
         late = kind.may_start_late and stream.random() < _LATE
         cases.append(Case(architecture, name, Planted(target, amount, STEPS - 1 if late else 0)))

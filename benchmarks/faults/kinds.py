@@ -81,8 +81,6 @@ class FaultKind:
         Alters the reference too, where the fault needs a situation that a sound training never meets.
     random
         Whether it has to be named as a differing random stream.
-    first_only
-        Whether it shows at the first of its targets, wherever it was caused.
     any_module
         Whether the module says nothing (hyper-parameters, a clipped norm).
     ranks
@@ -100,7 +98,6 @@ class FaultKind:
     amount: Amount = field(default_factory=lambda: Amount(0, 0))
     plant_reference: Callable[[Training, Planted], None] | None = None
     random: bool = False
-    first_only: bool = False
     any_module: bool = False
     ranks: int = 1
     may_start_late: bool = False

@@ -281,7 +281,7 @@ def _drawing(call: OperatorCall) -> Target | None:
 register(
     FaultKind(
         "random-seed", "random", ("forward",), _other_seed, fit=_drawing, random=True,
-        first_only=True,
+        any_module=True,
     )
 )  # fmt: skip
 

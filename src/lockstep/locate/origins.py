@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
-from lockstep.compare.operators import Family, family_of
+from lockstep.compare.operators import Family, chains_matmuls, family_of
 from lockstep.core.finding import Finding, Kind, Origin, Pair
 from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import Phase, Role
@@ -33,6 +33,7 @@ class Place:
     tensor: str
     source: str
     sequence: int
+    may_drop: bool = False
 
 
 def place_of(item: Aligned, pair: Pair, module_classes: Mapping[str, str]) -> Place:
@@ -60,7 +61,15 @@ def place_of_call(call: Call, record: TensorRecord, module_classes: Mapping[str,
         tensor=record.name,
         source=call.source,
         sequence=record.sequence,
+        may_drop=_drops_inside(call),
     )
+
+
+def _drops_inside(call: Call) -> bool:
+    """Whether dropout may be one part of what a call does: attention and recurrent layers."""
+    fused = family_of(call.site.op) is Family.ATTENTION or chains_matmuls(call.site.op)
+    values = call.arguments.values()
+    return fused and any(isinstance(value, float) and 0 < value < 1 for value in values)
 
 
 @dataclass(slots=True)
@@ -68,6 +77,7 @@ class Origins:
     """Collects origins; one operator that is wrong at every call and step is one origin."""
 
     found: list[Origin] = field(default_factory=list)
+    _may_drop: list[int] = field(default_factory=list)
     _known: set[Hashable] = field(default_factory=set)
 
     def add(self, place: Place, finding: Finding, reason: str = "", *, cause: str = "") -> bool:
@@ -89,6 +99,8 @@ class Origins:
         if key in self._known or (place.phase is Phase.BACKWARD and forward in self._known):
             return False
         self._known.add(key)
+        if place.may_drop and place.phase is Phase.FORWARD and kind is Kind.FAULT:
+            self._may_drop.append(len(self.found))
         self.found.append(
             Origin(
                 rank=place.rank,
@@ -109,6 +121,14 @@ class Origins:
             )
         )
         return True
+
+    def note_other_masks(self) -> None:
+        """A dropout was seen to drop other elements: operators with dropout inside did so too."""
+        for number in self._may_drop:
+            origin = self.found[number]
+            reason = f"the random stream differs: {origin.reason}; dropouts behind it drop other elements"
+            self.found[number] = replace(origin, kind=Kind.RANDOM, reason=reason)
+        self._may_drop.clear()
 
 
 def draws_differently(op: str, finding: Finding) -> bool:

@@ -136,6 +136,12 @@ class StepWalk:
             self._result_of_region(item, pair, measured, backward)
             return
         operation = self._operation(item, backward)
+        if (
+            operation.family is Family.DROPOUT
+            and not backward
+            and _masks_differ(operation, measured)
+        ):
+            self._origins.note_other_masks()
         if any(
             one.shape_differs and self._ledger.state(one.pair) is None for one in operation.inputs
         ):
@@ -533,6 +539,18 @@ class StepWalk:
 
 
 _HANDLED = frozenset({CallKind.MODULE, CallKind.OPERATOR, CallKind.LOSS, CallKind.GRADIENT})
+
+
+def _masks_differ(operation: Operation, output: Measured) -> bool:
+    """Whether a dropout left another number of elements out, of inputs with as many zeros."""
+    return _zeros_differ(output) and not any(_zeros_differ(item) for item in operation.inputs)
+
+
+def _zeros_differ(measured: Measured) -> bool:
+    left, right = measured.pair.reference, measured.pair.candidate
+    if left is None or right is None or left.statistics is None or right.statistics is None:
+        return False
+    return left.statistics.zero_count != right.statistics.zero_count
 
 
 def _both_named(pair: Pair, names: Collection[str]) -> bool:

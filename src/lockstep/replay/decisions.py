@@ -161,10 +161,11 @@ def dropped(rerun: Rerun, unit: float) -> Dropped:
         raise CannotReplay("its input or output was not recorded")
     before, after = rerun.load(source[0]).double(), rerun.load(result[0]).double()
     factor = 1.0 / (1.0 - share)
+    overflows = ~(before * factor).to(rerun.load(result[0]).dtype).isfinite()
     telling = (before * factor).abs() > torch.finfo(rerun.load(result[0]).dtype).tiny
     kept = (after != 0) | ~telling
     off = (after - before * factor).abs()
-    exact = (off <= EXACT * unit * (before * factor).abs()) | ~kept | ~after.isfinite()
+    exact = (off <= EXACT * unit * (before * factor).abs()) | ~kept | overflows
     wrong = int((~exact).sum())
     if wrong:
         return Dropped(kept, telling, factor, False, f"{wrong} kept elements are not x / (1 - p)")
