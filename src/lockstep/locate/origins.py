@@ -12,6 +12,9 @@ from lockstep.core.site import Phase, Role
 from lockstep.locate.step import Aligned
 from lockstep.locate.words import agreed_name
 
+_RANDOM_STREAM = "random stream"
+"""The one cause behind every operator that draws other numbers."""
+
 _SAME_DIRECTION = 0.99
 """Cosine above which two dropout results kept the same elements: dropping other ones with p = 0.01
 leaves 0.99."""
@@ -93,7 +96,7 @@ class Origins:
         if place.phase in (Phase.INIT, Phase.DATA):
             key, kind = place.phase, Kind.SETUP
         if place.phase is Phase.FORWARD and draws_differently(place.op, finding):
-            key, kind = "random stream", Kind.RANDOM
+            key, kind = _RANDOM_STREAM, Kind.RANDOM
             reason = f"the random stream differs: {reason}"
         forward = (Phase.FORWARD, place.module, place.op)
         if key in self._known or (place.phase is Phase.BACKWARD and forward in self._known):
@@ -124,6 +127,8 @@ class Origins:
 
     def note_other_masks(self) -> None:
         """A dropout was seen to drop other elements: operators with dropout inside did so too."""
+        if self._may_drop:
+            self._known.add(_RANDOM_STREAM)
         for number in self._may_drop:
             origin = self.found[number]
             reason = f"the random stream differs: {origin.reason}; dropouts behind it drop other elements"

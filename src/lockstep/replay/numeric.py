@@ -51,7 +51,7 @@ def numeric(
     side, record = ((left, reference), (right, candidate))[wrong]
     rounding = recognised(side, record, reading, alone[wrong])
     words = _words(alone, side, record, reading, wrong, rounding)
-    kind = Kind.SETUP if pairing.settings_replaced else Kind.FAULT
+    kind = Kind.FAULT
     lower = rounding or (side.unit(record) > SINGLE and alone[0].excess <= _NOT_LOWER)
     if wrong == 0 and lower:
         kind = Kind.MORE_ACCURATE
@@ -97,7 +97,7 @@ def _setting_shows(
     if not off > limit:
         return None
     words = "the result follows the candidate's own settings, not the reference's"
-    return fault(output, off / limit if limit > 0 else math.inf, words, kind=Kind.SETUP)
+    return fault(output, off / limit if limit > 0 else math.inf, words)
 
 
 _FOLLOWS = 2.0
@@ -260,6 +260,5 @@ def moved(
     if exact.count(True) != 1:
         return None
     name = "candidate" if exact[0] else "reference"
-    kind = Kind.SETUP if pairing.settings_replaced else Kind.FAULT
     words = f"the operator only moves data, and the {name}'s output is not its input moved"
-    return fault(output, math.inf, words, kind=kind)
+    return fault(output, math.inf, words)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -13,7 +14,7 @@ from lockstep.compare.judge import Judgement, Operation, is_gradient
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family
 from lockstep.core.finding import CallPair, Kind
-from lockstep.core.record import TensorRecord
+from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.replay.decisions import Dropped, decided, decision_words, dropped
 from lockstep.replay.distance import error_of
@@ -26,7 +27,29 @@ from lockstep.replay.side import Side
 _KEPT_CALLS = 6
 """Calls whose re-runs are kept in memory: outputs of one call are asked for one after the other."""
 
+_WORTH_THREADS = 1 << 18
+"""Elements of a call's largest tensor from which on several threads pay; below, they wait for each
+other for longer than they compute, above all on a busy machine (13 times the processor time there)."""
+
 Kept = TypeVar("Kept")
+
+
+@contextmanager
+def threads_for(*calls: Call | None) -> Iterator[None]:
+    """Compute with one thread where the calls' tensors are small."""
+    before = torch.get_num_threads()
+    largest = max(
+        (record.content.numel for call in calls if call is not None for record in call.records),
+        default=0,
+    )
+    if before == 1 or largest >= _WORTH_THREADS:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Verdicts:
@@ -43,7 +66,12 @@ class Verdicts:
         CannotReplay
             If the call cannot be run again, or running it again is not faithful to it.
         """
-        calls, (reference, candidate) = calls_of(operation, output), records_of(output)
+        calls = calls_of(operation, output)
+        with threads_for(calls.reference, calls.candidate):
+            return self._operator(operation, calls, output)
+
+    def _operator(self, operation: Operation, calls: CallPair, output: Measured) -> Judgement:
+        reference, candidate = records_of(output)
         if operation.family in (Family.RANDOM, Family.UNINITIALISED):
             raise CannotReplay("its result does not follow from its inputs")
         if not output.floating:
@@ -67,6 +95,10 @@ class Verdicts:
         CannotReplay
             If the optimizer is not one of torch's, or its state was not saved whole.
         """
+        with threads_for(calls.reference, calls.candidate):
+            return self._updated(calls, output)
+
+    def _updated(self, calls: CallPair, output: Measured) -> Judgement:
         reference, candidate = records_of(output)
         if calls.reference is None or calls.candidate is None or not output.floating:
             raise CannotReplay("one side has no such update")
