@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench bench-faults docs clean
+.PHONY: demo test lint bench bench-faults bench-faults-peer docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -26,6 +26,10 @@ bench: $(READY)
 bench-faults: $(READY)
 	$(BIN)/python benchmarks/faults --docs docs/faults.md
 
+# Brings mindstudio-probe into an environment of its own, .venv-peer.
+bench-faults-peer: $(READY)
+	$(BIN)/python benchmarks/faults --peer
+
 docs: $(READY)
 	$(BIN)/python docs/build.py
 
@@ -38,6 +42,6 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo-output build dist .hypothesis .import_linter_cache .mypy_cache \
+	rm -rf $(VENV) .venv-peer demo-output build dist .hypothesis .import_linter_cache .mypy_cache \
 		.pytest_cache .ruff_cache
 	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,6 +28,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
+import peer
 import report
 import workers
 from architectures import ARCHITECTURES, Split
@@ -71,6 +72,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="draw other sites and amounts")
     parser.add_argument("--results", type=Path, help="write every answer to this file (JSON lines)")
     parser.add_argument("--docs", type=Path, help="put the table into this Markdown file")
+    parser.add_argument(
+        "--peer", type=Path, nargs="?", const=Path(".venv-peer"), metavar="DIR",
+        help="run mindstudio-probe on the same cases too, in an environment made here [.venv-peer]",
+    )  # fmt: skip
+    parser.add_argument("--as-peer", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--list", action="store_true", help="print the cases and run none")
     return parser.parse_args()
 
@@ -84,6 +90,8 @@ def _run(options: argparse.Namespace, architectures: list[str], directory: Path)
     methods = workers.Methods(
         tuple(options.weight or workers.WEIGHTS), tuple(options.rule or workers.RULES)
     )
+    if options.as_peer:
+        methods = peer.take_over()
     cases = _prepared(architectures, directory, options, methods)
     if options.list:
         for case in cases:
@@ -96,19 +104,38 @@ def _run(options: argparse.Namespace, architectures: list[str], directory: Path)
     rows: list[dict[str, Any]] = []
     for number, (name, found) in enumerate(_pooled(tasks, options.jobs, directory, methods), 1):
         rows.extend(found)
-        best = {row["weight"]: row["score"] for row in found if row["rule"] == "best"}
+        best = {row["weight"]: row["score"] for row in found if row["rule"] == methods.rules[0]}
         print(f"[{number}/{len(tasks)}] {name}: {best}", file=sys.stderr, flush=True)
         if options.results:
             with options.results.open("a" if number > 1 else "w") as file:
                 file.writelines(json.dumps(row) + "\n" for row in found)
     if options.keep:
         _keep_references(architectures, directory, options.keep)
+    if options.as_peer:
+        return 0
+    if options.peer:
+        rows.extend(_peer_rows(options))
     text = report.render(rows, seconds=time.monotonic() - start)
     if options.docs:
         report.put_into(options.docs, text)
     else:
         print(text)
     return 0
+
+
+def _peer_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What the peer says of the same cases."""
+    selection = ["--split", options.split, "--jobs", str(options.jobs)]
+    if options.seed is not None:
+        selection += ["--seed", str(options.seed)]
+    for name in ("arch", "fault", "twin"):
+        for pattern in getattr(options, name) or ():
+            selection += [f"--{name}", pattern]
+    found = peer.rows(options.peer, selection)
+    if options.results:
+        with options.results.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in found)
+    return found
 
 
 Task = tuple[str, str, Callable[[], list[dict[str, Any]]]]

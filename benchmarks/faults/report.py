@@ -22,6 +22,8 @@ def render(rows: Sequence[Row], *, seconds: float) -> str:
 
     Faults that changed nothing at all (bitwise the same losses and parameters) are no faults; they are counted apart.
     """
+    everything = rows
+    rows = [row for row in everything if not _is_peer(row)]
     faults = [row for row in rows if row["group"] != "twin"]
     idle = sorted({row["case"] for row in faults if not row["changed"]})
     faults = [row for row in faults if row["changed"]]
@@ -36,6 +38,7 @@ def render(rows: Sequence[Row], *, seconds: float) -> str:
         _emulated_table(emulated),
         _misses(faults),
         _alarms(plain),
+        _peer_section(everything),
     ]
     if idle:
         parts.append(f"Without any effect, and not counted: {', '.join(idle)}.")
@@ -65,6 +68,10 @@ def _with_reason(line: str, reasons: dict[tuple[str, ...], str]) -> str:
     if known is None or len(cells) != len(_MISS_HEADER) or cells[-1].strip():
         return line
     return "| " + " | ".join([*cells[:-1], known]) + " |\n"
+
+
+def _is_peer(row: Row) -> bool:
+    return row["rule"].startswith("peer: ")
 
 
 def _is_device(row: Row) -> bool:
@@ -225,3 +232,71 @@ def _alarms(rows: Sequence[Row]) -> str:
     ]
     header = ("twin", "weight", "score", "said")
     return "### False alarms\n\n" + _table(header, body) if body else ""
+
+
+def _peer_section(rows: Sequence[Row]) -> str:
+    """Ours beside the peer's, over the cases that both have run to the end."""
+    ours = {row["case"]: row for row in rows if (row["weight"], row["rule"]) == ("tensors", "best")}
+    theirs = [row for row in rows if _is_peer(row)]
+    if not theirs or not ours:
+        return ""
+    tool = next((row["tool"] for row in theirs if "tool" in row), "mindstudio-probe")
+    both = [row for row in theirs if "tool" in row and _has_same_effect(row, ours.get(row["case"]))]
+    cases = {row["case"] for row in both}
+    left_out = sorted({row["case"] for row in theirs} - cases)
+    methods: dict[str, list[Row]] = {"lockstep": [ours[name] for name in sorted(cases)]}
+    for row in both:
+        methods.setdefault(row["rule"], []).append(row)
+    header = (
+        "answer of", "faults", "in the planted module", "first elsewhere", "nothing flagged", "twins", "twins flagged",
+        "emulated devices", "a row or place flagged",
+    )  # fmt: skip
+    text = f"### Beside {tool}\n\n" + _table(
+        header, [(name, *_peer_counts(mine)) for name, mine in methods.items()]
+    )
+    notes = [_peer_kinds(methods), _same_bits(both, ours)]
+    if left_out:
+        notes.append(
+            "Not counted, because the peer did not run them to the end or the fault had no effect"
+            f" there: {', '.join(left_out)}."
+        )
+    return "\n\n".join(part for part in (text, *notes) if part)
+
+
+def _same_bits(theirs: Sequence[Row], ours: dict[str, Row]) -> str:
+    cases = {row["case"]: row["trained"] for row in theirs}
+    same = sum(ours[name]["trained"] == trained for name, trained in cases.items())
+    return (
+        f"In {same} of these {len(cases)} cases the training under the peer's hooks ended bitwise as"
+        " under Lockstep's; in the others it ended with other bits, the reference too."
+    )
+
+
+def _has_same_effect(row: Row, mine: Row | None) -> bool:
+    """Whether the fault or twin changed what was trained under both tools, or under neither."""
+    return mine is not None and "trained" in mine and row["changed"] == mine["changed"]
+
+
+def _peer_counts(rows: Sequence[Row]) -> tuple[object, ...]:
+    faults = [row["score"] for row in rows if row["group"] != "twin" and row["changed"]]
+    twins = [row["score"] for row in rows if row["group"] == "twin" and not _is_device(row)]
+    emulated = [row["score"] for row in rows if row["group"] == "twin" and _is_device(row)]
+    within = faults.count("exact") + faults.count("module")
+    return (
+        len(faults), _share(within, len(faults)), faults.count("wrong place"), faults.count("missed"),
+        len(twins), twins.count("false alarm"), len(emulated), emulated.count("false alarm"),
+    )  # fmt: skip
+
+
+def _peer_kinds(methods: dict[str, list[Row]]) -> str:
+    kinds: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for name, rows in methods.items():
+        for row in rows:
+            if row["group"] != "twin" and row["changed"]:
+                kinds[row["case"].rpartition("/")[2]][name].append(row["score"])
+    body = []
+    for kind, scores in sorted(kinds.items()):
+        cells = [sum(score in ("exact", "module") for score in scores[name]) for name in methods]
+        body.append((kind, len(scores["lockstep"]), *cells))
+    note = "Faults whose module was named, or whose module has the first flagged row.\n\n"
+    return note + _table(("fault", "cases", *methods), body) if body else ""

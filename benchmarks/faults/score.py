@@ -49,7 +49,7 @@ def score_fault(case: Case, found: Comparison) -> Answer:
     if not found.origins:
         return Answer(Score.MISSED, said)
     origin, kind = found.origins[0], case.fault
-    near = kind.any_module or _is_near(origin.module, case.planted.target.place.module)
+    near = kind.any_module or is_near(origin.module, case.planted.target.place.module)
     if not near or (kind.any_module and origin.phase.value not in kind.phases):
         return Answer(Score.WRONG, said)
     return Answer(Score.EXACT if _is_exact(case, origin) else Score.MODULE, said)
@@ -74,7 +74,8 @@ def _is_exact(case: Case, origin: Origin) -> bool:
     return origin.op != target.place.op or origin.call == target.place.call
 
 
-def _is_near(named: str, planted: str) -> bool:
+def is_near(named: str, planted: str) -> bool:
+    """Whether a module path is the planted one, its direct parent or a direct child."""
     return named == planted or _parent(named) == planted or named == _parent(planted)
 
 

@@ -78,7 +78,7 @@ def run_case(
         planted_twice = case.fault.plant_reference is not None
         changed = planted_twice or _fingerprint(reference) != _fingerprint(candidate)
         rows = [
-            {**case.as_json(), **row, "changed": changed}
+            {**case.as_json(), **row, "changed": changed, "trained": _fingerprint(candidate)}
             for row in _judged(
                 reference, candidate, methods, lambda found: score_fault(case, found)
             )
@@ -104,8 +104,10 @@ def run_twin(
         changed = _fingerprint(directory / "reference") != _fingerprint(candidate)
         if changed and twin.bitwise:
             raise RuntimeError(f"{architecture}/{name}: the training is not the same bit by bit")
+        trained = _fingerprint(candidate)
+        said = {"group": "twin", "changed": changed, "trained": trained}
         return [
-            {"case": f"{architecture}/{name}", "group": "twin", **row, "changed": changed}
+            {"case": f"{architecture}/{name}", **row, **said}
             for row in _judged(
                 directory / "reference", candidate, methods, lambda found: score_twin(twin, found)
             )
