@@ -127,6 +127,23 @@ def test_a_wrong_result_is_a_fault_whichever_side_it_is_on(
     assert judgement.judged_by == "local-error"
 
 
+@pytest.mark.parametrize("exchanged", [False, True], ids=["candidate", "reference"])
+def test_an_argument_that_only_one_run_gives_is_held_against_its_default(
+    calls: dict[str, Call], exchanged: bool
+) -> None:
+    # Given a call, and one with one argument more and the result that it asks for
+    call = calls["gelu"]
+    other = altered(call, Role.OUTPUT, 0, computed(call, lambda x: F.gelu(x, approximate="tanh")))
+    other = replace(other, arguments={**call.arguments, "kwargs.approximate": "tanh"})
+    # When the two are judged, in either order, then it is a fault: each is right only by itself
+    judgement = judged(other, call) if exchanged else judged(call, other)
+    assert judgement.unexplained
+    # And giving the default itself is none
+    given = replace(call, arguments={**call.arguments, "kwargs.approximate": "none"})
+    last_bit = altered(given, Role.OUTPUT, 0, computed(call, lambda x: F.gelu(x.double()).float()))
+    assert not judged(call, last_bit).unexplained
+
+
 def shuffled_sum(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     order = torch.randperm(x.shape[-1], generator=torch.Generator().manual_seed(3))
     total = torch.zeros(*x.shape[:-1], w.shape[0])

@@ -74,8 +74,7 @@ def paired(calls: CallPair, backward: bool, *, settings: bool = True) -> Pairing
         raise CannotReplay("the two runs call other operators, or one with more tensors")
     one, two = rebuild(left), rebuild(right)
     as_called = None
-    differing = differing_settings(left.arguments, right.arguments)
-    if settings and left.site.op == right.site.op and any(one.tells_numbers for one in differing):
+    if settings and left.site.op == right.site.op and _are_set_otherwise(left, right):
         own = Side(Rerun(right, two), backward=backward)
         two, replaced = _with_settings(right, two, one, backward)
         as_called = own if replaced else None
@@ -84,6 +83,14 @@ def paired(calls: CallPair, backward: bool, *, settings: bool = True) -> Pairing
         Side(Rerun(right, two), backward=backward),
         as_called,
     )
+
+
+def _are_set_otherwise(left: Call, right: Call) -> bool:
+    """Whether plain arguments may tell other numbers; one that is left out has its default."""
+    if left.arguments.keys() != right.arguments.keys():
+        return True
+    differing = differing_settings(left.arguments, right.arguments)
+    return any(one.tells_numbers for one in differing)
 
 
 def _makes_of(call: Call) -> tuple[str, int]:
