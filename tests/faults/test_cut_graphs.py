@@ -41,6 +41,8 @@ class Run:
     alter: Callable[[Block], None] = lambda block: None
     left_out: tuple[str, ...] = ()
     reseed: bool = False
+    edit_gradients: bool = False
+    clamp_after: float = 0.0
     threads: int = 1
     optimizer: type[torch.optim.Optimizer] = torch.optim.SGD
 
@@ -59,7 +61,13 @@ class Run:
                     optimizer.zero_grad()
                     model.zero_grad()
                     model(batch).square().mean().backward()
+                    weight = model[1].square.weight
+                    if self.edit_gradients and weight.grad is not None:
+                        weight.grad[0] = 0
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                     optimizer.step()
+                    if self.clamp_after:
+                        weight.data.clamp_(max=self.clamp_after)
         finally:
             torch.set_num_threads(before)
         return path
@@ -78,8 +86,9 @@ def compare(tmp_path: Path) -> Compare:
     """Compares the plain run with another, in both orders, which must give the same origin."""
 
     def compared(run: Run, plain: Run | None = None, save: str = "sketch") -> Comparison:
-        reference = (plain or Run()).record(tmp_path / "reference", save)
-        candidate = run.record(tmp_path / "candidate", save)
+        number = len(list(tmp_path.iterdir()))
+        reference = (plain or Run()).record(tmp_path / f"reference {number}", save)
+        candidate = run.record(tmp_path / f"candidate {number}", save)
         found = lockstep.compare_recordings(reference, candidate)
         back = lockstep.compare_recordings(candidate, reference)
         assert [_where(one) for one in found.origins] == [_where(one) for one in back.origins]
@@ -115,6 +124,24 @@ def test_a_transposed_square_weight_is_named_in_the_forward_pass(compare: Compar
     origin = compare(Run(set_on("transposed"))).origins[0]
     assert (origin.phase, origin.step) == (Phase.FORWARD, 0)
     assert origin.module in ("1", "1.square")
+
+
+def test_gradients_edited_before_they_are_clipped_are_no_noise(compare: Compare) -> None:
+    origin = compare(Run(edit_gradients=True)).origins[0]
+    assert (origin.phase, origin.step) == (Phase.BACKWARD, 0)
+
+
+def test_a_parameter_changed_after_its_update_is_named(compare: Compare) -> None:
+    # Given two runs that both clamp a weight after each update, and one that clamps it further
+    origin = compare(Run(clamp_after=0.1), Run(clamp_after=0.2)).origins[0]
+    # Then the weight is named, at the update that it follows
+    assert (origin.phase, origin.tensor, origin.step) == (
+        Phase.OPTIMIZER,
+        "1.square.weight",
+        0,
+    )
+    # And two runs that clamp alike, on other numbers of threads, agree
+    assert compare(Run(clamp_after=0.1, threads=2), Run(clamp_after=0.1)).origins == ()
 
 
 @pytest.mark.parametrize("save", ["sketch", "tensors"])

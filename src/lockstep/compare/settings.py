@@ -35,11 +35,16 @@ class Setting:
     @property
     def tells_numbers(self) -> bool:
         """Whether it can change numbers (eps, p, a mode), not just how an extent is written."""
-        if _names_dtype(self.reference) and _names_dtype(self.candidate):
-            return False  # the tensors' own dtypes say how far they may be off
+        if self.names_dtypes:
+            return False
         return isinstance(self.reference, (bool, float, str)) or isinstance(
             self.candidate, (bool, float, str)
         )
+
+    @property
+    def names_dtypes(self) -> bool:
+        """Whether it is a dtype on both sides: the tensors' own tell how far they may be off."""
+        return _names_dtype(self.reference) and _names_dtype(self.candidate)
 
 
 def differing_settings(reference: dict[str, Any], candidate: dict[str, Any]) -> list[Setting]:

@@ -53,6 +53,8 @@ class Ledger:
         Full names met so far.
     buffer_users
         Per buffer the last call that it went into: the one that may have changed it unseen.
+    last_updates
+        Per parameter its last optimizer step, and what that left.
     """
 
     def __init__(self, *, read_tensors: bool, precision: PrecisionClasses | None = None) -> None:
@@ -60,6 +62,7 @@ class Ledger:
         self.parameter_names: set[str] = set()
         self.buffer_names: set[str] = set()
         self.buffer_users: dict[str, BufferUser] = {}
+        self.last_updates: dict[str, tuple[Place, Measured]] = {}
         self.precision = precision or PrecisionClasses()
         self._read_tensors = read_tensors
         self._states: dict[Key, State] = {}

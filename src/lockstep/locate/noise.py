@@ -13,6 +13,9 @@ from lockstep.core.finding import Pair
 from lockstep.locate.ledger import Key, key_of
 from lockstep.store.reader import RankRecording, Recording
 
+_SHARED = 0.5
+"""Share of the reference's tensors that a run of the same training must have at least."""
+
 
 def measure_noise(
     reference: Recording,
@@ -37,7 +40,7 @@ def measure_noise(
     Raises
     ------
     UsageError
-        If a run has no step of the reference.
+        If a run has no step of the reference, or is another training.
     """
     distances: dict[SiteKey, float] = {}
     for run in runs:
@@ -55,12 +58,31 @@ def measure_noise(
                     assert pair.reference is not None
                     key = site_key(pair.reference)
                     distances[key] = max(distances.get(key, 0.0), measured.distance)
+            if seen and len(met) < _SHARED * _contents(left, right, steps):
+                raise UsageError(
+                    f"{run.path}: is another training than {reference.path}; record the same"
+                    " training again"
+                )
         if not seen:
             raise UsageError(
                 f"{run.path}: has no step of {reference.path}; record the same training again, with"
                 " the same --steps"
             )
     return SiteNoise(distances)
+
+
+def _contents(reference: RankRecording, run: RankRecording, steps: Collection[int] | None) -> int:
+    """Distinct tensors of the reference in the steps that both hold."""
+    shared = set(reference.steps) & set(run.steps)
+    return len(
+        {
+            record.content.id
+            for step in shared
+            if steps is None or step in steps
+            for call in reference.calls(step)
+            for record in call.records
+        }
+    )
 
 
 def _pairs(

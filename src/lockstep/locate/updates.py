@@ -231,6 +231,11 @@ class UpdateWalk:
         )
         for pair in item.complete(Role.STATE_AFTER, Role.PARAM_AFTER):
             measured = self._ledger.measure(pair)
+            if pair.present.role is Role.PARAM_AFTER:
+                place = place_of(item, pair, self._step.module_classes)
+                known = self._ledger.last_updates.get(place.tensor)
+                if known is None or known[0].sequence < place.sequence:
+                    self._ledger.last_updates[place.tensor] = place, measured
             judgement = AGREES
             if not measured.equal and measured.known:
                 judgement = self._judge.update(entering, measured, calls=item.calls)

@@ -10,9 +10,10 @@ the next step.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from lockstep.compare.bounds import LINEAR_REGIME
 from lockstep.compare.calibration import ILL_CONDITIONED
@@ -132,6 +133,9 @@ class StepWalk:
         if measured.equal or not measured.known:
             self._settle(item, agreeing(measured))
             return
+        if pair.present.role is Role.PARAM_GRAD and self._is_gathered(item, pair):
+            self._settle(item, agreeing(measured))
+            return
         if item.calls.only_results:
             self._result_of_region(item, pair, measured, backward)
             return
@@ -154,6 +158,28 @@ class StepWalk:
         settings = self._settings_of(item)
         self._decide(item, measured, judgement, entering, place, settings=settings)
 
+    def _is_gathered(self, item: Aligned, pair: Pair) -> bool:
+        """Whether one run may have gathered the parameter's gradients of several calls here.
+
+        Autocast keeps its cast of a parameter and uses it again: the gradient that leaves the cast is
+        that of all its uses. It is judged where it is accumulated.
+        """
+        other_dtype = any(
+            one.reference.dtype != one.candidate.dtype
+            for one in item.complete(Role.OUTPUT)
+            if one.reference is not None and one.candidate is not None
+        )
+        return other_dtype and self._uses[pair.present.name] > 1
+
+    @cached_property
+    def _uses(self) -> Counter[str]:
+        """How many operators of this step each parameter goes into."""
+        return Counter(
+            pair.present.name
+            for item in self._step.of_kind(CallKind.OPERATOR)
+            for pair in item.complete(Role.INPUT)
+        )
+
     def _result_of_region(
         self, item: Aligned, pair: Pair, measured: Measured, backward: bool
     ) -> None:
@@ -170,13 +196,24 @@ class StepWalk:
         if known is not None or measured.equal or not measured.known:
             self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
         elif _both_named(pair, self._ledger.parameter_names):
-            self._settle(item, State(measured, AGREES))  # changed between the recorded steps
+            self._parameter_arrival(item, measured)
         elif _both_named(pair, self._ledger.buffer_names):
             self._buffer_arrival(item, measured)
         else:
             self._passage_arrival(item, pair, measured)
         if name in self._ledger.buffer_names and item.reference.kind is CallKind.OPERATOR:
             self._note_buffer_user(item, pair)
+
+    def _parameter_arrival(self, item: Aligned, measured: Measured) -> None:
+        """A parameter is not what the optimizer left: the script changed it between the steps."""
+        last = self._ledger.last_updates.get(measured.pair.present.name)
+        if last is None or last[0].step != item.reference.step - 1:
+            self._settle(item, State(measured, AGREES))  # changed between the recorded steps
+            return
+        place, after = last
+        judgement = self._judge.passage([after], measured, operators=_UNSEEN_OPERATORS)
+        name = f"{place.tensor} at the next step"
+        self._decide(item, measured, judgement, [after], place, name=name)
 
     def _buffer_arrival(self, item: Aligned, measured: Measured) -> None:
         """A buffer differs that no call was seen to change: the call that used it before did."""
@@ -349,8 +386,9 @@ class StepWalk:
         aligned, as may happen in a module that is rebuilt inside.
         """
         around = self._step.module_around(item)
-        if around is None:
-            return item.reference.site.phase is Phase.BACKWARD
+        if around is None:  # kernels of a backward pass, which two builds cut differently
+            kernel = item.reference.site.op.startswith("aten.")
+            return kernel and item.reference.site.phase is Phase.BACKWARD
         key = (around.reference.id, backward)
         if key not in self._sound_outside:
             leaving = Role.GRAD_INPUT if backward else Role.OUTPUT

@@ -27,7 +27,8 @@ _NEVER = re.compile(
     from_file | from_blob | storage | reduce_ex | __reduce__ | setstate | __set__ | __delete__
     | __dlpack | share_memory | register | ^backward$ | retain_grad | requires_grad | module_load
     | ^apply_$ | ^map\d?_$ | ^set_ | ^resize | ^_?cuda | numpy | tolist | ^item$ | data_ptr
-    | names | ^new$ | ^_[a-z]+_(stream|handle) | ^_make_ | ^_to_cpu | as_subclass
+    | ^save$ | manual_seed | ^_?warn | _print | setattr | delattr | __class__ | __dict__ | pin_memory
+    | ^_nested | names | ^new$ | ^_[a-z]+_(stream|handle) | ^_make_ | ^_to_cpu | as_subclass
     """,
     re.VERBOSE,
 )

@@ -86,11 +86,11 @@ def paired(calls: CallPair, backward: bool, *, settings: bool = True) -> Pairing
 
 
 def _are_set_otherwise(left: Call, right: Call) -> bool:
-    """Whether plain arguments may tell other numbers; one that is left out has its default."""
+    """Whether plain arguments differ; one that is left out has its default."""
     if left.arguments.keys() != right.arguments.keys():
         return True
     differing = differing_settings(left.arguments, right.arguments)
-    return any(one.tells_numbers for one in differing)
+    return any(not one.names_dtypes for one in differing)
 
 
 def _makes_of(call: Call) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lockstep.compare.operators import Family, canonical_name, family_of
 from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.replay.errors import CannotReplay
@@ -222,7 +223,7 @@ def _refuse_what_explodes(built: Rebuilt, call: Call) -> None:
         max(1, abs(number)) for number in _whole_numbers((built.args, built.kwargs))
     )
     seen = max((record.content.numel for record in call.records), default=1)
-    if product <= max(_FREE_NUMBERS, seen):
+    if product <= max(_FREE_NUMBERS, seen) and not _may_multiply(call):
         return
     tensors = {
         index: torch.empty(record.shape, dtype=torch_dtype(record.dtype), device="meta")
@@ -239,6 +240,27 @@ def _refuse_what_explodes(built: Rebuilt, call: Call) -> None:
     for index, tensor in enumerate(results):
         if recorded.get(index, tuple(tensor.shape)) != tuple(tensor.shape):
             raise CannotReplay("its arguments do not give the recorded shapes")
+
+
+_MULTIPLIERS = frozenset(
+    [
+        "outer",
+        "ger",
+        "einsum",
+        "tensordot",
+        "diagembed",
+        "diag",
+        "repeatinterleave",
+        "repeat",
+        "tile",
+        "meshgrid",
+    ]
+)
+
+
+def _may_multiply(call: Call) -> bool:
+    """Whether an operator may make far more than goes in without a number that says so."""
+    return family_of(call.site.op) is Family.UNKNOWN or canonical_name(call.site.op) in _MULTIPLIERS
 
 
 def _whole_numbers(value: Any) -> list[int]:

@@ -242,6 +242,14 @@ class Side:
         except CannotReplay:
             return None
 
+    @cached_property
+    def adds_afterwards(self) -> bool:
+        """Whether the call adds a bias to a sum of products."""
+        entering = [
+            other for other in self.call.with_role(Role.INPUT) if unit_roundoff(other.dtype) > 0
+        ]
+        return family_of(self.call.site.op) is Family.BILINEAR and len(entering) > 2
+
     def sum_length(self, record: TensorRecord) -> float:
         """About how many terms were added up into one element of an output."""
         entering = sorted(
@@ -364,6 +372,8 @@ def _in_16_bit(held: _Held, where: torch.Tensor | None) -> Local:
     shares += [held.other.misrounded] if held.other is not None else []
     healthy = HEALTHY_MISROUNDED + _FEW_MISROUNDED / max(1, record.content.numel)
     allowed = healthy + MISROUNDED_MARGIN * max(shares, default=0.0)
+    if side.adds_afterwards:
+        allowed = 1.0  # some kernels round the products' sum once, and again with the bias
     return Local(error, margin * max(noise, seen), norm, share, allowed)
 
 
