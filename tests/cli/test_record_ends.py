@@ -26,8 +26,8 @@ STAYS_IN_STEP = """
         loss_of(model).backward()
         if len(glob.glob("ref/rank0/records-*.parquet")) >= 2:
             break
-    print("ready", os.getpid(), flush=True)
     try:
+        print("ready", os.getpid(), flush=True)
         while not select.select([sys.stdin], [], [], 0)[0]:
             pass
     except KeyboardInterrupt:
