@@ -8,8 +8,10 @@ training waits, and says so once. A disk that refuses stops the writer, never th
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import queue
 import sys
 import threading
@@ -39,6 +41,10 @@ class _Chunk:
     contents: list[Row] = field(default_factory=list)
     tensors: list[RawTensor] = field(default_factory=list)
     tensor_bytes: int = 0
+
+
+_ROOM_FOR_MANIFEST = 32 << 10
+"""Bytes that stay free on a disk: a rank's manifest has some 8 kB, and is written beside the old one."""
 
 
 class RankWriter:
@@ -227,6 +233,7 @@ class RankWriter:
         if self._max_bytes is not None and self.bytes_written + size_bytes > self._max_bytes:
             self.failure = f"--max-bytes {self._max_bytes} reached"
             return
+        _leave_room(self.directory, size_bytes)
         if chunk.tensors:
             self._replace(schema.shard_name(number), lambda file: write_shard(file, chunk.tensors))
         for name, data in files.items():
@@ -245,6 +252,19 @@ class RankWriter:
             with suppress(OSError):
                 aside.unlink()
             raise
+
+
+def _leave_room(directory: Path, size_bytes: int) -> None:
+    """Refuse a chunk behind which a full disk would not even take the manifest, which says why.
+
+    Raises
+    ------
+    OSError
+        No space left on device. File systems that do not tell their size are trusted.
+    """
+    disk = os.statvfs(directory)
+    if disk.f_blocks and disk.f_bavail * disk.f_frsize < size_bytes + _ROOM_FOR_MANIFEST:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
 
 
 def parquet_bytes(table: pl.Schema, rows: list[Row]) -> bytes:
