@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.core.sketch import SKETCH_SIZE, distance, plan_of, sketch_of
+from lockstep.devices import kernels
 from lockstep.devices.kernels import digest_of, dtype_name, numbers_of, raw_bytes
 
 ROW, BLOCK = plan_of(10_000).row, plan_of(300_000).block
@@ -68,6 +69,13 @@ def agree(left: float, right: float, scale: float) -> bool:
     return abs(left - right) <= 1e-10 * max(scale, 1e-300)
 
 
+@pytest.fixture(params=[True, False], ids=["compiled", "general"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of taking numbers: compiled where Numba can be used, and on any device."""
+    monkeypatch.setattr(kernels, "AVAILABLE", kernels.AVAILABLE and request.param)
+
+
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", FLOATS, ids=dtype_name)
 def test_sketches_and_statistics_agree_with_the_reference(size: int, dtype: torch.dtype) -> None:
@@ -127,6 +135,7 @@ def test_complex_tensors_count_by_magnitude_and_are_sketched_by_parts(
 NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("dtype", FLOATS[:-2], ids=dtype_name)
 @pytest.mark.parametrize("size", [7, ROW + 3, BLOCK + 5])
 def test_what_is_not_finite_is_counted_and_left_out(size: int, dtype: torch.dtype) -> None:
@@ -148,6 +157,7 @@ def test_what_is_not_finite_is_counted_and_left_out(size: int, dtype: torch.dtyp
     assert statistics.zero_count == int((reference == 0).sum())
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("value", NOT_FINITE)
 def test_a_tensor_without_finite_elements(value: float) -> None:
     statistics, sketch = numbers_of(torch.full((5,), value), with_sketch=True)
@@ -184,6 +194,7 @@ def test_complex_numbers_that_are_not_finite() -> None:
     assert np.isfinite(sketch).all()
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_norms_neither_overflow_nor_vanish(scale: float) -> None:
     tensor = torch.full((BLOCK + 1,), scale)
@@ -194,6 +205,7 @@ def test_norms_neither_overflow_nor_vanish(scale: float) -> None:
     assert math.isclose(statistics.norm, expected, rel_tol=1e-12)
 
 
+@pytest.mark.usefixtures("path")
 def test_a_mean_is_taken_in_double_precision() -> None:
     tensor = torch.full((3 * BLOCK,), 0.1)
     tensor[0] = 1e7
@@ -246,6 +258,7 @@ def test_the_layout_does_not_matter() -> None:
     np.testing.assert_array_equal(sketches[0], sketches[1])  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("size", [100, 9000])
 def test_numbers_of_a_bad_element_face_the_good_one(size: int) -> None:
     # given an element that is Inf in one tensor and 2.0 in the other
@@ -271,6 +284,32 @@ def test_sketches_of_different_precisions_can_be_compared(dtype: torch.dtype) ->
     error = np.linalg.norm(low - high) / np.linalg.norm(low)
     assert error < (1e-2 if dtype is torch.bfloat16 else 1e-6)
     assert high.shape == (SKETCH_SIZE,)
+
+
+SIGNED = st.floats(width=32)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(SIGNED, min_size=1, max_size=40), st.sampled_from([torch.float32, torch.float64]))
+def test_any_numbers_are_counted_as_numpy_counts_them(
+    values: list[float], dtype: torch.dtype
+) -> None:
+    # given any numbers of a width, negative zeros, tiny and huge ones, NaN and infinities
+    tensor = torch.tensor(values, dtype=dtype)
+    reference = doubles(tensor)
+    finite = reference[np.isfinite(reference)]
+    # when their statistics are taken
+    statistics, sketch = numbers_of(tensor, with_sketch=True)
+    # then they are NumPy's
+    assert statistics.nan_count == int(np.isnan(reference).sum())
+    assert statistics.inf_count == int(np.isinf(reference).sum())
+    assert statistics.zero_count == int((reference == 0).sum())
+    if finite.size:
+        assert (statistics.minimum, statistics.maximum) == (finite.min(), finite.max())
+        scale = float(np.abs(finite).max())
+        assert math.isclose(statistics.mean, finite.mean(), rel_tol=1e-12, abs_tol=1e-12 * scale)
+        assert math.isclose(statistics.norm, np.linalg.norm(finite), rel_tol=1e-12, abs_tol=1e-160)
+    np.testing.assert_array_equal(sketch, sketch_of(reference))  # type: ignore[arg-type]
 
 
 # --- digests ----------------------------------------------------------------------------------------
@@ -326,6 +365,7 @@ def test_taking_numbers_draws_no_random_ones_and_changes_nothing() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.usefixtures("path")
 def test_masks_at_the_largest_finite_number_do_not_overflow_the_sketch() -> None:
     # given a float mask as attention uses it, over more than one block
     mask = torch.zeros(300_000)

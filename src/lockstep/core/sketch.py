@@ -37,6 +37,7 @@ single it could not show less than 3e-8 of the norm, which is where equal comput
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -45,9 +46,11 @@ import numpy.typing as npt
 
 SKETCH_SIZE = 256
 _SEED = 0x10C4_57E9
-_ORDER, _COLUMNS = 32, 129
-_PER_ROW = SKETCH_SIZE // _ORDER
-_LANES = _ORDER * _COLUMNS
+ORDER, COLUMNS = 32, 129
+"""Lanes of one part, as the rows and columns that mixing sees."""
+
+_PER_ROW = SKETCH_SIZE // ORDER
+_LANES = ORDER * COLUMNS
 _BLOCK_LIMIT = 64 * _LANES
 _TABLE = 4 * _BLOCK_LIMIT
 
@@ -60,6 +63,7 @@ _ROWS = (
 """More lanes where the tensor is large enough that mixing them stays within a few percent of the pass."""
 
 Doubles = npt.NDArray[np.float64]
+Signs = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +98,15 @@ def plan_of(count: int) -> Plan:
 
 
 @lru_cache(maxsize=1)
-def sign_table() -> npt.NDArray[np.float32]:
-    """Signs (+1 or -1), float32, long enough that any block offset fits."""
-    bits = np.random.Generator(np.random.PCG64(_SEED)).integers(0, 2, _TABLE, dtype=np.int8)
-    return (bits * 2 - 1).astype(np.float32)
+def sign_table() -> Signs:
+    """Signs (+1 or -1), int8, long enough that any block offset fits."""
+    return _drawn_signs(_SEED, (_TABLE,))
+
+
+def _drawn_signs(seed: int, shape: tuple[int, ...]) -> Signs:
+    drawn = np.random.Generator(np.random.PCG64(seed)).integers(0, 2, shape, dtype=np.int8)
+    signs: Signs = drawn * np.int8(2) - np.int8(1)
+    return signs
 
 
 @lru_cache(maxsize=4096)
@@ -147,24 +156,27 @@ class Lanes:
 
     def sketch(self) -> Doubles:
         """Mix the lanes into float64 numbers of shape (SKETCH_SIZE,)."""
-        parts, used = self._plan.parts, min(_ORDER, -(-self._end // _COLUMNS))
-        hadamard, signs = _mixing(parts)
+        parts, used = self._plan.parts, min(ORDER, -(-self._end // COLUMNS))
+        hadamard, signs = _hadamard(), mixing_signs(parts).astype(np.float64)
         # Small products, so that no linear algebra library starts threads inside a training.
-        mixed = hadamard[:, :used] @ self._sums.reshape(parts, _ORDER, _COLUMNS)[:, :used]
+        mixed = hadamard[:, :used] @ self._sums.reshape(parts, ORDER, COLUMNS)[:, :used]
         result: Doubles = (signs @ mixed[..., None]).sum(axis=0).ravel()
         return result
 
 
-@lru_cache(maxsize=3)
-def _mixing(parts: int) -> tuple[Doubles, Doubles]:
-    """`H / 16` of shape (32, 32) by Sylvester's construction, and `G` of shape (parts, 32, 8, 129)."""
+@lru_cache(maxsize=1)
+def _hadamard() -> Doubles:
+    """`H / 16` of shape (32, 32) by Sylvester's construction."""
     hadamard: Doubles = np.ones((1, 1))
-    while len(hadamard) < _ORDER:
+    while len(hadamard) < ORDER:
         hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
-    bits = np.random.Generator(np.random.PCG64(_SEED + parts)).integers(
-        0, 2, (parts, _ORDER, _PER_ROW, _COLUMNS), dtype=np.int8
-    )
-    return hadamard / math.sqrt(SKETCH_SIZE), bits * np.float64(2) - 1
+    return hadamard / math.sqrt(SKETCH_SIZE)
+
+
+@lru_cache(maxsize=3)
+def mixing_signs(parts: int) -> Signs:
+    """`G`, int8 of shape (parts, 32, 8, 129)."""
+    return _drawn_signs(_SEED + parts, (parts, ORDER, _PER_ROW, COLUMNS))
 
 
 def exact_sketch(values: npt.NDArray[np.floating]) -> Doubles:
@@ -203,7 +215,7 @@ def sketch_of(values: npt.ArrayLike) -> Doubles:
     for block, start in enumerate(range(0, flat.size, plan.block)):
         part = flat[start : start + plan.block]
         offset = block_plan(block)[0]
-        signed = part * table[offset : offset + part.size]
+        signed: Doubles = part * table[offset : offset + part.size]
         for first in range(0, signed.size, plan.row):
             lanes.add(block, signed[first : first + plan.row])
     return lanes.sketch()
@@ -212,3 +224,15 @@ def sketch_of(values: npt.ArrayLike) -> Doubles:
 def distance(left: Doubles, right: Doubles) -> float:
     """Estimated Euclidean distance of two tensors from their sketches, in the tensors' unit."""
     return float(np.linalg.norm(left - right))
+
+
+def distances(left: Sequence[Doubles], right: Sequence[Doubles]) -> list[float]:
+    """`distance` of many pairs at once, to the last bit; overflow gives infinity or NaN without a warning."""
+    if not left:
+        return []
+    with np.errstate(all="ignore"):
+        differences = np.stack(left) - np.stack(right)
+        # One dot product each: sums over a whole matrix would add in another order.
+        squares = np.array([row.dot(row) for row in differences])
+        roots: list[float] = np.sqrt(squares).tolist()
+    return roots

@@ -7,7 +7,7 @@ sums are carried in double precision. Nothing here draws random numbers or chang
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,12 @@ from lockstep.core.sketch import (
     plan_of,
     sign_table,
 )
+from lockstep.kernels.jit import AVAILABLE
+from lockstep.kernels.numbers import numbers_of_array, prepare
 
 _WIDENED = {torch.float16, torch.bfloat16}
+_COMPILED = (torch.float32, torch.float64, torch.bfloat16)
+_ON_HOST = (torch.float32, torch.float64, torch.int64)
 _HUGE = 2.0**100
 _EIGHT_BIT = tuple(
     getattr(torch, name)
@@ -40,6 +44,7 @@ _EIGHT_BIT = tuple(
 )
 
 
+@cache
 def dtype_name(dtype: torch.dtype) -> str:
     """Framework-neutral name of a dtype, e.g. "bfloat16"."""
     return str(dtype).removeprefix("torch.")
@@ -55,7 +60,15 @@ def raw_bytes(flat: torch.Tensor) -> npt.NDArray[np.uint8]:
 
 def digest_of(flat: torch.Tensor) -> str:
     """XXH3-128 (https://xxhash.com) of a contiguous one-dimensional tensor's bytes, as 32 hex digits."""
+    if flat.dtype in _ON_HOST and flat.device.type == "cpu":
+        return xxhash.xxh3_128_hexdigest(flat.numpy().data)
     return xxhash.xxh3_128_hexdigest(raw_bytes(flat).data)
+
+
+def prepare_kernels() -> None:
+    """Have compiled code at hand before the first tensor comes."""
+    if AVAILABLE:
+        prepare()
 
 
 def numbers_of(
@@ -75,6 +88,9 @@ def numbers_of(
     tuple
         `Statistics`, and the sketch as float64 of shape (SKETCH_SIZE,) or None.
     """
+    if flat.dtype in _COMPILED and flat.device.type == "cpu" and AVAILABLE:
+        raw = flat.view(torch.uint16) if flat.dtype is torch.bfloat16 else flat
+        return numbers_of_array(raw.numpy(), with_sketch=with_sketch)
     rounds = flat.dtype.is_floating_point or flat.dtype.is_complex
     # The two parts of a complex number are sketched as two elements.
     width = 2 if flat.dtype.is_complex else 1
@@ -194,4 +210,4 @@ class _Sketch:
 
 @lru_cache(maxsize=8)
 def _signs(device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(sign_table()).to(device)
+    return torch.from_numpy(sign_table()).to(device, torch.float32)

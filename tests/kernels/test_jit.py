@@ -1,0 +1,89 @@
+"""Compiling: what is kept, and what happens where nothing can be kept or compiled."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from lockstep.kernels.jit import AVAILABLE, compiled, part
+
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="Numba cannot be used here")
+
+
+@part
+def square(value: float) -> float:
+    return value * value
+
+
+def squares(values: np.ndarray) -> float:
+    total = 0.0
+    for position in range(values.size):
+        total += square(values[position])
+    return total
+
+
+SIGNATURE = "float64(float64[::1])"
+VALUES = np.array([3.0, 4.0])
+
+
+def test_a_compiled_function_gives_the_numbers_of_the_plain_one() -> None:
+    assert compiled(SIGNATURE)(squares)(VALUES) == 25.0
+
+
+def test_machine_code_that_a_full_disk_does_not_take_runs_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given a disk that takes nothing
+    from numba.core import caching
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(caching.FunctionCache, "load_overload", lambda *_: None)
+    monkeypatch.setattr(caching.FunctionCache, "save_overload", full)
+    # when a function is compiled, then it works
+    assert compiled(SIGNATURE)(squares)(VALUES) == 25.0
+
+
+def test_without_a_place_for_machine_code_it_is_compiled_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given neither a writable source folder nor a home
+    from numba.core import caching
+
+    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+    # when a function is compiled, then it works
+    assert compiled(SIGNATURE)(squares)(VALUES) == 25.0
+
+
+GENERAL_PATHS = """
+import numpy as np, torch
+from lockstep.compare.metrics import measure_tensors
+from lockstep.devices.kernels import numbers_of
+from lockstep.kernels.jit import AVAILABLE
+assert not AVAILABLE
+statistics, sketch = numbers_of(torch.arange(1000.0), with_sketch=True)
+measured = measure_tensors(np.arange(4.0), np.arange(4.0) + 1, dtype="float64")
+print(statistics.maximum, sketch.shape, measured.max_abs)
+"""
+
+
+@pytest.mark.parametrize("away", ["NUMBA_DISABLE_JIT=1", "no Numba at all"])
+def test_without_a_compiler_the_general_paths_are_taken(away: str) -> None:
+    # given a process that cannot compile
+    environment, script = dict(os.environ), GENERAL_PATHS
+    if "=" in away:
+        environment.update([away.split("=")])  # type: ignore[list-item]
+    else:
+        script = f"import sys; sys.modules['numba'] = None\n{script}"
+    # when it takes numbers
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    # then it gets them
+    assert done.stdout == "999.0 (256,) 1.0\n", done.stderr
