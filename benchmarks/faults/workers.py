@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import torch
 import torch._dynamo  # the first step of an optimizer would load it, in every process anew
 from architectures import ARCHITECTURES
@@ -31,7 +30,7 @@ from twins import TWINS
 import lockstep.capture.api
 from lockstep.core.finding import Comparison
 from lockstep.locate.run import Rule
-from lockstep.store.reader import Recording, open_recording
+from lockstep.store.reader import open_recording
 
 WEIGHTS = ("tensors", "sketch", "stats")
 RULES = ("best", "fixed")
@@ -208,22 +207,13 @@ def compare(reference: Path, candidate: Path, weight: str, rule: str) -> Compari
     Whole tensors hold all that a sketch holds, and a sketch all that statistics hold, so one recording
     serves the three.
     """
-    sides = [open_recording(path) for path in (reference, candidate)]
-    if weight == "stats":
-        for side in sides:
-            _drop_sketches(side)
+    read_sketches = weight != "stats"
+    sides = [open_recording(path, read_sketches=read_sketches) for path in (reference, candidate)]
     return lockstep.compare_recordings(
         *sides,
         rule=Rule.FIXED if rule == "fixed" else Rule.ERROR_MODEL,
         read_tensors=weight == "tensors",
     )
-
-
-def _drop_sketches(recording: Recording) -> None:
-    for rank in recording.ranks.values():
-        table = rank.content_table
-        empty = pl.lit(None, dtype=table.schema["sketch"]).alias("sketch")
-        rank.__dict__["content_table"] = table.with_columns(empty)
 
 
 def _keep_or_delete(directory: Path, recording: Path, keep: Path | None) -> None:

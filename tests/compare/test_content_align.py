@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -40,7 +42,7 @@ def call(
             device="cpu",
             digest=f"{what} {off} {number if off else ''}",
             statistics=Statistics(values.min(), values.max(), values.mean(), norm, 0, 0, 0),
-            sketch=values if sketched else None,
+            sketch_loader=partial(np.asarray, values) if sketched else None,
         )
         at = 0 if role is Role.OUTPUT else index
         name = "result" if role is Role.OUTPUT else f"args.{index}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def record(value: Array, role: Role, index: int, name: str) -> TensorRecord:
         int(np.isinf(flat).sum()),
         int((flat == 0).sum()),
     )
-    sketch = sketch_of(value) if value.dtype.kind == "f" else None
+    sketch = partial(sketch_of, value) if value.dtype.kind == "f" else None
     dtype = str(value.dtype)
     content = Content(
         next(_ids), dtype, value.shape, "cpu", str(hash(value.tobytes())), statistics, sketch

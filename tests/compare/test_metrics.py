@@ -6,6 +6,7 @@ import dataclasses
 import math
 import tracemalloc
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def content_of(values: Any, number: int = 0, **changes: Any) -> Content:
             inf_count=int(np.isinf(values).sum()),
             zero_count=int((values == 0).sum()),
         ),
-        sketch=sketch_of(values) if values.dtype.kind == "f" else None,
+        sketch_loader=partial(sketch_of, values) if values.dtype.kind == "f" else None,
         loader=lambda: values,
     )
     return dataclasses.replace(content, **changes)
@@ -365,7 +366,7 @@ def test_sketches_of_opposite_and_zero_tensors() -> None:
 @example((np.array([1e-3, 2.0]), np.array([2.0, 1e-3])))
 def test_statistics_never_claim_more_distance_than_there_is(pair: tuple[Any, Any]) -> None:
     with np.errstate(all="ignore"):
-        left, right = (content_of(side, sketch=None) for side in pair)
+        left, right = (content_of(side, sketch_loader=None) for side in pair)
         bound = measure_statistics(left, right)
         exact = measure_tensors(*pair, dtype=str(pair[0].dtype))
     assert bound.evidence is Evidence.STATISTICS
@@ -409,7 +410,7 @@ def test_evidence_is_taken_best_first() -> None:
     reference, candidate = content_of(np.ones(8)), content_of(np.full(8, 2.0))
     same = dataclasses.replace(candidate, digest=reference.digest)
     no_loader = dataclasses.replace(candidate, loader=None)
-    no_sketch = dataclasses.replace(no_loader, sketch=None)
+    no_sketch = dataclasses.replace(no_loader, sketch_loader=None)
     nothing = dataclasses.replace(no_sketch, statistics=None)
     found = [
         measure(reference, other, read_tensors=True).evidence

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -107,7 +108,9 @@ class Tape:
                 device="cpu",
                 digest=digest,
                 statistics=statistics_of(value),
-                sketch=sketch_of(value) if value.dtype.kind == "f" else None,
+                sketch_loader=partial(np.asarray, sketch_of(value))
+                if value.dtype.kind == "f"
+                else None,
             )
         return self._contents[key]
 
@@ -336,34 +339,30 @@ def recording(*ranks: TinyRun, path: str = "run") -> Recording:
 
 
 _MODULES = {name: schema.MODULES[name] for name in ("module", "module_class")}
-_CALLS = {name: schema.CALLS[name] for name in ("call_id", "kind", "module", "op")}
-_RECORDS = {name: schema.RECORDS[name] for name in ("call_id", "name", "sequence", "content")}
+_CALLS = {name: schema.CALLS[name] for name in ("step", "kind", "module", "op")}
 
 
 def _rank(run: TinyRun) -> Any:
     numbers = tuple(range(len(run.steps)))
     calls = [call for step in run.steps for call in step]
-    records = [(call, record) for call in calls for record in call.records]
     modules = {call.site.module: call.module_class for call in calls if call.module_class}
     return SimpleNamespace(
         steps=numbers,
         complete_steps=numbers,
-        calls=lambda step: run.steps[step],
+        index=lambda told: None,
+        calls=lambda step, kind=None: [
+            call for call in run.steps[step] if kind in (None, call.kind)
+        ],
         module_table=pl.DataFrame(
             {"module": list(modules), "module_class": list(modules.values())}, schema=_MODULES
         ),
         call_table=pl.DataFrame(
-            [(call.id, call.kind.value, call.site.module, call.site.op) for call in calls],
+            [(call.step, call.kind.value, call.site.module, call.site.op) for call in calls],
             schema=_CALLS,
             orient="row",
         ),
-        record_table=pl.DataFrame(
-            [(call.id, one.name, one.sequence, one.content.id) for call, one in records],
-            schema=_RECORDS,
-            orient="row",
-        ),
-        content_table=pl.DataFrame(schema={"shard": schema.CONTENTS["shard"]}),
-        contents={one.content.id: one.content for _, one in records},
+        record_count=sum(len(call.records) for call in calls),
+        has_tensors=False,
         manifest=SimpleNamespace(events=[]),
         missing=(),
     )

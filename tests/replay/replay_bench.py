@@ -62,7 +62,7 @@ def content_of(array: Array, like: Content) -> Content:
         id=number,
         digest=f"altered {number}",
         statistics=statistics,
-        sketch=None,
+        sketch_loader=None,
         loader=lambda: array,
     )
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -237,6 +238,33 @@ def test_a_recording_cannot_ask_for_memory_that_the_training_never_had(
     # When it is to be run again, then it is refused before anything is allocated
     with pytest.raises(CannotReplay, match="shape"):
         rebuild(replace(repeat, arguments=arguments))
+
+
+def test_operators_on_each_element_need_no_dry_run_unless_their_tensors_multiply(
+    recording: Recording,
+) -> None:
+    # Given a call on each element of one tensor
+    linear = next(call for call in operators(recording) if call.site.op.endswith(".linear"))
+    source = replace(linear.with_role(Role.INPUT)[0], index=0, name="args.0", argument="")
+    output = linear.with_role(Role.OUTPUT)[0]
+    power = replace(
+        linear,
+        site=replace(linear.site, op="torch.pow"),
+        arguments={"args.1": 2.0},
+        records=(source, output),
+    )
+    # Then it is put together without being tried on shapes
+    with patch("torch.empty", side_effect=AssertionError("a dry run")):
+        assert rebuild(power).function is torch.pow
+    # And given two tensors that were edited so that together they make something huge
+    wide, tall = (
+        replace(source, index=n, name=f"args.{n}", content=replace(source.content, shape=shape))
+        for n, shape in enumerate([(1 << 20, 1), (1, 1 << 20)])
+    )
+    equal = replace(power, site=replace(linear.site, op="torch.eq"), arguments={})
+    # Then they are refused before anything is allocated
+    with pytest.raises(CannotReplay, match="shape"):
+        rebuild(replace(equal, records=(wide, tall, output)))
 
 
 def test_recordings_of_earlier_builds_are_read_and_not_guessed_at(

@@ -20,7 +20,7 @@ def test_every_column_of_the_source_document_is_there() -> None:
 
 
 def test_a_row_says_what_was_compared_and_how_it_ended(diverged: Comparison) -> None:
-    row = table_rows(diverged)[1]
+    row = list(table_rows(diverged))[1]
     expected = {
         "Reference Name": "encoder.lstm / torch.nn.LSTM #0, backward, grad_input.0",
         "Candidate Name": "encoder.lstm / torch.nn.LSTM #0, backward, grad_input.0",
@@ -63,7 +63,7 @@ def test_rows_keep_the_order_of_the_findings(diverged: Comparison) -> None:
 
 
 def test_a_record_without_partner_leaves_the_other_side_empty(diverged: Comparison) -> None:
-    row = table_rows(diverged)[3]
+    row = list(table_rows(diverged))[3]
     empty = [title for title in TITLES if row[title] is None]
     assert {title for title in TITLES if title.startswith("Reference")} <= set(empty)
     assert row["Candidate Name"] == "head / torch.nn.functional.gelu #1, forward, output.0"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 _PATIENCE_S = 1.0
 """Seconds of work before a bar appears."""
@@ -15,10 +16,14 @@ _PATIENCE_S = 1.0
 _PAUSE_S = 0.1
 """Seconds between two updates."""
 
+Told = Callable[[str, int, int], None]
+
 
 @contextmanager
-def progress_bar(verb: str) -> Iterator[Callable[[str, int, int], None]]:
+def progress_bar(verb: str) -> Iterator[Told]:
     """Show how far work has come; yields what to call with what, done and total.
+
+    The bar appears by itself, also over work that tells nothing for a while.
 
     Parameters
     ----------
@@ -26,28 +31,32 @@ def progress_bar(verb: str) -> Iterator[Callable[[str, int, int], None]]:
         What is done, as in "comparing".
     """
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-    )
+    if not console.is_terminal:
+        yield lambda what, done, total: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
-    task: TaskID | None = None
-    due = time.monotonic() + _PATIENCE_S
+    appears = threading.Timer(_PATIENCE_S, bar.start)
+    appears.name, appears.daemon = "lockstep-progress", True
+    appears.start()
+    try:
+        yield _teller(bar, verb)
+    finally:
+        appears.cancel()
+        appears.join()
+        if bar.live.is_started:
+            bar.stop()
+
+
+def _teller(bar: Progress, verb: str) -> Told:
+    task = bar.add_task(verb, total=None)
+    due = 0.0
 
     def told(what: str, done: int, total: int) -> None:
-        nonlocal task, due
+        nonlocal due
         now = time.monotonic()
-        if now < due or not console.is_terminal:
-            return
-        due = now + _PAUSE_S
-        if task is None:
-            bar.start()
-            task = bar.add_task("")
-        bar.update(task, description=f"{verb} {what}", completed=done, total=total)
+        if now >= due:
+            due = now + _PAUSE_S
+            bar.update(task, description=f"{verb} {what}", completed=done, total=total)
 
-    try:
-        yield told
-    finally:
-        if task is not None:
-            bar.stop()
+    return told

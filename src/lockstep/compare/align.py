@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lockstep.compare.content_align import align_by_content
 from lockstep.compare.layout import other_layout
@@ -238,6 +238,13 @@ def pair_records(pair: CallPair, names: NameMap = SAME_NAMES) -> list[Pair]:
         return _lone_records(pair.present, is_reference=pair.reference is not None)
     if pair.only_results:
         return _pair_results(pair.reference, pair.candidate, pair.method)
+    if _records_alike(pair.reference, pair.candidate, names):
+        return [
+            Pair(left, right, pair.method)
+            if left.content.shape == right.content.shape and not names.layouts
+            else _described(Pair(left, right), pair.method, names)
+            for left, right in zip(pair.reference.records, pair.candidate.records, strict=True)
+        ]
     waiting = list(pair.candidate.records)
     chosen: dict[int, TensorRecord] = {}
     for key in (_full_key, _loose_key):
@@ -256,17 +263,33 @@ def pair_records(pair: CallPair, names: NameMap = SAME_NAMES) -> list[Pair]:
     return [_described(one, pair.method, names) for one in pairs]
 
 
+def _records_alike(reference: Call, candidate: Call, names: NameMap) -> bool:
+    """Whether the records of two calls correspond one by one, so that nothing is to be looked for."""
+    if len(reference.records) != len(candidate.records):
+        return False
+    renamed = bool(names)
+    for left, right in zip(reference.records, candidate.records, strict=True):
+        if (
+            left.role is not right.role
+            or left.occurrence != right.occurrence
+            or left.site.phase is not right.site.phase
+            or left.name != (names.tensor(right.name) if renamed else right.name)
+        ):
+            return False
+    return True
+
+
 def _described(pair: Pair, method: str, names: NameMap) -> Pair:
     """The pair with how it was found and, where contents or shapes say so, in which layout."""
     if pair.reference is None or pair.candidate is None:
         return pair
-    layout = names.layout(pair.reference.name)
+    layout = names.layout(pair.reference.name) if names.layouts else None
     if layout is not None and len(layout) != sum(n != 1 for n in pair.reference.shape):
         layout = None  # an optimizer's step count has the parameter's name
     if layout is None and pair.reference.shape != pair.candidate.shape:
         layout = layout_of(pair)
     method = f"{method}, other layout" if layout is not None else method
-    return replace(pair, method=method, layout=layout)
+    return Pair(pair.reference, pair.candidate, method, layout)
 
 
 def layout_of(pair: Pair, known: Collection[Axes] = ()) -> Axes | None:

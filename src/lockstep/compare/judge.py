@@ -20,7 +20,7 @@ from lockstep.core.finding import CallPair, Evidence, Kind
 from lockstep.core.site import Role
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Operation:
     """One aligned call as a judge sees it.
 
@@ -64,7 +64,7 @@ class Operation:
         return (*self.gradients, *self.inputs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Judgement:
     """What a judge says of one output.
 

@@ -3,16 +3,19 @@ tensors' own unit."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from lockstep.compare.layout import measure_layouts
-from lockstep.compare.metrics import measure, symmetric_difference
+from lockstep.compare.metrics import IDENTICAL, measure, measure_sketches, symmetric_difference
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Evidence, Metrics, Pair
-from lockstep.core.record import Content
+from lockstep.core.record import Content, Sketch
+from lockstep.core.sketch import distances
 
 _RESOLUTION = 2.0**-44
 """Share of a tensor's norm below which its measured distance means nothing: distances come from
@@ -29,7 +32,7 @@ be apart by a network's usual noise, some hundred unit roundoffs (measured on a 
 transformer)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Measured:
     """A pair of tensors, measured.
 
@@ -59,7 +62,18 @@ class Measured:
 
     def at(self, pair: Pair) -> Measured:
         """The same numbers for another pair of records with the same contents."""
-        return replace(self, pair=pair)
+        return Measured(
+            pair,
+            self.metrics,
+            self.equal,
+            self.difference,
+            self.norm,
+            self.distance,
+            self.peak,
+            self.numel,
+            self.unit,
+            self.floating,
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -104,8 +118,43 @@ class Measured:
         return far / self.norm if self.norm > 0 else math.inf
 
 
-def measure_pair(pair: Pair, *, read_tensors: bool = False) -> Measured:
-    """Measure two aligned records; both must be there."""
+def sketched_distances(pairs: Iterable[Pair], *, read_tensors: bool) -> Iterator[float | None]:
+    """Distances of the sketches of many aligned pairs, at once; None where something else decides."""
+    pairs = iter(pairs)
+    while some := list(itertools.islice(pairs, _AT_ONCE)):
+        chosen = [_by_sketches(pair, read_tensors) for pair in some]
+        lefts, rights = ([one[side] for one in chosen if one is not None] for side in (0, 1))
+        found = iter(distances(lefts, rights))
+        yield from (None if one is None else next(found) for one in chosen)
+
+
+_AT_ONCE = 1024
+"""Pairs of sketches in memory at once, 4 MB."""
+
+
+def _by_sketches(pair: Pair, read_tensors: bool) -> tuple[Sketch, Sketch] | None:
+    """Both sketches, where they are the best evidence of how far apart a pair is."""
+    assert pair.reference is not None
+    assert pair.candidate is not None
+    left, right = pair.reference.content, pair.candidate.content
+    if left.sketch_loader is None or right.sketch_loader is None or pair.layout is not None:
+        return None
+    if left.shape != right.shape or left.statistics is None or right.statistics is None:
+        return None
+    if left.digest is not None and left.digest == right.digest:
+        return None
+    if read_tensors and left.loader is not None and right.loader is not None:
+        return None
+    return left.sketch_loader(), right.sketch_loader()
+
+
+def measure_pair(
+    pair: Pair, *, read_tensors: bool = False, sketched: float | None = None
+) -> Measured:
+    """Measure two aligned records; both must be there.
+
+    `sketched` is what `sketched_distances` said of this pair.
+    """
     assert pair.reference is not None
     assert pair.candidate is not None
     left, right = pair.reference.content, pair.candidate.content
@@ -116,16 +165,22 @@ def measure_pair(pair: Pair, *, read_tensors: bool = False) -> Measured:
         difference = _difference(left, right, metrics)
         if metrics.evidence is Evidence.STATISTICS and not floating and metrics.rel_l2 == 0:
             difference = math.nan  # equal statistics are not equal numbers
+    elif equal:
+        metrics, difference = IDENTICAL, 0.0
     elif left.shape != right.shape:
         metrics, difference = Metrics(Evidence.NONE), math.inf
+    elif sketched is not None:
+        metrics = measure_sketches(left, right, sketched)
+        difference = _difference(left, right, metrics)
     else:
         with np.errstate(
             invalid="ignore", over="ignore"
         ):  # sketches of attention masks may overflow
             metrics = measure(left, right, read_tensors=read_tensors)
-        difference = 0.0 if equal else _difference(left, right, metrics)
+        difference = _difference(left, right, metrics)
     norm = max(_norm(left), _norm(right))
-    if floating and difference == 0.0 and metrics.evidence in (Evidence.DIGEST, Evidence.TENSORS):
+    alike = floating or left.dtype == right.dtype
+    if alike and difference == 0.0 and metrics.evidence in (Evidence.DIGEST, Evidence.TENSORS):
         equal = True  # the same numbers, though maybe in another dtype
     return Measured(
         pair=pair,

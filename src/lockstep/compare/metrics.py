@@ -47,7 +47,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lockstep.compare.sums import Sums, blocks, clipped_cosine, common_exponent, ratio_of
+from lockstep.compare.passes import sums_of
+from lockstep.compare.sums import clipped_cosine, ratio_of
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Evidence, Metrics
 from lockstep.core.record import Array, Content, Statistics
@@ -104,7 +105,7 @@ def measure(reference: Content, candidate: Content, *, read_tensors: bool) -> Me
         return measure_tensors(reference.load(), candidate.load(), dtype=dtype)
     if reference.statistics is None or candidate.statistics is None:
         return Metrics(Evidence.NONE)
-    if reference.sketch is not None and candidate.sketch is not None:
+    if reference.sketch_loader is not None and candidate.sketch_loader is not None:
         return measure_sketches(reference, candidate)
     return measure_statistics(reference, candidate)
 
@@ -112,7 +113,8 @@ def measure(reference: Content, candidate: Content, *, read_tensors: bool) -> Me
 def measure_tensors(reference: Array, candidate: Array, *, dtype: str) -> Metrics:
     """Measure two whole tensors in one pass over blocks, with double accumulation.
 
-    Memory is constant: either array may be mapped from a file or have any strides.
+    Memory is constant: either array may be mapped from a file or have any strides. Numbers do not
+    depend on how many processors there are.
 
     Parameters
     ----------
@@ -137,18 +139,17 @@ def measure_tensors(reference: Array, candidate: Array, *, dtype: str) -> Metric
     if reference.size != candidate.size:
         raise ValueError(f"{reference.size} reference elements cannot face {candidate.size}")
     with np.errstate(all="ignore"):
-        sums = Sums(dtype, common_exponent(reference, candidate))
-        for left, right in zip(blocks(reference), blocks(candidate), strict=True):
-            sums.add(left, right)
-        return sums.metrics()
+        return sums_of(reference, candidate, dtype).metrics()
 
 
-def measure_sketches(reference: Content, candidate: Content) -> Metrics:
+def measure_sketches(
+    reference: Content, candidate: Content, estimated: float | None = None
+) -> Metrics:
     """Estimate from sketches and exact norms; `max_abs` is a lower bound.
 
     The distance is that of the sketches; the cosine follows from it by polarisation,
     `1 - (|d|^2 - (|c| - |r|)^2) / (2 |r| |c|)`, held inside [-1, 1]. See `lockstep.core.sketch`
-    for the error of the estimate.
+    for the error of the estimate. `estimated` is the distance where it was taken before.
 
     Raises
     ------
@@ -156,10 +157,12 @@ def measure_sketches(reference: Content, candidate: Content) -> Metrics:
         If a sketch or the statistics are missing.
     """
     left, right = _both_statistics(reference, candidate)
-    if reference.sketch is None or candidate.sketch is None:
-        raise ValueError("both contents need a sketch")
-    with np.errstate(all="ignore"):  # sketches of huge doubles overflow to infinity
-        estimated = distance(reference.sketch, candidate.sketch)
+    if estimated is None:
+        sketches = reference.sketch, candidate.sketch
+        if sketches[0] is None or sketches[1] is None:
+            raise ValueError("both contents need a sketch")
+        with np.errstate(all="ignore"):  # sketches of huge doubles overflow to infinity
+            estimated = distance(sketches[0], sketches[1])
     if left.norm > 0 and right.norm > 0:
         gap = (right.norm - left.norm) / left.norm
         relative = estimated / left.norm

@@ -6,7 +6,7 @@ The formulae and what happens to zeros and non-finite numbers stand at `lockstep
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,19 @@ _ULP_PARTS = {
     "float16": ("f2", "i2"),
 }
 
+_COUNTED = ("nan_mismatch", "inf_mismatch", "relative_elements", "within_1e_3", "within_5e_3")
+_ADDED = (
+    "dot",
+    "reference_squares",
+    "candidate_squares",
+    "squares",
+    "difference",
+    "reference",
+    "candidate",
+    "relative",
+)
+_LARGEST = ("max_abs", "max_relative")
+
 Doubles = npt.NDArray[np.float64]
 
 
@@ -53,7 +66,6 @@ class Sums:
         """Add one block of each side, contiguous and of equal length."""
         self.elements += reference.size
         reference, candidate = self._comparable(*_common_integers(reference, candidate))
-        self.compared += reference.size
         if not reference.size:
             return
         left, right = _doubles(reference, self.exponent), _doubles(candidate, self.exponent)
@@ -65,6 +77,22 @@ class Sums:
         self.candidate += self.divergence.add(reference_sizes, np.abs(right))
         if self.dtype in _ULP_PARTS:
             self.max_ulp = max(self.max_ulp, _max_ulp(reference, candidate, self.dtype))
+
+    def merge(self, elements: int, found: Mapping[str, float]) -> None:
+        """Add what another pass gathered over so many elements further on, by the names of this class."""
+        self.elements += elements
+        added = int(found["compared"])
+        if added:
+            self._merge_scatter(added, found["mean"], found["scatter"])
+        for name in _COUNTED:
+            setattr(self, name, getattr(self, name) + int(found[name]))
+        for name in _ADDED:
+            setattr(self, name, getattr(self, name) + found[name])
+        for name in _LARGEST:
+            setattr(self, name, max(getattr(self, name), found[name]))
+        if self.dtype in _ULP_PARTS:
+            self.max_ulp = max(self.max_ulp, found["max_ulp"])
+        self.divergence.merge(found)
 
     def _comparable(self, reference: Array, candidate: Array) -> tuple[Array, Array]:
         """Take mismatching non-finite positions out, and count them; equal ones become 0."""
@@ -91,15 +119,18 @@ class Sums:
         self.candidate_squares += _dot(right, right)
 
     def _add_scatter(self, difference: Array) -> None:
-        """Merge mean and scatter (Chan, Golub and LeVeque, 1979, equation 2.1)."""
-        added, count = difference.size, self.compared
         mean = complex(difference.mean())
         centred = difference - (mean if difference.dtype.kind == "c" else mean.real)
-        shift = mean - self.mean
-        before = count - added
-        self.scatter += _dot(centred, centred) + abs(shift) ** 2 * before * (added / count)
-        self.mean += shift * (added / count)
+        self._merge_scatter(difference.size, mean, _dot(centred, centred))
         self.squares += _dot(difference, difference)
+
+    def _merge_scatter(self, added: int, mean: complex, scatter: float) -> None:
+        """Merge mean and scatter (Chan, Golub and LeVeque, 1979, equation 2.1), and count."""
+        before = self.compared
+        self.compared += added
+        share, shift = added / self.compared, mean - self.mean
+        self.scatter += scatter + abs(shift) ** 2 * before * share
+        self.mean += shift * share
 
     def _add_errors(self, reference: Doubles, sizes: Doubles) -> None:
         self.difference += float(sizes.sum())
@@ -168,6 +199,12 @@ class _DivergenceSums:
             self.vanished += float(lost.sum())
             self.vanished_logarithms += float((lost * np.log(lost)).sum())
         return float(candidate.sum())
+
+    def merge(self, found: Mapping[str, float]) -> None:
+        """Add what another pass gathered, by the names of this class."""
+        self.logarithms += found["logarithms"]
+        self.vanished += found["vanished"]
+        self.vanished_logarithms += found["vanished_logarithms"]
 
     def total(self, reference: float, candidate: float, count: int) -> float:
         """The divergence in nats, given the sums of all magnitudes."""

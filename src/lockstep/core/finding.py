@@ -53,7 +53,7 @@ class Kind(str, Enum):
     SETUP = "set-up differs"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Metrics:
     """How far a candidate tensor is from its reference; NaN where a number is not known.
 
@@ -79,7 +79,7 @@ class Metrics:
     inf_mismatch: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pair:
     """A reference record and the candidate record aligned with it; one side is None where the other has no partner.
 
@@ -100,7 +100,7 @@ class Pair:
         return record
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finding:
     """What is said of one pair: the outcome, the numbers, the tolerance and the reason in words.
 

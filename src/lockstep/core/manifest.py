@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 from lockstep.core.errors import CorruptError
 
+MEMORY_BYTES = 1 << 30
+"""Memory that recording may take by default."""
+
 
 @dataclass(slots=True)
 class Options:
@@ -25,6 +28,7 @@ class Options:
     exit_after: bool = False
     emulate: str = ""
     calibrate: bool = False
+    memory_bytes: int = MEMORY_BYTES
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ Array = npt.NDArray[Any]
 Sketch = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Statistics:
     """Numbers about one tensor, each taken over all its elements in double precision.
 
@@ -32,7 +33,7 @@ class Statistics:
     zero_count: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Content:
     """One distinct tensor content; any number of records may point at it.
 
@@ -44,8 +45,8 @@ class Content:
         As the framework names them, e.g. "float32", (4, 128), "cpu".
     digest
         Hash over dtype, shape and bytes; equal digests mean bitwise equal tensors. None where it could not be read.
-    sketch
-        Linear sketch, see `lockstep.core.sketch`; None below `--save sketch` or for what does not round.
+    sketch_loader
+        Reads the linear sketch, see `lockstep.core.sketch`; None below `--save sketch` or for what does not round.
     note
         Why numbers are missing, or "".
     loader
@@ -58,17 +59,19 @@ class Content:
     device: str
     digest: str | None
     statistics: Statistics | None
-    sketch: Sketch | None = field(repr=False, default=None)
+    sketch_loader: Callable[[], Sketch] | None = field(repr=False, default=None, compare=False)
     note: str = ""
     loader: Callable[[], Array] | None = field(repr=False, default=None, compare=False)
 
     @property
     def numel(self) -> int:
         """Number of elements."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return math.prod(self.shape)
+
+    @property
+    def sketch(self) -> Sketch | None:
+        """The linear sketch, float64 of shape (SKETCH_SIZE,), where one was taken; read anew each time."""
+        return None if self.sketch_loader is None else self.sketch_loader()
 
     def load(self) -> Array:
         """Read the whole tensor.
@@ -83,7 +86,7 @@ class Content:
         return self.loader()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TensorRecord:
     """One tensor seen at a site.
 
@@ -141,7 +144,7 @@ class Frame:
         return f"{self.file}:{self.line}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One call of a module, an operator, an optimizer ... in one step of one rank, with all its records.
 

@@ -4,10 +4,11 @@ behind it."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lockstep.compare.judge import AGREES, Judgement, word_for_evidence
-from lockstep.compare.measured import Measured, measure_pair
+from lockstep.compare.measured import Measured, measure_pair, sketched_distances
 from lockstep.compare.settings import Setting
 from lockstep.core.finding import Evidence, Finding, Kind, Outcome, Pair
 from lockstep.locate.origins import Place
@@ -16,7 +17,7 @@ from lockstep.locate.precision import PrecisionClasses
 Key = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class State:
     """One aligned tensor: measurement, judgement, and whether an origin lies behind it."""
 
@@ -24,6 +25,10 @@ class State:
     judgement: Judgement
     tainted: bool = False
     outcome: Outcome = Outcome.AGREE
+
+    def at(self, measured: Measured) -> State:
+        """The same word for another pair of records with the same contents."""
+        return State(measured, self.judgement, self.tainted, self.outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +72,43 @@ class Ledger:
         self._read_tensors = read_tensors
         self._states: dict[Key, State] = {}
         self._measurements: dict[Key, Measured] = {}
+        self._of_pair: dict[int, Measured] = {}
+        self._sketched: dict[Key, float | None] = {}
         self._partner_of_reference: dict[int, Key] = {}
         self._partner_of_candidate: dict[int, Key] = {}
         self.findings: list[Finding] = []
 
+    def begin(self, pairs: Iterable[Pair]) -> None:
+        """Take in the complete pairs of the next step: their sketches are held against each other at
+        once."""
+        self._of_pair.clear()
+        new: dict[Key, Pair] = {}
+        for pair in pairs:
+            key = key_of(pair)
+            if key not in self._measurements:
+                new.setdefault(key, pair)
+        self._sketched = dict(
+            zip(
+                new,
+                sketched_distances(new.values(), read_tensors=self._read_tensors),
+                strict=True,
+            )
+        )
+
     def measure(self, pair: Pair) -> Measured:
         """Measure a pair; the numbers of equal contents are taken once."""
+        measured = self._of_pair.get(id(pair))
+        if measured is not None and measured.pair is pair:
+            return measured
         key = key_of(pair)
         known = self._measurements.get(key)
         if known is None:
-            known = self._measurements[key] = measure_pair(pair, read_tensors=self._read_tensors)
-        if known.pair is pair:
-            return known
-        return known.at(pair)
+            known = self._measurements[key] = measure_pair(
+                pair, read_tensors=self._read_tensors, sketched=self._sketched.get(key)
+            )
+        measured = known if known.pair is pair else known.at(pair)
+        self._of_pair[id(pair)] = measured
+        return measured
 
     def state(self, pair: Pair) -> State | None:
         """What was said of these two contents before, None where they have not met."""

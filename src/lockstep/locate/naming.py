@@ -45,10 +45,8 @@ def _tree(rank: RankRecording) -> dict[str, Node]:
 
 def _initial_tensors(rank: RankRecording) -> Iterator[tuple[str, str, Content]]:
     """Parameters and buffers as they were when the recording began."""
-    calls = rank.call_table.filter(pl.col("kind") == CallKind.INIT.value).select(
-        "call_id", "module"
-    )
-    rows = rank.record_table.join(calls, on="call_id").sort("sequence")
-    for path, name, content in rows.select("module", "name", "content").iter_rows():
-        if content in rank.contents:
-            yield path, name, rank.contents[content]
+    steps = rank.call_table.filter(pl.col("kind") == CallKind.INIT.value)["step"].unique()
+    calls = [call for step in sorted(steps) for call in rank.calls(step, kind=CallKind.INIT)]
+    records = [(record, call) for call in calls for record in call.records]
+    for record, call in sorted(records, key=lambda item: item[0].sequence):
+        yield call.site.module, record.name, record.content

@@ -42,8 +42,10 @@ class Place:
 def place_of(item: Aligned, pair: Pair, module_classes: Mapping[str, str]) -> Place:
     """The place of one record of an aligned call."""
     reference, candidate = item.reference, item.candidate
-    return replace(
-        place_of_call(reference, pair.present, module_classes),
+    return _place(
+        reference,
+        pair.present,
+        module_classes,
         op=agreed_name(reference.site.op, candidate.site.op),
         source=candidate.source or reference.source,
     )
@@ -51,18 +53,24 @@ def place_of(item: Aligned, pair: Pair, module_classes: Mapping[str, str]) -> Pl
 
 def place_of_call(call: Call, record: TensorRecord, module_classes: Mapping[str, str]) -> Place:
     """The place of one record of a call that has no partner."""
+    return _place(call, record, module_classes, op=call.site.op, source=call.source)
+
+
+def _place(
+    call: Call, record: TensorRecord, module_classes: Mapping[str, str], *, op: str, source: str
+) -> Place:
     return Place(
         rank=call.rank,
         step=call.step,
         phase=record.site.phase,
         module=call.site.module,
         module_class=module_classes.get(call.site.module, call.module_class),
-        op=call.site.op,
+        op=op,
         call=call.site.call,
         role=record.role,
         index=record.index,
         tensor=record.name,
-        source=call.source,
+        source=source,
         sequence=record.sequence,
         may_drop=_drops_inside(call),
     )

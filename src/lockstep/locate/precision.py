@@ -10,7 +10,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from lockstep.compare.bounds import bilinear_operands, floats
@@ -109,19 +109,18 @@ class PrecisionClasses:
         """Take down one judged output of an aligned call."""
         if not measured.floating:
             return
-        site = _without_call(measured.pair.present.site)
-        margin = measured.difference / max(judgement.tolerance, 1e-300)
-        rounded = _Rounded(margin, measured.difference)
         if judgement.local:
             family = _class_family(operation.op)
+            site = _without_call(measured.pair.present.site)
             self._judged[family].add(site)
             if judgement.unexplained:
                 key = (family, judgement.rounding)
-                self._rounded[key].setdefault(site, rounded)
+                self._rounded[key].setdefault(site, _rounded(measured, judgement))
         elif _is_telling(operation, measured):
             added = _added_error(operation, measured)
             if added is not None:
-                self._added.setdefault(site, (added, rounded))
+                site = _without_call(measured.pair.present.site)
+                self._added.setdefault(site, (added, _rounded(measured, judgement)))
 
     def note_dtypes(self, items: Iterable[Aligned]) -> None:
         """Take down operators whose results have another dtype in the other run."""
@@ -299,7 +298,12 @@ def _is_class(members: Collection[Site], judged: Collection[Site]) -> bool:
 
 
 def _without_call(site: Site) -> Site:
-    return replace(site, call=0)
+    return Site(site.module, site.op, 0, site.phase) if site.call else site
+
+
+def _rounded(measured: Measured, judgement: Judgement) -> _Rounded:
+    margin = measured.difference / max(judgement.tolerance, 1e-300)
+    return _Rounded(margin, measured.difference)
 
 
 def _largest_first(changes: list[UniformChange]) -> tuple[UniformChange, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial, reduce
@@ -121,10 +121,24 @@ def compare_recordings(
     return _conclusion(run, reference, candidate, stopper, steps)
 
 
+def read_indices(recordings: Iterable[Recording], progress: Progress | None = None) -> None:
+    """Read what is where in recordings; comparing does so itself, here `progress` hears of it.
+
+    Raises
+    ------
+    CorruptError
+        If a file is damaged.
+    """
+    for recording in recordings:
+        for rank in recording.ranks.values():
+            what = f"{recording.path} ({rank.name}: reading what is where)"
+            rank.index(partial(progress, what) if progress is not None else None)
+
+
 def _with_local_error(judge: Judge, reference: Recording, candidate: Recording) -> Judge:
     """The judge behind one that re-runs single operators, where both runs saved whole tensors."""
     whole = all(
-        any(rank.content_table["shard"].drop_nulls().len() > 0 for rank in recording.ranks.values())
+        any(rank.has_tensors for rank in recording.ranks.values())
         for recording in (reference, candidate)
     )
     return LocalErrorJudge(judge) if whole else judge
@@ -233,6 +247,7 @@ def _compare_step(
     for name, step in aligned.items():
         ledger, origins = run.ledgers[name], run.origins[name]
         run.count(step)
+        ledger.begin(pair for item in step.aligned for pair in item.whole)
         SetupWalk(step, ledger, origins, run.judge).run()
         StepWalk(step, ledger, origins, run.judge).run(progress)
         for parameter, state in _last_gradients(step, ledger).items():
@@ -428,4 +443,4 @@ def _events(reference: Recording, candidate: Recording) -> tuple[Event, ...]:
     return tuple(seen.values())
 
 
-__all__ = ["Progress", "Rule", "compare_recordings"]
+__all__ = ["Progress", "Rule", "compare_recordings", "read_indices"]

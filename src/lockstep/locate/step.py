@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lockstep.compare.align import align_calls, layout_of, pair_records
@@ -20,34 +20,29 @@ _REBUILT = 16
 parts. What is aligned inside of it may be so by chance."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Aligned:
     """Two aligned calls with their paired records."""
 
     calls: CallPair
     pairs: tuple[Pair, ...]
+    reference: Call = field(init=False, repr=False, compare=False)
+    candidate: Call = field(init=False, repr=False, compare=False)
+    whole: tuple[Pair, ...] = field(init=False, repr=False, compare=False)
+    """The pairs with both sides."""
 
-    @property
-    def reference(self) -> Call:
-        """The reference's call."""
+    def __post_init__(self) -> None:
         assert self.calls.reference is not None
-        return self.calls.reference
-
-    @property
-    def candidate(self) -> Call:
-        """The candidate's call."""
         assert self.calls.candidate is not None
-        return self.calls.candidate
+        self.reference, self.candidate = self.calls.reference, self.calls.candidate
+        whole = [
+            pair for pair in self.pairs if pair.reference is not None and pair.candidate is not None
+        ]
+        self.whole = self.pairs if len(whole) == len(self.pairs) else tuple(whole)
 
-    def complete(self, *roles: Role) -> Iterator[Pair]:
+    def complete(self, *roles: Role) -> list[Pair]:
         """Pairs of these roles with both sides."""
-        for pair in self.pairs:
-            if (
-                pair.present.role in roles
-                and pair.reference is not None
-                and pair.candidate is not None
-            ):
-                yield pair
+        return [pair for pair in self.whole if pair.present.role in roles]
 
 
 class AlignedStep:
@@ -124,10 +119,6 @@ class AlignedStep:
     def module_around(self, item: Aligned) -> Aligned | None:
         """The aligned module call around a call."""
         return self._by_reference.get(item.reference.parent)
-
-    def scope(self, item: Aligned) -> int:
-        """Number that stands for the module call around: the reference's parent, else -1."""
-        return item.reference.parent
 
     @cached_property
     def module_classes(self) -> dict[str, str]:

@@ -177,9 +177,7 @@ class UpdateWalk:
             measured = self._ledger.measure(pair)
             known = self._ledger.state(pair)
             if known is not None or measured.equal or not measured.known:
-                settle(
-                    self._ledger, replace(known, measured=measured) if known else agreeing(measured)
-                )
+                settle(self._ledger, known.at(measured) if known else agreeing(measured))
                 continue
             if pair.present.role is not Role.PARAM_GRAD:
                 settle(self._ledger, State(measured, AGREES))
@@ -260,9 +258,10 @@ class UpdateWalk:
         if wrong:
             first, state = wrong[0].place, wrong[0].state
         else:
-            pair = next(items[0].complete(Role.PARAM_AFTER, *_BEFORE), None)
-            if pair is None:
+            pairs = items[0].complete(Role.PARAM_AFTER, *_BEFORE)
+            if not pairs:
                 return
+            pair = pairs[0]
             first = place_of(items[0], pair, self._step.module_classes)
             state = State(self._ledger.measure(pair), AGREES, tainted=True, outcome=Outcome.DIFFER)
         finding = self._ledger.report(state, reason, inherited=False)
@@ -291,7 +290,7 @@ class UpdateWalk:
         return []
 
     def _wrong_size(self, item: Aligned) -> _Wrong:
-        pair = next(item.complete(Role.PARAM_AFTER))
+        pair = item.complete(Role.PARAM_AFTER)[0]
         judgement = Judgement(math.nan, 0.0, beyond_floor=True, unexplained=True)
         measured = self._ledger.measure(pair)
         state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
@@ -304,8 +303,8 @@ class UpdateWalk:
             self._ledger.tainted(one) or one.relative > quiet for one in entering if one.floating
         ):
             return None
-        before = next(item.complete(Role.PARAM), None)
-        after = next(item.complete(Role.PARAM_AFTER), None)
+        before = next(iter(item.complete(Role.PARAM)), None)
+        after = next(iter(item.complete(Role.PARAM_AFTER)), None)
         if before is None or after is None or after.layout is not None:
             return None  # sketches of two layouts estimate one size differently
         sizes = (

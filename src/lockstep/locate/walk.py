@@ -10,19 +10,19 @@ the next step.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import partial
+from operator import itemgetter
 
 from lockstep.compare.bounds import LINEAR_REGIME
 from lockstep.compare.calibration import ILL_CONDITIONED
 from lockstep.compare.judge import AGREES, Judge, Judgement, Operation
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family, family_of
-from lockstep.compare.settings import Setting, differing_settings
+from lockstep.compare.settings import Setting
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Outcome, Pair
-from lockstep.core.record import Call
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.boundary import Boundary, Tracer
 from lockstep.locate.ledger import (
@@ -35,13 +35,12 @@ from lockstep.locate.ledger import (
     key_of,
     settled_words,
 )
-from lockstep.locate.origins import Origins, Place, place_of
-from lockstep.locate.step import Aligned, AlignedStep, common_path
-from lockstep.locate.words import (
-    agreed_name,
-    origin_reason,
-    what_enters,
-)
+from lockstep.locate.operations import Operations
+from lockstep.locate.origins import Origins, Place
+from lockstep.locate.places import Places
+from lockstep.locate.scopes import Scopes
+from lockstep.locate.step import Aligned, AlignedStep
+from lockstep.locate.words import origin_reason, what_enters
 
 _UNSEEN_OPERATORS = 8
 """Calls assumed between tensors where none was recorded (level module, functional code between
@@ -72,13 +71,12 @@ class StepWalk:
         self._origins = origins
         self._judge = judge
         self._tracer = Tracer(step, ledger)
+        self._operations = Operations(step, ledger)
+        self._places = Places(step)
+        self._scopes = Scopes(step)
         self._sees_operators = any(True for _ in step.of_kind(CallKind.OPERATOR))
-        self._operations: dict[tuple[int, bool], Operation] = {}
-        self._settings: dict[int, list[Setting]] = {}
         self._sound_outside: dict[tuple[int, bool], bool] = {}
-        self._scopes: dict[tuple[int, bool], Measured] = {}
         self._contributions: dict[str, list[Measured]] = defaultdict(list)
-        self._modules_at: dict[str, list[Aligned]] = defaultdict(list)
         self._cut: set[Key] = set()
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -91,17 +89,13 @@ class StepWalk:
         self._ledger.precision.note_dtypes(self._step.aligned)
         events: list[tuple[int, int, Aligned, Pair]] = []
         for number, item in enumerate(self._step.aligned):
-            if item.reference.kind is CallKind.MODULE:
-                self._modules_at[item.reference.site.module].append(item)
             if item.reference.kind in _HANDLED:
-                for pair in item.complete(*Role):
-                    assert pair.reference is not None
-                    events.append((pair.reference.sequence, number, item, pair))
+                events.extend((pair.present.sequence, number, item, pair) for pair in item.whole)
                 events.extend(
                     (sequence, number, item, pair)
                     for sequence, pair in self._one_sided_gradients(item)
                 )
-        events.sort(key=lambda event: event[:2])
+        events.sort(key=itemgetter(0, 1))
         for done, (_, _, item, pair) in enumerate(events):
             if progress is not None:
                 progress(done, len(events))
@@ -133,13 +127,13 @@ class StepWalk:
         if measured.equal or not measured.known:
             self._settle(item, agreeing(measured))
             return
-        if pair.present.role is Role.PARAM_GRAD and self._is_gathered(item, pair):
+        if pair.present.role is Role.PARAM_GRAD and self._operations.is_gathered(item, pair):
             self._settle(item, agreeing(measured))
             return
         if item.calls.only_results:
             self._result_of_region(item, pair, measured, backward)
             return
-        operation = self._operation(item, backward)
+        operation = self._operations.of(item, backward=backward)
         if (
             operation.family is Family.DROPOUT
             and not backward
@@ -154,31 +148,9 @@ class StepWalk:
         judgement = self._judge.operator(operation, measured)
         self._ledger.precision.note(operation, measured, judgement)
         entering = [*operation.entering, *(operation.outputs if backward else ())]
-        place = self._place(item, pair)
-        settings = self._settings_of(item)
+        place = partial(self._places.of, item, pair)
+        settings = self._operations.settings_of(item)
         self._decide(item, measured, judgement, entering, place, settings=settings)
-
-    def _is_gathered(self, item: Aligned, pair: Pair) -> bool:
-        """Whether one run may have gathered the parameter's gradients of several calls here.
-
-        Autocast keeps its cast of a parameter and uses it again: the gradient that leaves the cast is
-        that of all its uses. It is judged where it is accumulated.
-        """
-        other_dtype = any(
-            one.reference.dtype != one.candidate.dtype
-            for one in item.complete(Role.OUTPUT)
-            if one.reference is not None and one.candidate is not None
-        )
-        return other_dtype and self._uses[pair.present.name] > 1
-
-    @cached_property
-    def _uses(self) -> Counter[str]:
-        """How many operators of this step each parameter goes into."""
-        return Counter(
-            pair.present.name
-            for item in self._step.of_kind(CallKind.OPERATOR)
-            for pair in item.complete(Role.INPUT)
-        )
 
     def _result_of_region(
         self, item: Aligned, pair: Pair, measured: Measured, backward: bool
@@ -194,7 +166,7 @@ class StepWalk:
         measured, name = self._ledger.measure(pair), pair.present.name
         known = self._ledger.state(pair)
         if known is not None or measured.equal or not measured.known:
-            self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
+            self._settle(item, known.at(measured) if known else agreeing(measured))
         elif _both_named(pair, self._ledger.parameter_names):
             self._parameter_arrival(item, measured)
         elif _both_named(pair, self._ledger.buffer_names):
@@ -213,7 +185,7 @@ class StepWalk:
         place, after = last
         judgement = self._judge.passage([after], measured, operators=_UNSEEN_OPERATORS)
         name = f"{place.tensor} at the next step"
-        self._decide(item, measured, judgement, [after], place, name=name)
+        self._decide(item, measured, judgement, [after], lambda: place, name=name)
 
     def _buffer_arrival(self, item: Aligned, measured: Measured) -> None:
         """A buffer differs that no call was seen to change: the call that used it before did."""
@@ -224,16 +196,22 @@ class StepWalk:
         judgement = self._judge.passage(user.entering, measured, operators=1)
         name = f"the buffer {measured.pair.present.name} after it"
         self._decide(
-            item, measured, judgement, user.entering, user.place, settings=user.settings, name=name
+            item,
+            measured,
+            judgement,
+            user.entering,
+            lambda: user.place,
+            settings=user.settings,
+            name=name,
         )
 
     def _note_buffer_user(self, item: Aligned, pair: Pair) -> None:
         if family_of(item.reference.site.op) is Family.MOVEMENT:
             return
-        operation = self._operation(item, backward=False)
-        place = replace(self._place(item, pair), role=Role.BUFFER)
+        operation = self._operations.of(item, backward=False)
+        place = replace(self._places.of(item, pair), role=Role.BUFFER)
         self._ledger.buffer_users[pair.present.name] = BufferUser(
-            place, operation.inputs, tuple(self._settings_of(item))
+            place, operation.inputs, tuple(self._operations.settings_of(item))
         )
 
     def _passage_arrival(self, item: Aligned, pair: Pair, measured: Measured) -> None:
@@ -243,7 +221,7 @@ class StepWalk:
             self._ledger.report(agreeing(measured), agreement_words(measured), inherited=False)
             return
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=False)
-        place = self._region(item, pair, boundary, Phase.FORWARD)
+        place = partial(self._places.of_region, item, pair, boundary, Phase.FORWARD)
         name = "what comes out" if boundary.operators else ""
         self._decide(item, measured, judgement, entering, place, name=name)
 
@@ -252,7 +230,7 @@ class StepWalk:
         measured = self._ledger.measure(pair)
         known = self._ledger.state(pair)
         if known is not None or measured.equal or not measured.known:
-            self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
+            self._settle(item, known.at(measured) if known else agreeing(measured))
             return
         forward = self._forward_pair(item, pair, Role.OUTPUT)
         if self._is_behind_cut(item, measured, forward):
@@ -264,7 +242,7 @@ class StepWalk:
             self._tracer.backward(forward, item, pair, inside=False) if forward else Boundary()
         )
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
-        place = self._region(item, pair, boundary, Phase.BACKWARD)
+        place = partial(self._places.of_region, item, pair, boundary, Phase.BACKWARD)
         self._decide(item, measured, judgement, entering, place, background=self._measured(forward))
 
     def _gradient_leaving(self, item: Aligned, pair: Pair) -> None:
@@ -272,7 +250,7 @@ class StepWalk:
         measured = self._ledger.measure(pair)
         known = self._ledger.state(pair)
         if known is not None or measured.equal or not measured.known:
-            self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
+            self._settle(item, known.at(measured) if known else agreeing(measured))
             return
         forward = self._forward_pair(item, pair, Role.INPUT)
         if self._is_behind_cut(item, measured, forward):
@@ -287,7 +265,7 @@ class StepWalk:
             for gradient in item.complete(Role.GRAD_OUTPUT):
                 boundary.add(self._ledger.measure(gradient))
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
-        place, background = self._place(item, pair), self._measured(forward)
+        place, background = partial(self._places.of, item, pair), self._measured(forward)
         self._decide(item, measured, judgement, entering, place, background=background)
 
     def _one_sided_gradients(self, item: Aligned) -> Iterator[tuple[int, Pair]]:
@@ -295,6 +273,8 @@ class StepWalk:
 
         Both runs must have come back to the call, and the input must be there in both.
         """
+        if len(item.whole) == len(item.pairs):
+            return
         arrived = [pair.reference for pair in item.complete(Role.GRAD_OUTPUT)]
         if not arrived or item.calls.only_results or self._step.is_container(item):
             return
@@ -329,7 +309,7 @@ class StepWalk:
             reason,
             kind=Kind.FAULT,
         )
-        self._origins.add(self._place(item, pair), finding)
+        self._origins.add(self._places.of(item, pair), finding)
 
     def _is_behind_cut(self, item: Aligned, measured: Measured, forward: Pair | None) -> bool:
         """Settle a gradient that lacks a part because a branch of the graph is cut in one run."""
@@ -344,27 +324,30 @@ class StepWalk:
         measured = self._ledger.measure(pair)
         known = self._ledger.state(pair)
         if known is not None or measured.equal or not measured.known:
-            self._settle(item, replace(known, measured=measured) if known else agreeing(measured))
+            self._settle(item, known.at(measured) if known else agreeing(measured))
             return
         entering = self._contributions.get(pair.present.name, [])
         if entering:
             judgement = self._judge.passage(entering, measured, operators=0)
         else:
-            operation = self._owner_operation(item.reference.site.module)
+            operation = self._operations.of_owner(item.reference.site.module)
             entering = list(operation.entering)
             judgement = self._judge.operator(operation, measured) if entering else AGREES
-        place = self._place(item, pair)
-        owners = self._modules_at.get(item.reference.site.module)
-        if owners and not self._contributions.get(pair.present.name):
-            place = replace(self._place(owners[-1], pair), tensor=pair.present.name)
+        place = partial(self._place_of_accumulation, item, pair)
         self._decide(item, measured, judgement, entering, place)
+
+    def _place_of_accumulation(self, item: Aligned, pair: Pair) -> Place:
+        owners = self._operations.modules_at(item.reference.site.module)
+        if owners and not self._contributions.get(pair.present.name):
+            return replace(self._places.of(owners[-1], pair), tensor=pair.present.name)
+        return self._places.of(item, pair)
 
     def _judge_boundary(
         self, item: Aligned, measured: Measured, boundary: Boundary, *, backward: bool
     ) -> tuple[list[Measured], Judgement]:
         entering, operators = boundary.entering, boundary.operators
         if not entering or not self._sees_operators:
-            entering.extend(self._around(item, measured, backward))
+            entering.extend(self._scopes.around(item, measured, backward=backward))
             operators = _UNSEEN_OPERATORS
         elif not backward and operators == 0:
             operators = 1
@@ -392,7 +375,7 @@ class StepWalk:
         key = (around.reference.id, backward)
         if key not in self._sound_outside:
             leaving = Role.GRAD_INPUT if backward else Role.OUTPUT
-            entering = [*self._operation(around, backward).entering]
+            entering = [*self._operations.of(around, backward=backward).entering]
             outputs = [self._ledger.measure(pair) for pair in around.complete(leaving)]
             self._sound_outside[key] = bool(outputs) and not any(
                 output.relative > LINEAR_REGIME
@@ -401,20 +384,13 @@ class StepWalk:
             )
         return self._sound_outside[key]
 
-    def _around(self, item: Aligned, measured: Measured, backward: bool) -> list[Measured]:
-        """Where functional code is unseen: the worst seen inside the same module call."""
-        passed_out = pair_is_passed_out(item, measured)
-        scope = item.reference.id if passed_out else self._step.scope(item)
-        worst = self._scopes.get((scope, backward))
-        return [worst] if worst is not None else []
-
     def _decide(
         self,
         item: Aligned,
         measured: Measured,
         judgement: Judgement,
         entering: Sequence[Measured],
-        place: Place,
+        place: Callable[[], Place],
         *,
         settings: Iterable[Setting] = (),
         background: Iterable[Measured] = (),
@@ -425,7 +401,7 @@ class StepWalk:
         tainting = [source for source in behind if self._ledger.tainted(source)]
         known = self._ledger.state(measured.pair)
         if known is not None and known.tainted:
-            self._settle(item, replace(known, measured=measured))
+            self._settle(item, known.at(measured))
             return
         overwhelmed = any(source.relative > LINEAR_REGIME for source in tainting)
         if measured.shape_differs and (self._ledger.any_tainted or not entering):
@@ -436,10 +412,10 @@ class StepWalk:
             state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
             reason = origin_reason(entering, measured, judgement, settings=settings, name=name)
             finding = self._ledger.report(state, reason, inherited=False)
-            if not self._origins.add(place, finding):
+            if not self._origins.add(place(), finding):
                 self._ledger.repeat(finding)
             self._ledger.remember(state)
-            self._widen_scopes(item, measured)
+            self._scopes.widen(item, measured)
             return
         differs = bool(tainting) and judgement.beyond_floor
         outcome = Outcome.DIFFER if differs else Outcome.AGREE
@@ -452,67 +428,7 @@ class StepWalk:
         self._ledger.remember(state)
         differs = state.outcome is Outcome.DIFFER
         self._ledger.report(state, settled_words(state), inherited=differs)
-        self._widen_scopes(item, state.measured)
-
-    def _widen_scopes(self, item: Aligned, measured: Measured) -> None:
-        """Keep the worst tensor seen inside each module call, for where nothing better is known."""
-        role = measured.pair.present.role
-        own = role in (Role.INPUT, Role.GRAD_OUTPUT)
-        backward = role in (Role.GRAD_OUTPUT, Role.GRAD_INPUT)
-        if item.reference.kind is CallKind.GRADIENT or role is Role.PARAM_GRAD:
-            return
-        scope = item.reference.id if own else self._step.scope(item)
-        if own and not self._step.is_container(item):
-            return
-        worst = self._scopes.get((scope, backward))
-        if worst is None or measured.relative > worst.relative:
-            self._scopes[scope, backward] = measured
-
-    # --- looking things up -----------------------------------------------------------------------
-
-    def _operation(self, item: Aligned, backward: bool) -> Operation:
-        key = (item.reference.id, backward)
-        if key not in self._operations:
-            measure = self._ledger.measure
-            inputs = [measure(pair) for pair in item.complete(Role.INPUT)]
-            if item.reference.kind is CallKind.MODULE:
-                below = self._step.parameters_below.get(item.reference.site.module, ())
-                inputs.extend(measure(pair) for pair in below)
-            gradients = item.complete(Role.GRAD_OUTPUT) if backward else ()
-            self._operations[key] = Operation(
-                op=agreed_name(item.reference.site.op, item.candidate.site.op),
-                inputs=tuple(inputs),
-                outputs=tuple(measure(pair) for pair in item.complete(Role.OUTPUT))
-                if backward
-                else (),
-                gradients=tuple(measure(pair) for pair in gradients),
-                arguments=item.reference.arguments,
-                setting_differs=any(one.tells_numbers for one in self._settings_of(item)),
-                calls=item.calls,
-            )
-        return self._operations[key]
-
-    def _owner_operation(self, path: str) -> Operation:
-        """The module that owns a parameter as one operator, over all its calls."""
-        operations = [self._operation(item, True) for item in self._modules_at.get(path, ())]
-        if not operations:
-            return Operation(op="")
-        return replace(
-            operations[0],
-            inputs=tuple(item for one in operations for item in one.inputs),
-            gradients=tuple(item for one in operations for item in one.gradients),
-        )
-
-    def _settings_of(self, item: Aligned) -> list[Setting]:
-        key = item.reference.id
-        if key not in self._settings:
-            same_operator = item.calls.method != "same place"
-            self._settings[key] = (
-                differing_settings(item.reference.arguments, item.candidate.arguments)
-                if same_operator
-                else []
-            )
-        return self._settings[key]
+        self._scopes.widen(item, state.measured)
 
     def _forward_pair(self, item: Aligned, gradient: Pair, role: Role) -> Pair | None:
         index = gradient.present.index
@@ -526,54 +442,6 @@ class StepWalk:
 
     def _measured(self, pair: Pair | None) -> list[Measured]:
         return [self._ledger.measure(pair)] if pair is not None else []
-
-    def _place(self, item: Aligned, pair: Pair) -> Place:
-        return place_of(item, pair, self._step.module_classes)
-
-    def _region(self, item: Aligned, pair: Pair, boundary: Boundary, phase: Phase) -> Place:
-        """Where calls without partner lie; without any, the module around the call."""
-        left, right = (
-            list(boundary.reference_calls.values()),
-            list(boundary.candidate_calls.values()),
-        )
-        classes = self._step.module_classes
-        if not left and not right:
-            if phase is Phase.FORWARD:
-                return self._place(item, pair)
-            outer = self._outer_path(item)
-            op = classes.get(outer, item.reference.site.op)
-            return replace(
-                self._place(item, pair),
-                module=outer,
-                module_class=classes.get(outer, ""),
-                op=op,
-                call=0,
-            )
-        path = common_path(
-            [
-                self._step.path_of(call, is_candidate=is_candidate)
-                for is_candidate, calls in ((False, left), (True, right))
-                for call in calls
-            ]
-        )
-        single = [side[0] for side in (left, right) if len(side) == 1] if left and right else []
-        op = agreed_name(single[0].site.op, single[-1].site.op) if single else ""
-        return replace(
-            self._place(item, pair),
-            module=path,
-            module_class=classes.get(path, ""),
-            op=op or classes.get(path, item.reference.site.op),
-            call=single[0].site.call if single else 0,
-            source=_last(right or left).source,
-            role=Role.OUTPUT if phase is Phase.FORWARD else pair.present.role,
-            index=0 if phase is Phase.FORWARD else pair.present.index,
-        )
-
-    def _outer_path(self, item: Aligned) -> str:
-        if item.reference.kind is CallKind.OPERATOR:
-            return item.reference.site.module
-        parent = self._step.reference.calls.get(item.reference.parent)
-        return parent.site.module if parent is not None else ""
 
 
 _HANDLED = frozenset({CallKind.MODULE, CallKind.OPERATOR, CallKind.LOSS, CallKind.GRADIENT})
@@ -602,10 +470,6 @@ def _norm(pair: Pair) -> float:
     return statistics.norm if statistics is not None else math.nan
 
 
-def _last(calls: list[Call]) -> Call:
-    return max(calls, key=lambda call: call.sequence)
-
-
 def _amplifies(entering: Iterable[Measured], output: Measured) -> bool:
     """Whether a difference grows by far more than operators usually let it: ill-conditioned here."""
     largest = max((item.relative for item in entering if item.floating), default=0.0)
@@ -615,12 +479,3 @@ def _amplifies(entering: Iterable[Measured], output: Measured) -> bool:
 def _is_misaligned(item: Aligned, measured: Measured) -> bool:
     """Backward operators with other shapes: two kernels that cut the work differently."""
     return measured.shape_differs and item.reference.site.phase is Phase.BACKWARD
-
-
-def pair_is_passed_out(item: Aligned, measured: Measured) -> bool:
-    """Whether a tensor leaves the module call it is recorded at, forward or backward."""
-    return item.reference.kind is CallKind.MODULE and measured.pair.present.role in (
-        Role.OUTPUT,
-        Role.GRAD_INPUT,
-        Role.BUFFER,
-    )

@@ -17,6 +17,7 @@ Nothing here loads torch before the first re-run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -96,6 +97,9 @@ class LocalErrorJudge:
 
     def _tried(self, op: str, judge: Callable[[Verdicts], Judgement]) -> Judgement | None:
         if self._verdicts is None:
+            # Read by torch as it is loaded: large tensors in large pages. A re-run makes and drops many of them, and
+            # most of its time went into getting their memory, 4 KiB at a time.
+            os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
             from lockstep.replay.verdict import Verdicts  # loads torch
 
             self._verdicts = Verdicts()

@@ -134,8 +134,8 @@ def _explained(
     """Both sides are sound by themselves: what is left comes with the inputs."""
     scale = output.norm if output.norm > 0 else 1.0
     floor = alone[0].tolerance + alone[1].tolerance
-    kappa = _condition(inherited / scale, pairing)
-    amplified = kappa > AMPLIFIED and inherited > floor
+    kappa = _condition(inherited / scale, pairing) if inherited > floor else 0.0
+    amplified = kappa > AMPLIFIED
     return Judgement(
         tolerance=(floor + inherited) / scale,
         floor=floor / scale,

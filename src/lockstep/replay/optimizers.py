@@ -133,7 +133,7 @@ def _stepped(call: Call, *, double: bool) -> dict[str, torch.Tensor]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            optimizer = kind([parameter], **settings, **_single_kernel(known))
+            optimizer = _without_compiler(kind)([parameter], **settings, **_single_kernel(known))
             optimizer.param_groups[0].update(_remaining(call, optimizer.param_groups[0]))
             parameter.grad = convert(load(gradients[0])).to(parameter.dtype)
             state = optimizer.state[parameter]
@@ -142,7 +142,8 @@ def _stepped(call: Call, *, double: bool) -> dict[str, torch.Tensor]:
                 state[_key(record)] = (
                     value.clone() if _key(record) == "step" else convert(value).clone()
                 )
-            optimizer.step()
+            with torch.no_grad():
+                optimizer.step()
     except CannotReplay:
         raise
     except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
@@ -153,6 +154,15 @@ def _stepped(call: Call, *, double: bool) -> dict[str, torch.Tensor]:
         if isinstance(value, torch.Tensor)
     }
     return {**after, "param": parameter.detach()}
+
+
+def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """The same class without the wrappers that keep `torch.compile` out of two of its methods.
+
+    What they call loads torch's compiler, which takes longer than all updates of a step.
+    """
+    bare = {name: inspect.unwrap(getattr(kind, name)) for name in ("step", "add_param_group")}
+    return type(kind.__name__, (kind,), bare)
 
 
 def _single_kernel(known: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -223,7 +224,8 @@ def _refuse_what_explodes(built: Rebuilt, call: Call) -> None:
         max(1, abs(number)) for number in _whole_numbers((built.args, built.kwargs))
     )
     seen = max((record.content.numel for record in call.records), default=1)
-    if product <= max(_FREE_NUMBERS, seen) and not _may_multiply(call):
+    free = max(_FREE_NUMBERS, seen)
+    if product <= free and not _may_multiply(call, free):
         return
     tensors = {
         index: torch.empty(record.shape, dtype=torch_dtype(record.dtype), device="meta")
@@ -258,9 +260,45 @@ _MULTIPLIERS = frozenset(
 )
 
 
-def _may_multiply(call: Call) -> bool:
-    """Whether an operator may make far more than goes in without a number that says so."""
-    return family_of(call.site.op) is Family.UNKNOWN or canonical_name(call.site.op) in _MULTIPLIERS
+_ELEMENT_BY_ELEMENT = frozenset(
+    [
+        "pow",
+        "square",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "exp",
+        "expm1",
+        "log",
+        "log1p",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logicaland",
+        "logicalor",
+        "logicalnot",
+        "bitwiseand",
+        "bitwiseor",
+        "bitwisenot",
+        "isnan",
+        "isinf",
+        "isfinite",
+    ]
+)
+"""Operators of no family whose result has the extents that their tensors share. The dry run of some, `torch.pow` above
+all, makes torch load its compiler, which takes longer than all re-runs of a step."""
+
+
+def _may_multiply(call: Call, free: int) -> bool:
+    """Whether an operator may make far more than goes in, or than `free`, without a number that says so."""
+    name = canonical_name(call.site.op)
+    if name in _ELEMENT_BY_ELEMENT:
+        shapes = [reversed(record.shape) for record in call.with_role(Role.INPUT)]
+        return math.prod(map(max, itertools.zip_longest(*shapes, [1], fillvalue=1))) > free
+    return family_of(call.site.op) is Family.UNKNOWN or name in _MULTIPLIERS
 
 
 def _whole_numbers(value: Any) -> list[int]:

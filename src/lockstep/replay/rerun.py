@@ -14,6 +14,7 @@ import torch
 
 from lockstep.compare.operators import Family, family_of
 from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.mapped import let_go
 from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.replay.doubles import WRITTEN_OUT
@@ -78,7 +79,9 @@ def load(record: TensorRecord) -> torch.Tensor:
         array = record.load()
     except LookupError as error:
         raise CannotReplay("not every tensor of it was saved whole") from error
-    return torch.from_numpy(np.array(array)).to(dtype)
+    tensor = torch.from_numpy(np.array(array)).to(dtype)
+    let_go(array)
+    return tensor
 
 
 def widened(tensor: torch.Tensor) -> torch.Tensor:
@@ -161,7 +164,8 @@ class Rerun:
                 leaf.requires_grad_()
                 leaves[index] = leaf
             into = leaf.to(cast) if cast and precision is Precision.OWN and _rounds(leaf) else leaf
-            passed[index] = into.clone() if into is leaf else into
+            # What asks for its gradient must not be written to; all else is the call's own already.
+            passed[index] = into.clone() if into is leaf and leaf.requires_grad else into
         dtype_of = double_of if precision is Precision.DOUBLE else _same
         args, kwargs = self._rebuilt.filled(passed, dtype_of)
         function = self._rebuilt.function
@@ -174,7 +178,9 @@ class Rerun:
             if record.index not in outputs and position in passed:
                 outputs[record.index] = passed[position]
         gradients = self._gradients(outputs, leaves, alter) if backward else {}
-        return Results({key: value.detach() for key, value in outputs.items()}, gradients)
+        return Results(
+            {key: _in_a_row(value.detach()) for key, value in outputs.items()}, gradients
+        )
 
     def _prepared(
         self,
@@ -186,9 +192,11 @@ class Rerun:
         if not _rounds(tensor):
             return tensor.clone()
         if precision is Precision.OWN:
-            return (alter(tensor) if alter else tensor).clone()
+            value = alter(tensor) if alter else tensor
+            return value.clone() if value is tensor else value
         value = widened(tensor.to(cast) if cast is not None else tensor)
-        return (alter(value) if alter else value).clone()
+        value = alter(value) if alter else value
+        return value.clone() if value is tensor else value
 
     def _gradients(
         self, outputs: dict[int, torch.Tensor], leaves: dict[int, torch.Tensor], alter: Alter | None
@@ -207,9 +215,10 @@ class Rerun:
                 cotangents.append((alter(gradient) if alter else gradient).reshape(output.shape))
             if not sources or not leaves:
                 continue
-            gradients = torch.autograd.grad(
+            made: tuple[torch.Tensor | None, ...] = torch.autograd.grad(
                 sources, list(leaves.values()), cotangents, retain_graph=True, allow_unused=True
             )
+            gradients = [None if one is None else _in_a_row(one) for one in made]
             found.update(self._by_input(dict(zip(leaves, gradients, strict=True)), occurrence))
         return found
 
@@ -253,6 +262,11 @@ def cast_of(call: Call) -> torch.dtype | None:
 
 def _rounds(tensor: torch.Tensor) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def _in_a_row(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements one behind the other, as they are compared; copied once, not at each comparison."""
+    return tensor.contiguous() if tensor.layout is torch.strided else tensor
 
 
 def _same(dtype: torch.dtype) -> torch.dtype:

@@ -137,6 +137,8 @@ class Side:
         self.backward = backward
         self._doubles: dict[bool, Results] = {}
         self._shaken: dict[int, Results | None] = {}
+        self._actual: tuple[int, torch.Tensor] | None = None
+        self._groups: dict[tuple[Role, int, int, Reading], list[torch.Tensor | None]] = {}
 
     def check(self) -> None:
         """Run the call once.
@@ -161,8 +163,10 @@ class Side:
         return bool(((made == actual) | ((made != made) & (actual != actual))).all())
 
     def actual(self, record: TensorRecord) -> torch.Tensor:
-        """The recorded tensor, widened."""
-        return widened(self.rerun.load(record))
+        """The recorded tensor, widened; the latest one is kept."""
+        if self._actual is None or self._actual[0] != record.content.id:
+            self._actual = record.content.id, widened(self.rerun.load(record))
+        return self._actual[1]
 
     def readings(self, record: TensorRecord) -> list[Reading]:
         """Ways to read an output; at least one.
@@ -183,6 +187,13 @@ class Side:
         """What double precision makes of this side's own inputs."""
         found = outputs_of(self._double(reading.cast), record)
         return widened(found[min(reading.number, len(found) - 1)])
+
+    def groups(self, record: TensorRecord, reading: Reading) -> list[torch.Tensor | None]:
+        """Which elements of the double-precision result belong together; see `populations`."""
+        key = record.role, record.index, record.occurrence, reading
+        if key not in self._groups:
+            self._groups[key] = populations(self.truth(record, reading))
+        return self._groups[key]
 
     def own(self, record: TensorRecord, reading: Reading) -> torch.Tensor | None:
         """What the recorded dtypes make of them on this machine; None where it has no kernel."""
@@ -296,7 +307,7 @@ def local_error(
         How far the other run is off, relative to its result, sound or not, in each population.
     """
     actual, truth = side.actual(record), side.truth(record, reading)
-    groups = populations(truth)
+    groups = side.groups(record, reading)
     known = list(usual) if len(usual) == len(groups) else [0.0] * len(groups)
     judged = _in_16_bit if side.unit(record) > SINGLE else _in_single
     found = [
@@ -310,7 +321,7 @@ def relative_errors(side: Side, record: TensorRecord, reading: Reading) -> list[
     """How far an output is off, relative to its double-precision result, in each population."""
     actual, truth = side.actual(record), side.truth(record, reading)
     found = []
-    for where in populations(truth):
+    for where in side.groups(record, reading):
         error, norm = error_of(actual, truth, where).norm, size_of(truth, where).norm
         found.append(error / norm if norm > 0 and math.isfinite(error) else 0.0)
     return found

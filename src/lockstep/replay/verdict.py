@@ -27,6 +27,10 @@ from lockstep.replay.side import Side
 _KEPT_CALLS = 6
 """Calls whose re-runs are kept in memory: outputs of one call are asked for one after the other."""
 
+_KEPT_ELEMENTS = 1 << 22
+"""Elements of their tensors, all together, beyond which only the latest is kept: each is held in double precision too,
+some of them several times."""
+
 _WORTH_THREADS = 1 << 18
 """Elements of a call's largest tensor from which on several threads pay; below, they wait for each
 other for longer than they compute, above all on a busy machine (13 times the processor time there)."""
@@ -57,6 +61,7 @@ class Verdicts:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Any, Any] = OrderedDict()
+        self._elements: dict[Any, int] = {}
 
     def operator(self, operation: Operation, output: Measured) -> Judgement:
         """Judge one output, gradient or parameter gradient.
@@ -79,7 +84,9 @@ class Verdicts:
         if operation.family is Family.DROPOUT:
             return self._dropout(calls, reference, candidate, output)
         pairing = self._once(
-            key_of(calls, is_gradient(output)), lambda: paired(calls, is_gradient(output))
+            key_of(calls, is_gradient(output)),
+            calls,
+            lambda: paired(calls, is_gradient(output)),
         )
         if operation.family is Family.MOVEMENT and not is_gradient(output):
             exact = moved(pairing, reference, candidate, output)
@@ -105,6 +112,7 @@ class Verdicts:
         key = ("update", *key_of(calls, False))
         left, right = self._once(
             key,
+            calls,
             lambda: (
                 update_rerun(present(calls.reference)),
                 update_rerun(present(calls.candidate)),
@@ -112,27 +120,41 @@ class Verdicts:
         )
         return _update(left, right, reference, candidate, output)
 
-    def _once(self, key: Any, make: Callable[[], Kept]) -> Kept:
-        """What was made for a key, or why it could not be."""
+    def _once(self, key: Any, calls: CallPair, make: Callable[[], Kept]) -> Kept:
+        """What was made for a key of two calls, or why it could not be."""
         if key not in self._kept:
             try:
                 self._kept[key] = make()
             except CannotReplay as error:
                 self._kept[key] = error
-            while len(self._kept) > _KEPT_CALLS:
-                self._kept.popitem(last=False)
+            self._elements[key] = sum(
+                record.content.numel
+                for call in (calls.reference, calls.candidate)
+                if call is not None
+                for record in call.records
+            )
+            self._let_go()
         self._kept.move_to_end(key)
         found = self._kept[key]
         if isinstance(found, CannotReplay):
             raise found
         return found  # type: ignore[no-any-return]
 
+    def _let_go(self) -> None:
+        """Forget the calls asked for longest ago, but never the latest."""
+        while len(self._kept) > 1 and (
+            len(self._kept) > _KEPT_CALLS
+            or sum(self._elements[key] for key in self._kept) > _KEPT_ELEMENTS
+        ):
+            key, _ = self._kept.popitem(last=False)
+            del self._elements[key]
+
     def _decision(
         self, calls: CallPair, reference: TensorRecord, candidate: TensorRecord, output: Measured
     ) -> Judgement:
         if is_gradient(output):
             raise CannotReplay("a gradient is no decision")
-        pairing = self._once(key_of(calls, False), lambda: paired(calls, False))
+        pairing = self._once(key_of(calls, False), calls, lambda: paired(calls, False))
         left, right = pairing.reference.rerun, pairing.candidate.rerun
         sound = decided(left, reference).valid, decided(right, candidate).valid
         words = decision_words(left, right, reference, candidate)
@@ -162,7 +184,9 @@ class Verdicts:
     def _dropout(
         self, calls: CallPair, reference: TensorRecord, candidate: TensorRecord, output: Measured
     ) -> Judgement:
-        pairing = self._once(key_of(calls, False), lambda: paired(calls, False, settings=False))
+        pairing = self._once(
+            key_of(calls, False), calls, lambda: paired(calls, False, settings=False)
+        )
         sides = pairing.reference, pairing.candidate
         records = reference, candidate
         done = [

@@ -122,7 +122,7 @@ def _rank_lines(rank: RankRecording) -> Iterator[str]:
         state = "complete" if item.complete else "incomplete"
         skipped = ", update skipped by the gradient scaler" if item.skipped else ""
         yield f"  step {item.index}: {item.calls} calls, {state}{skipped}"
-    records, contents = len(rank.record_table), len(rank.content_table)
+    records, contents = rank.record_count, rank.content_count
     yield f"  {records} tensor records of {contents} distinct contents, {len(rank.module_table)} modules"
     for gap in manifest.not_seen:
         yield f"  NOT SEEN {gap.what}: {gap.reason}" + (

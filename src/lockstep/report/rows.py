@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lockstep.compare.rules import accuracy_reached
@@ -48,10 +48,14 @@ class Row:
         return self.cells[TITLES.index(title)]
 
 
-def table_rows(comparison: Comparison) -> list[Row]:
-    """One row per finding, in the comparison's order; the cells of a missing side are empty."""
+def table_rows(comparison: Comparison) -> Iterator[Row]:
+    """One row per finding, in the comparison's order; the cells of a missing side are empty.
+
+    Rows are made one at a time: a million of them would take some gigabytes.
+    """
     origins = {_identity(origin.finding): origin for origin in comparison.origins}
-    return [_row(finding, origins.get(_identity(finding))) for finding in comparison.findings]
+    for finding in comparison.findings:
+        yield _row(finding, origins.get(_identity(finding)))
 
 
 def tensor_name(record: TensorRecord) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -23,6 +22,7 @@ from lockstep.core.finding import (
 )
 from lockstep.core.site import Phase
 from lockstep.report.rows import reached_word, tensor_name
+from lockstep.report.tally import Tally, tally_of
 
 WIDTH = 100
 NEXT_ORIGINS = 5
@@ -70,21 +70,21 @@ def render_comparison(
         Print it with `soft_wrap=True`, so that no path is broken; `.plain` is the text without
         colour.
     """
-    text = Text()
-    _add_headline(text, comparison)
+    text, tally = Text(), tally_of(comparison.findings)
+    _add_headline(text, comparison, tally)
     for origin in comparison.origins[:1]:
         _add_paragraph(text, _verdict(origin))
         _add_paragraph(text, _tolerance(origin))
     _add_uniform(text, comparison)
-    _add_next_origins(text, comparison)
-    _add_counts(text, comparison)
+    _add_next_origins(text, comparison, tally)
+    _add_counts(text, comparison, tally)
     said = comparison.verdict is Verdict.INCOMPARABLE
     _add_list(text, "Not compared", comparison.not_compared[said:])
     events = [f"step {event.step}: {event.kind}: {event.detail}" for event in comparison.events]
     _add_list(text, "Events", events)
     _add_list(text, "Notes", comparison.notes)
     if show_all or cosine is not None:
-        _add_paragraph(text, _signs(comparison))
+        _add_paragraph(text, _signs(tally))
     if show_all:
         _add_table(text, f"All pairs: {len(comparison.findings)}", comparison.findings, limit)
     if cosine is not None:
@@ -105,37 +105,37 @@ def print_comparison(
     Console().print(text, soft_wrap=True, highlight=False)
 
 
-def _add_headline(text: Text, comparison: Comparison) -> None:
+def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
     text.append(comparison.verdict.name, style=_STYLES[comparison.verdict])
     if comparison.verdict is Verdict.INCOMPARABLE:
         reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
         _add_line(text, f": {reasons[0]}")
     elif comparison.origins:
-        where, source = _place(comparison.origins[0], comparison), comparison.origins[0].source
+        where, source = _place(comparison.origins[0], tally), comparison.origins[0].source
         _add_with_source(text, f" at {where}", source, used=len(comparison.verdict.name))
     elif comparison.verdict is Verdict.DIVERGED and comparison.uniform:
         _add_line(text, f": {_uniform(comparison.uniform[0])}; no single operator is at fault")
     elif comparison.verdict is Verdict.DIVERGED:
         _add_line(text, f": {comparison.inherited} tensors differ, but none can be named the first")
     else:
-        _add_line(text, f": {comparison.compared} tensors compared, {_agreement(comparison)}")
+        _add_line(
+            text, f": {comparison.compared} tensors compared, {_agreement(comparison, tally)}"
+        )
 
 
-def _agreement(comparison: Comparison) -> str:
+def _agreement(comparison: Comparison, tally: Tally) -> str:
     if not comparison.compared:
         return "so nothing was held against anything"
-    inside = _inside_tolerance(comparison.findings)
-    if not inside:
-        return "all equal bit by bit" if _equal(comparison) else "none differs beyond its tolerance"
-    largest = max((f.margin for f in inside if math.isfinite(f.margin)), default=0.0)
+    if not tally.inside:
+        return "all equal bit by bit" if tally.equal else "none differs beyond its tolerance"
     return (
-        f"{_equal(comparison)} equal bit by bit,"
-        f" {len(inside)} inside their tolerance (at most {_figure(largest)} of it)"
+        f"{tally.equal} equal bit by bit,"
+        f" {tally.inside} inside their tolerance (at most {_figure(tally.largest_margin)} of it)"
     )
 
 
-def _place(origin: Origin, comparison: Comparison) -> str:
-    ranks = {finding.pair.present.rank for finding in comparison.findings} | {origin.rank}
+def _place(origin: Origin, tally: Tally) -> str:
+    ranks = tally.ranks | {origin.rank}
     rank = f"{origin.rank}, " if ranks != {"rank0"} else ""
     when = f"{rank}step {origin.step}, "
     if origin.phase is Phase.DATA:
@@ -183,37 +183,35 @@ def _sites(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _add_next_origins(text: Text, comparison: Comparison) -> None:
+def _add_next_origins(text: Text, comparison: Comparison, tally: Tally) -> None:
     following = comparison.origins[1:]
     if not following:
         return
     text.append("\nNext origins\n", style="bold")
     for number, origin in enumerate(following[:NEXT_ORIGINS], start=2):
         kind = "" if origin.kind is Kind.FAULT else f": {origin.kind.value}"
-        line = f"  {number}. {_place(origin, comparison)}{kind}"
+        line = f"  {number}. {_place(origin, tally)}{kind}"
         _add_with_source(text, line, origin.source, used=0)
     if len(following) > NEXT_ORIGINS:
         _add_line(text, f"  and {len(following) - NEXT_ORIGINS} more (--json lists them)")
 
 
-def _add_counts(text: Text, comparison: Comparison) -> None:
-    beyond = sum(finding.outcome is Outcome.DIFFER for finding in comparison.findings)
+def _add_counts(text: Text, comparison: Comparison, tally: Tally) -> None:
+    judged = tally.equal + tally.inside + tally.beyond
     origins = _sites(len(comparison.origins), "origin")
     later = _sites(comparison.inherited, "later site")
-    inside = len(_inside_tolerance(comparison.findings))
-    kinds = Counter(finding.kind for finding in comparison.findings)
     unaligned = (comparison.unaligned_reference, comparison.unaligned_candidate)
     counts = (
         (comparison.compared, "compared"),
-        (_equal(comparison), "equal bit by bit"),
-        (inside, "differ inside their tolerance"),
-        (beyond, f"differ beyond it: at {origins} and, inherited, at {later}"),
+        (tally.equal, "equal bit by bit"),
+        (tally.inside, "differ inside their tolerance"),
+        (tally.beyond, f"differ beyond it: at {origins} and, inherited, at {later}"),
         (
-            kinds[Kind.AMPLIFIED],
+            tally.amplified,
             "of these amplified: ill-conditioned there, small differences grow far",
         ),
-        (kinds[Kind.DECISION], "choices flipped inside the noise (see Events)"),
-        (comparison.compared - _equal(comparison) - inside - beyond, "could not be judged"),
+        (tally.flipped, "choices flipped inside the noise (see Events)"),
+        (comparison.compared - judged, "could not be judged"),
         (comparison.missing, "missing on one side"),
         (
             sum(unaligned),
@@ -233,13 +231,12 @@ def _judgement(comparison: Comparison) -> str:
     return f"Judged by {_JUDGES.get(comparison.judged_by, comparison.judged_by)}."
 
 
-def _signs(comparison: Comparison) -> str:
+def _signs(tally: Tally) -> str:
     """What the signs in front of numbers mean, where there are any."""
-    kinds = {finding.metrics.evidence for finding in comparison.findings}
     words = []
-    if Evidence.SKETCH in kinds:
+    if Evidence.SKETCH in tally.evidence:
         words.append("~ marks estimates from sketches")
-    if kinds & {Evidence.SKETCH, Evidence.STATISTICS}:
+    if tally.evidence & {Evidence.SKETCH, Evidence.STATISTICS}:
         words.append(">= lower bounds from statistics")
     return ", ".join(words)
 
@@ -294,14 +291,6 @@ def _row_style(finding: Finding) -> str:
     if finding.outcome is Outcome.DIFFER:
         return "" if finding.inherited else "red"
     return "" if finding.outcome is Outcome.AGREE else "yellow"
-
-
-def _equal(comparison: Comparison) -> int:
-    return sum(finding.metrics.evidence is Evidence.DIGEST for finding in comparison.findings)
-
-
-def _inside_tolerance(findings: Iterable[Finding]) -> list[Finding]:
-    return [f for f in findings if f.outcome is Outcome.AGREE and f.difference > 0]
 
 
 def _add_list(text: Text, title: str, sentences: Sequence[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +39,15 @@ def write_xlsx(comparison: Comparison, path: Path, *, sheet_rows: int = SHEET_RO
     OSError
         If the file cannot be written.
     """
-    rows = table_rows(comparison)
+    rows, count = table_rows(comparison), len(comparison.findings)
     with writing(path) as aside, aside.open("wb") as file:
         workbook = xlsxwriter.Workbook(file, _OPTIONS)
         formats = _Formats(workbook)
         per_sheet = sheet_rows - 1
-        for number, start in enumerate(range(0, max(1, len(rows)), per_sheet), start=1):
+        for number, start in enumerate(range(0, max(1, count), per_sheet), start=1):
             name = "Comparison" if number == 1 else f"Comparison {number}"
-            _write_sheet(workbook.add_worksheet(name), rows[start : start + per_sheet], formats)
+            sheet, here = workbook.add_worksheet(name), min(per_sheet, count - start)
+            _write_sheet(sheet, itertools.islice(rows, here), here, formats)
         try:
             workbook.close()
         except FileCreateError as error:
@@ -71,10 +74,10 @@ class _Formats:
         return self._origin if row.origin else self._plain
 
 
-def _write_sheet(sheet: Any, rows: list[Row], formats: _Formats) -> None:
+def _write_sheet(sheet: Any, rows: Iterable[Row], count: int, formats: _Formats) -> None:
     last = len(TITLES) - 1
     sheet.freeze_panes(1, 0)
-    sheet.autofilter(0, 0, max(1, len(rows)), last)
+    sheet.autofilter(0, 0, max(1, count), last)
     sheet.set_column(0, last, 14)
     sheet.set_column(0, 1, _NAME_WIDTH)
     for column, title in enumerate(TITLES):

@@ -6,30 +6,36 @@ Everything is read lazily and checked on the way in: a damaged, foreign or hosti
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterator
-from functools import cached_property
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
 from lockstep.core.manifest import RankManifest, RunManifest, manifest_from_json
-from lockstep.core.record import Array, Call, Content, Frame, Statistics, TensorRecord
+from lockstep.core.record import Call, Content, Frame, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
-from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.store import schema
-from lockstep.store.tensors import Shard
+from lockstep.store.contents import StoredContents
+from lockstep.store.tables import Chunks, Index, Told, read_table
 
 _RANK = re.compile(r"rank\d+(-\d+)?")
-_CHUNK = re.compile(r"records-(\d{5,})\.parquet")
 
 
-def open_recording(path: str | Path) -> Recording:
+def open_recording(path: str | Path, *, read_sketches: bool = True) -> Recording:
     """Open a recording directory for reading.
+
+    Parameters
+    ----------
+    path
+        The directory.
+    read_sketches
+        Whether sketches are read; without them it is as if recorded with `--save stats`, tensors that were saved
+        whole apart.
 
     Raises
     ------
@@ -45,7 +51,7 @@ def open_recording(path: str | Path) -> Recording:
     >>> recording = open_recording("ref")                                               # doctest: +SKIP
     >>> recording.ranks["rank0"].calls(step=0)[0].site                                  # doctest: +SKIP
     """
-    return Recording(Path(path))
+    return Recording(Path(path), read_sketches=read_sketches)
 
 
 class Recording:
@@ -59,13 +65,15 @@ class Recording:
         By directory name: `rank0`, `rank1` ...; a second process of the same rank is `rank0-1`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_sketches: bool = True) -> None:
         self.path = path
         self.manifest = _read_run_manifest(path)
         names = sorted(
             (entry.name for entry in path.iterdir() if _RANK.fullmatch(entry.name)), key=_rank_order
         )
-        self.ranks = {name: RankRecording(path / name) for name in names}
+        self.ranks = {
+            name: RankRecording(path / name, read_sketches=read_sketches) for name in names
+        }
 
     def __repr__(self) -> str:
         return f"Recording({str(self.path)!r}, ranks={list(self.ranks)})"
@@ -86,15 +94,23 @@ class Recording:
 
 
 class RankRecording:
-    """One training process's part of a recording."""
+    """One training process's part of a recording.
 
-    def __init__(self, path: Path) -> None:
+    Steps are read one at a time: what is kept from step to step does not hold tensors' contents, and grows by some
+    hundred bytes a call.
+    """
+
+    def __init__(self, path: Path, *, read_sketches: bool = True) -> None:
         self.path = path
         self.name = path.name
         value = _read_json(path / schema.MANIFEST)
         _check_version(path / schema.MANIFEST, value)
         self.manifest = manifest_from_json(RankManifest, value, str(path / schema.MANIFEST))
-        self._shards: dict[int, Shard] = {}
+        self._chunks = Chunks(path)
+        sketched = read_sketches and self.manifest.schema >= schema.SKETCHES_SINCE
+        self._contents = StoredContents(self._chunks, with_sketches=sketched)
+        self._record_rows = lru_cache(maxsize=_CHUNKS_KEPT)(self._read_records)
+        self._index: Index | None = None
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -119,10 +135,16 @@ class RankRecording:
         )
         return tuple(sentences)
 
-    @cached_property
+    def index(self, told: Told | None = None) -> Index:
+        """What is where, read once; `told` hears how many of how many files are read."""
+        if self._index is None:
+            self._index = Index(self._chunks, told)
+        return self._index
+
+    @property
     def steps(self) -> tuple[int, ...]:
         """Recorded step numbers, complete or not."""
-        return tuple(sorted(self.call_table["step"].unique().to_list()))
+        return self.index().steps
 
     @property
     def complete_steps(self) -> tuple[int, ...]:
@@ -130,100 +152,65 @@ class RankRecording:
         done = {step.index for step in self.manifest.steps if step.complete}
         return tuple(step for step in self.steps if step in done)
 
-    @cached_property
+    @property
     def call_table(self) -> pl.DataFrame:
         """One row per call; columns as in `lockstep.store.schema.CALLS`."""
-        return self._chunked("calls", schema.CALLS)
+        return self.index().calls
 
-    @cached_property
-    def record_table(self) -> pl.DataFrame:
-        """One row per tensor record; columns as in `lockstep.store.schema.RECORDS`."""
-        return self._chunked("records", schema.RECORDS)
+    @property
+    def record_count(self) -> int:
+        """Number of tensor records."""
+        return self.index().record_count
 
-    @cached_property
-    def content_table(self) -> pl.DataFrame:
-        """One row per distinct tensor content; columns as in `lockstep.store.schema.CONTENTS`."""
-        return self._chunked("contents", schema.CONTENTS)
+    @property
+    def content_count(self) -> int:
+        """Number of distinct tensor contents."""
+        return self.index().content_count
+
+    @property
+    def has_tensors(self) -> bool:
+        """Whether a tensor was saved whole."""
+        return self.index().has_tensors
 
     @cached_property
     def module_table(self) -> pl.DataFrame:
         """One row per module of the module tree."""
         path = self.path / "modules.parquet"
         return (
-            _read_table(path, schema.MODULES)
+            read_table(path, schema.MODULES)
             if path.exists()
             else pl.DataFrame(schema=schema.MODULES)
         )
 
-    def calls(self, step: int) -> list[Call]:
-        """All calls of one step with their records, in order of time.
+    def calls(self, step: int, *, kind: CallKind | None = None) -> list[Call]:
+        """All calls of one step, or those of one kind, with their records, in order of time.
 
         Raises
         ------
         CorruptError
             If a row points at something that is not there.
         """
-        rows = self.call_table.filter(pl.col("step") == step).sort("call_id")
-        wanted = set(rows["call_id"].to_list())
-        records: dict[int, list[dict[str, Any]]] = {}
-        for row in self.record_table.sort("sequence").iter_rows(named=True):
-            if row["call_id"] in wanted:
-                records.setdefault(row["call_id"], []).append(row)
-        return [
-            self._call(row, records.get(row["call_id"], ())) for row in rows.iter_rows(named=True)
+        rows = self.index().calls_of(step)
+        if kind is not None:
+            rows = rows.filter(pl.col("kind") == kind.value)
+        records = self._records_of(step, rows)
+        numbers = records["content"].unique().to_list()
+        contents = self._contents.of(self.index().places(numbers))
+        decoder = _Decoder(self.path, self.name, step, self.stacks, contents)
+        return decoder.calls(rows, records)
+
+    def _records_of(self, step: int, calls: pl.DataFrame) -> pl.DataFrame:
+        """Rows of these calls' records, in order of time."""
+        frames = [
+            self._record_rows(chunk).join(calls.select("call_id"), on="call_id", how="semi")
+            for chunk in self.index().record_chunks(step)
         ]
+        if not frames:
+            return pl.DataFrame(schema=schema.RECORDS)
+        return pl.concat(frames).sort("sequence", maintain_order=True)
 
-    def _call(self, row: dict[str, Any], records: Any) -> Call:
-        where = f"{self.path}: call {row['call_id']}"
-        try:
-            site = Site(row["module"], row["op"], row["call"], Phase(row["phase"]))
-            kind, arguments = CallKind(row["kind"]), json.loads(row["arguments"])
-            tensors = tuple(self._record(row["step"], site, record) for record in records)
-            if not isinstance(arguments, dict):
-                raise TypeError("its arguments are not a JSON object")
-        except (ValueError, TypeError, RecursionError) as error:
-            raise CorruptError(f"{where} is malformed ({error}); record again") from error
-        return Call(
-            id=row["call_id"],
-            rank=self.name,
-            step=row["step"],
-            kind=kind,
-            site=site,
-            module_class=row["module_class"],
-            parent=row["parent"],
-            sequence=row["sequence"],
-            stack=self.stacks.get(row["stack"], ()),
-            arguments=arguments,
-            recomputed=row["recomputed"],
-            records=tensors,
-        )
-
-    def _record(self, step: int, site: Site, row: dict[str, Any]) -> TensorRecord:
-        content = self.contents.get(row["content"])
-        if content is None:
-            raise CorruptError(
-                f"{self.path}: tensor content {row['content']} is missing; record again"
-            )
-        phase = Phase(row["phase"])
-        return TensorRecord(
-            rank=self.name,
-            step=step,
-            site=site if phase is site.phase else Site(site.module, site.op, site.call, phase),
-            role=Role(row["role"]),
-            index=row["index"],
-            name=row["name"],
-            sequence=row["sequence"],
-            occurrence=row["occurrence"],
-            content=content,
-            argument=row["argument"],
-        )
-
-    @cached_property
-    def contents(self) -> dict[int, Content]:
-        """Every distinct tensor content by number."""
-        return {
-            row["content"]: self._content(row) for row in self.content_table.iter_rows(named=True)
-        }
+    def _read_records(self, chunk: int) -> pl.DataFrame:
+        return self._chunks.read("records", chunk, schema.RECORDS)
 
     @cached_property
     def stacks(self) -> dict[int, tuple[Frame, ...]]:
@@ -231,63 +218,148 @@ class RankRecording:
         path = self.path / "stacks.parquet"
         stacks: dict[int, list[Frame]] = {}
         if path.exists():
-            for number, file, line, function in _read_table(path, schema.STACKS).iter_rows():
+            for number, file, line, function in read_table(path, schema.STACKS).iter_rows():
                 stacks.setdefault(number, []).append(Frame(file, line, function))
         return {number: tuple(frames) for number, frames in stacks.items()}
 
-    def _content(self, row: dict[str, Any]) -> Content:
-        number, shard, shape = row["content"], row["shard"], tuple(row["shape"])
-        if not all(extent is not None and extent >= 0 for extent in shape):
-            raise CorruptError(
-                f"{self.path}: tensor {number} has an impossible shape {shape}; record again"
-            )
-        statistics = None
-        if row["norm"] is not None:
-            numbers: dict[str, Any] = {
-                key: float("nan") if row[key] is None else row[key]
-                for key in ("minimum", "maximum", "mean", "norm")
-            }
-            counts = {key: row[key] or 0 for key in ("nan_count", "inf_count", "zero_count")}
-            statistics = Statistics(**numbers, **counts)
-        sketch = None
-        if row["sketch"] is not None and self.manifest.schema >= schema.SKETCHES_SINCE:
-            if len(row["sketch"]) != 8 * SKETCH_SIZE:
+
+_CHUNKS_KEPT = 4
+"""Chunks of records that stay in memory: one chunk may hold the end of a step and the beginning of the next."""
+
+
+class _Decoder:
+    """Makes calls of the rows of one step."""
+
+    def __init__(
+        self,
+        path: Path,
+        rank: str,
+        step: int,
+        stacks: Mapping[int, tuple[Frame, ...]],
+        contents: Mapping[int, Content],
+    ) -> None:
+        self._path, self._rank, self._step = path, rank, step
+        self._stacks, self._contents = stacks, contents
+
+    def calls(self, rows: pl.DataFrame, records: pl.DataFrame) -> list[Call]:
+        """Calls by number, each with its records in order of time."""
+        sites = {row[0]: self._site(*row) for row in rows.select(_SITE_COLUMNS).iter_rows()}
+        found = self._records(sites, records)
+        return [self._call(sites, found, *row) for row in rows.select(_CALL_COLUMNS).iter_rows()]
+
+    def _site(self, call_id: int, module: str, op: str, call: int, phase: str) -> Site:
+        try:
+            return _site(module, op, call, _phase(phase))
+        except ValueError as error:
+            raise self._malformed(call_id, error) from error
+
+    def _records(
+        self, sites: Mapping[int, Site], rows: pl.DataFrame
+    ) -> dict[int, list[TensorRecord]]:
+        """Records by call."""
+        contents, rank, step = self._contents, self._rank, self._step
+        elsewhere: dict[tuple[int, Phase], Site] = {}
+        found: dict[int, list[TensorRecord]] = {number: [] for number in sites}
+        for call_id, phase_name, role, index, name, sequence, occurrence, number, argument in zip(
+            *(column.to_list() for column in rows.select(_RECORD_COLUMNS)), strict=True
+        ):
+            content = contents.get(number)
+            if content is None:
                 raise CorruptError(
-                    f"{self.path}: the sketch of tensor {number} has a wrong length; record again"
+                    f"{self._path}: tensor content {number} is missing; record again"
                 )
-            sketch = np.frombuffer(row["sketch"], dtype="<f8")
-        return Content(
-            id=number,
-            dtype=row["dtype"],
-            shape=shape,
-            device=row["device"],
-            digest=row["digest"],
-            statistics=statistics,
-            sketch=sketch,
-            note=row["note"] or "",
-            loader=None if shard is None else lambda: self._load(shard, row["stored"], shape),
-        )
-
-    def _load(self, shard: int, stored: int, shape: tuple[int, ...]) -> Array:
-        if shard not in self._shards:
-            self._shards[shard] = Shard(self.path / schema.shard_name(shard))
-        array = self._shards[shard].load(stored)
-        if array.size != math.prod(shape):
-            raise CorruptError(
-                f"{self.path}: tensor {stored} has {array.size} elements, not {shape}; record again"
+            try:
+                phase, role = _phase(phase_name), _role(role)
+            except ValueError as error:
+                raise self._malformed(call_id, error) from error
+            site = sites[call_id]
+            if phase is not site.phase:
+                there = elsewhere.get((call_id, phase))
+                if there is None:
+                    there = _site(site.module, site.op, site.call, phase)
+                    elsewhere[call_id, phase] = there
+                site = there
+            found[call_id].append(
+                TensorRecord(
+                    rank,
+                    step,
+                    site,
+                    role,
+                    index,
+                    sys.intern(name),
+                    sequence,
+                    occurrence,
+                    content,
+                    sys.intern(argument),
+                )
             )
-        return array.reshape(shape)
+        return found
 
-    def _chunked(self, table: str, columns: pl.Schema) -> pl.DataFrame:
-        numbers = sorted(
-            int(found[1])
-            for entry in self.path.iterdir()
-            if (found := _CHUNK.fullmatch(entry.name))
-        )
-        frames = [
-            _read_table(self.path / schema.chunk_name(table, number), columns) for number in numbers
-        ]
-        return pl.concat(frames) if frames else pl.DataFrame(schema=columns)
+    def _call(
+        self,
+        sites: Mapping[int, Site],
+        records: Mapping[int, Sequence[TensorRecord]],
+        call_id: int,
+        kind: str,
+        module_class: str,
+        parent: int,
+        sequence: int,
+        stack: int,
+        arguments: str,
+        recomputed: bool,
+    ) -> Call:
+        try:
+            settings = json.loads(arguments)
+            if not isinstance(settings, dict):
+                raise TypeError("its arguments are not a JSON object")
+            return Call(
+                id=call_id,
+                rank=self._rank,
+                step=self._step,
+                kind=_kind(kind),
+                site=sites[call_id],
+                module_class=sys.intern(module_class),
+                parent=parent,
+                sequence=sequence,
+                stack=self._stacks.get(stack, ()),
+                arguments=settings,
+                recomputed=recomputed,
+                records=tuple(records[call_id]),
+            )
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._malformed(call_id, error) from error
+
+    def _malformed(self, call_id: int, error: Exception) -> CorruptError:
+        return CorruptError(f"{self._path}: call {call_id} is malformed ({error}); record again")
+
+
+_phase, _role, _kind = lru_cache(Phase), lru_cache(Role), lru_cache(CallKind)
+
+_site = lru_cache(maxsize=1 << 16)(Site)
+"""Steps repeat their sites, so one object each does for all of them."""
+
+_SITE_COLUMNS = ("call_id", "module", "op", "call", "phase")
+_CALL_COLUMNS = (
+    "call_id",
+    "kind",
+    "module_class",
+    "parent",
+    "sequence",
+    "stack",
+    "arguments",
+    "recomputed",
+)
+_RECORD_COLUMNS = (
+    "call_id",
+    "phase",
+    "role",
+    "index",
+    "name",
+    "sequence",
+    "occurrence",
+    "content",
+    "argument",
+)
 
 
 def _rank_order(name: str) -> tuple[int, ...]:
@@ -339,44 +411,6 @@ def _check_version(path: Path, value: Any) -> None:
             f"{path}: written with schema version {version}, this Lockstep reads up to {schema.SCHEMA_VERSION};"
             " upgrade lockstep-ml"
         )
-
-
-def _read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
-    try:
-        with path.open("rb") as file:  # a path would be taken for a pattern where it holds a * or [
-            frame = pl.read_parquet(file)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorruptError(
-            f"{path}: cannot be read as Parquet ({reason}); the recording is damaged, record again"
-        ) from error
-    except (
-        BaseException
-    ) as error:  # polars raises PanicException, no Exception, on some damaged files
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise
-        raise CorruptError(
-            f"{path}: cannot be read as Parquet; the recording is damaged, record again"
-        ) from error
-    missing = [name for name in schema.ADDED if name in columns and name not in frame.columns]
-    frame = frame.with_columns(pl.lit(schema.ADDED[name]).alias(name) for name in missing)
-    absent = [name for name in columns if name not in frame.columns]
-    if absent:
-        raise CorruptError(
-            f"{path}: lacks the column {absent[0]!r}; the recording is damaged, record again"
-        )
-    try:
-        table = frame.select(pl.col(name).cast(kind, strict=True) for name, kind in columns.items())
-    except pl.exceptions.PolarsError as error:
-        raise CorruptError(
-            f"{path}: a column has a wrong type; the recording is damaged, record again"
-        ) from error
-    for name in columns:
-        if name not in schema.NULLABLE and table[name].has_nulls():
-            raise CorruptError(
-                f"{path}: the column {name!r} has gaps; the recording is damaged, record again"
-            )
-    return table
 
 
 __all__ = ["RankRecording", "Recording", "RecordingError", "open_recording"]

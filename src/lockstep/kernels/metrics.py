@@ -1,0 +1,541 @@
+"""All sums that comparing two arrays takes, in one compiled pass; what they are for stands at `lockstep.compare.sums`.
+
+Blocks of both sides go by one after the other, each short enough for a processor's caches, and several plain loops run
+over a block, each of which the compiler turns into vector instructions. A maximum of positive numbers is that of their
+bit patterns, which the compiler can reorder and which are in the same order. Blocks that are equal bit by bit, or that
+hold no zeros, or only finite numbers, need fewer loops.
+
+The logarithm that the Kullback-Leibler divergence needs is written out: a processor's vector unit has none. It takes
+`2**e` out of the ratio, so that `1 + u` is left between `sqrt(1/2)` and `sqrt(2)`, and multiplies `u` by a polynomial.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.kernels.jit import compiled, part
+
+BLOCK_ELEMENTS = 2048
+"""Elements of one block: with its three arrays of doubles it stays in the nearest caches."""
+
+SUMS = (
+    "dot",
+    "reference_squares",
+    "candidate_squares",
+    "squares",
+    "difference",
+    "reference",
+    "candidate",
+    "scatter",
+    "mean",
+    "max_abs",
+    "max_relative",
+    "relative",
+    "logarithms",
+    "vanished",
+    "vanished_logarithms",
+    "max_ulp",
+)
+"""What the numbers are, in order; as in `lockstep.compare.sums`."""
+
+COUNTS = (
+    "compared",
+    "nan_mismatch",
+    "inf_mismatch",
+    "relative_elements",
+    "within_1e_3",
+    "within_5e_3",
+)
+"""What the counts are, in order."""
+
+(
+    _DOT,
+    _REFERENCE_SQUARES,
+    _CANDIDATE_SQUARES,
+    _SQUARES,
+    _DIFFERENCE,
+    _REFERENCE,
+    _CANDIDATE,
+    _SCATTER,
+    _MEAN,
+    _MAX_ABS,
+    _MAX_RELATIVE,
+    _RELATIVE,
+    _LOGARITHMS,
+    _VANISHED,
+    _VANISHED_LOGARITHMS,
+    _MAX_ULP,
+) = range(len(SUMS))
+_COMPARED, _NAN_MISMATCH, _INF_MISMATCH, _RELATIVE_ELEMENTS, _WITHIN_1E_3, _WITHIN_5E_3 = range(
+    len(COUNTS)
+)
+
+GRIDS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 5}
+"""Numbers that ULPs are counted on, by dtype: how wide they are, or for float16, which is no shorter single, how wide
+their exponent is."""
+
+LEAST, LARGEST = 2.0**-400, 2.0**400
+"""Doubles of other sizes are refused: squares and reciprocals of these are exact enough."""
+
+_WELL_WITHIN = 0.99e-3
+"""Relative error below which an element lies within all shares, however it is rounded."""
+
+_NEAR_ONE = 2.0**-5
+"""Change of a ratio up to which seven terms of a series give its logarithm to `2**-38` of itself."""
+
+_LOG_OF_2 = 0.6931471805599453
+_ROOT_OF_HALF_BITS = 0x3FE6_A09E_667F_3BCD
+_MANTISSA_BITS = 52
+
+# log(1 + u) / u between sqrt(1/2) - 1 and sqrt(2) - 1, interpolated at the 14 Chebyshev nodes: the relative error of
+# the logarithm is at most 3e-12 (measured at a million places).
+_LOG = (
+    0.9999999999980869,
+    -0.49999999992971805,
+    0.333333334795741,
+    -0.25000002048164394,
+    0.1999998295912731,
+    -0.16666490142581625,
+    0.14286366102434628,
+    -0.12506640703431107,
+    0.11102988279786334,
+    -0.09878969810992054,
+    0.09054505550925004,
+    -0.09342881451966843,
+    0.09089754509453518,
+    -0.047177590533593855,
+)
+
+Numbers = npt.NDArray[Any]
+
+
+@part
+def _look(left: Any, right: Any, sizes: Any) -> Any:
+    """Largest pattern without sign, bits that differ, and how many zeros there are."""
+    peak, differing, zeros = sizes & 0, sizes & 0, 0
+    for place in range(left.size):
+        one, two = left[place] & sizes, right[place] & sizes
+        peak = max(peak, max(one, two))
+        differing |= left[place] ^ right[place]
+        zeros += (one == 0) | (two == 0)
+    return peak, differing, zeros
+
+
+@part
+def _is_out_of_range(bits: Any, least: Any, largest: Any, infinity: Any) -> bool:
+    """Whether a finite number other than zero is too small or too large."""
+    outside = 0
+    for place in range(bits.size):
+        size = bits[place] & 0x7FFF_FFFF_FFFF_FFFF
+        outside += (size != 0) & (size < infinity) & ((size < least) | (size > largest))
+    return outside > 0
+
+
+@part
+def _keep_comparable(
+    left: Any, right: Any, kept_left: Any, kept_right: Any, infinity: Any, counts: Any
+) -> int:
+    """Copy a block without mismatching non-finite numbers, which are counted; equal ones become 0."""
+    kept = 0
+    for place in range(left.size):
+        one, two = np.float64(left[place]), np.float64(right[place])
+        if abs(one) < infinity and abs(two) < infinity:
+            kept_left[kept], kept_right[kept] = left[place], right[place]
+            kept += 1
+        elif (one != one) != (two != two):
+            counts[_NAN_MISMATCH] += 1
+        elif one == two or one != one:
+            kept_left[kept] = kept_right[kept] = 0
+            kept += 1
+        else:
+            counts[_INF_MISMATCH] += 1
+    return kept
+
+
+@part
+def _add_equal(left: Any, sums: Any, counts: Any) -> None:
+    """Add a block whose sides are equal bit by bit."""
+    squares, sizes = 0.0, 0.0
+    for place in range(left.size):
+        number = np.float64(left[place])
+        squares += number * number
+        sizes += abs(number)
+    sums[_DOT] += squares
+    sums[_REFERENCE_SQUARES] += squares
+    sums[_CANDIDATE_SQUARES] += squares
+    sums[_REFERENCE] += sizes
+    sums[_CANDIDATE] += sizes
+    counts[_RELATIVE_ELEMENTS] += left.size
+    counts[_WITHIN_1E_3] += left.size
+    counts[_WITHIN_5E_3] += left.size
+    _merge_scatter(left.size, 0.0, 0.0, sums, counts)
+
+
+@part
+def _merge_scatter(added: int, mean: float, scatter: float, sums: Any, counts: Any) -> None:
+    """Merge mean and scatter (Chan, Golub and LeVeque, 1979, equation 2.1), and count the block."""
+    before = counts[_COMPARED]
+    counts[_COMPARED] = before + added
+    share = added / (before + added)
+    shift = mean - sums[_MEAN]
+    sums[_SCATTER] += scatter + shift * shift * before * share
+    sums[_MEAN] += shift * share
+
+
+@part
+def _add_products(left: Any, right: Any, difference: Any, sums: Any) -> float:
+    """Leaves the differences behind; returns their sum."""
+    dot, reference_squares, candidate_squares = 0.0, 0.0, 0.0
+    reference, candidate, total = 0.0, 0.0, 0.0
+    for place in range(left.size):
+        one, two = np.float64(left[place]), np.float64(right[place])
+        difference[place] = two - one
+        total += two - one
+        dot += one * two
+        reference_squares += one * one
+        candidate_squares += two * two
+        reference += abs(one)
+        candidate += abs(two)
+    sums[_DOT] += dot
+    sums[_REFERENCE_SQUARES] += reference_squares
+    sums[_CANDIDATE_SQUARES] += candidate_squares
+    sums[_REFERENCE] += reference
+    sums[_CANDIDATE] += candidate
+    return total
+
+
+@part
+def _add_differences(difference: Any, total: float, sums: Any, counts: Any) -> None:
+    mean = total / difference.size
+    scatter, squares, sizes, peak = 0.0, 0.0, 0.0, np.int64(0)
+    for place in range(difference.size):
+        number = difference[place]
+        scatter += (number - mean) * (number - mean)
+        squares += number * number
+        sizes += abs(number)
+        peak = max(peak, np.float64(abs(number)).view(np.int64))
+    sums[_SQUARES] += squares
+    sums[_DIFFERENCE] += sizes
+    sums[_MAX_ABS] = max(sums[_MAX_ABS], np.int64(peak).view(np.float64))
+    _merge_scatter(difference.size, mean, scatter, sums, counts)
+
+
+@part
+def _add_relative(
+    left: Any, right: Any, difference: Any, ratio: Any, change: Any, sums: Any, counts: Any
+) -> float:
+    """Add a block without zeros; leaves the ratios of sizes behind, and how far they are from 1.
+
+    Returns the largest relative error.
+    """
+    relative, peak = 0.0, np.int64(0)
+    for place in range(left.size):
+        one, two = abs(np.float64(left[place])), abs(np.float64(right[place]))
+        reciprocal = 1.0 / one
+        error = abs(difference[place]) * reciprocal
+        relative += error
+        peak = max(peak, np.float64(error).view(np.int64))
+        ratio[place] = two * reciprocal
+        change[place] = (two - one) * reciprocal
+    largest = np.int64(peak).view(np.float64)
+    sums[_RELATIVE] += relative
+    sums[_MAX_RELATIVE] = max(sums[_MAX_RELATIVE], largest)
+    counts[_RELATIVE_ELEMENTS] += left.size
+    if largest < _WELL_WITHIN:
+        counts[_WITHIN_1E_3] += left.size
+        counts[_WITHIN_5E_3] += left.size
+    else:
+        _count_within(left, difference, counts)
+    return largest
+
+
+@part
+def _count_within(left: Any, difference: Any, counts: Any) -> None:
+    within_1e_3, within_5e_3 = 0, 0
+    for place in range(left.size):
+        size, off = abs(np.float64(left[place])), abs(difference[place])
+        within_1e_3 += off <= 1e-3 * size
+        within_5e_3 += off <= 5e-3 * size
+    counts[_WITHIN_1E_3] += within_1e_3
+    counts[_WITHIN_5E_3] += within_5e_3
+
+
+@part
+def _add_relative_beside_zeros(
+    left: Any, right: Any, difference: Any, ratio: Any, change: Any, sums: Any, counts: Any
+) -> int:
+    """The same with zeros; returns how many numbers face a zero, and leaves 1 as their ratio."""
+    relative, peak, undefined, vanished = 0.0, np.int64(0), 0, 0
+    for place in range(left.size):
+        one, two = abs(np.float64(left[place])), abs(np.float64(right[place]))
+        off = abs(difference[place])
+        both = (one > 0) & (two > 0)
+        reciprocal = 1.0 / one if one > 0 else 0.0
+        error = off * reciprocal
+        relative += error
+        peak = max(peak, np.float64(error).view(np.int64))
+        undefined += (one == 0) & (off > 0)
+        vanished += (one > 0) & (two == 0)
+        ratio[place] = two * reciprocal if both else 1.0
+        change[place] = (two - one) * reciprocal if both else 0.0
+    sums[_RELATIVE] += relative
+    sums[_MAX_RELATIVE] = max(sums[_MAX_RELATIVE], np.int64(peak).view(np.float64))
+    counts[_RELATIVE_ELEMENTS] += left.size - undefined
+    _count_within(left, difference, counts)
+    return vanished
+
+
+@part
+def _weighted_logarithms(weights: Any, ratio: Any, change: Any) -> float:
+    """Sum of sizes times logarithms of ratios; `change` is the ratio less 1, exact where that is small."""
+    total = 0.0
+    for place in range(weights.size):
+        bits = np.float64(ratio[place]).view(np.int64)
+        exponent = (bits - _ROOT_OF_HALF_BITS) >> _MANTISSA_BITS
+        mantissa = np.int64(bits - (exponent << _MANTISSA_BITS)).view(np.float64)
+        u = change[place] if exponent == 0 else mantissa - 1.0
+        high = _LOG[8] + u * (
+            _LOG[9] + u * (_LOG[10] + u * (_LOG[11] + u * (_LOG[12] + u * _LOG[13])))
+        )
+        low = _LOG[4] + u * (_LOG[5] + u * (_LOG[6] + u * (_LOG[7] + u * high)))
+        polynomial = _LOG[0] + u * (_LOG[1] + u * (_LOG[2] + u * (_LOG[3] + u * low)))
+        total += abs(np.float64(weights[place])) * (
+            np.float64(exponent) * _LOG_OF_2 + u * polynomial
+        )
+    return total
+
+
+@part
+def _weighted_near_logarithms(weights: Any, change: Any) -> float:
+    """The same where no ratio is further than `_NEAR_ONE` from 1: the first terms of the series."""
+    total = 0.0
+    for place in range(weights.size):
+        u = change[place]
+        high = 0.25 + u * (-0.2 + u * (1 / 6 + u * (-1 / 7)))
+        polynomial = 1.0 + u * (-0.5 + u * (1 / 3 + u * (-high)))
+        total += abs(np.float64(weights[place])) * (u * polynomial)
+    return total
+
+
+@part
+def _add_vanished(left: Any, right: Any, ratio: Any, change: Any, sums: Any) -> None:
+    """Add the numbers that face a zero: their sizes, and these times their logarithms."""
+    total = 0.0
+    for place in range(left.size):
+        size = abs(np.float64(left[place]))
+        gone = (size > 0) & (right[place] == 0)
+        ratio[place] = size if gone else 1.0
+        change[place] = size - 1.0 if gone else 0.0
+        total += size if gone else 0.0
+    sums[_VANISHED] += total
+    sums[_VANISHED_LOGARITHMS] += _weighted_logarithms(left, ratio, change)
+
+
+@part
+def _add_block(left: Any, right: Any, zeros: int, scratch: Any, sums: Any, counts: Any) -> None:
+    """Add a block of finite numbers."""
+    count = left.size
+    difference, ratio, change = scratch[0, :count], scratch[1, :count], scratch[2, :count]
+    total = _add_products(left, right, difference, sums)
+    _add_differences(difference, total, sums, counts)
+    if zeros:
+        vanished = _add_relative_beside_zeros(left, right, difference, ratio, change, sums, counts)
+        sums[_LOGARITHMS] -= _weighted_logarithms(left, ratio, change)
+        if vanished:
+            _add_vanished(left, right, ratio, change, sums)
+    elif _add_relative(left, right, difference, ratio, change, sums, counts) < _NEAR_ONE:
+        sums[_LOGARITHMS] -= _weighted_near_logarithms(left, change)
+    else:
+        sums[_LOGARITHMS] -= _weighted_logarithms(left, ratio, change)
+
+
+@part
+def _bfloat16_place(number: Any) -> Any:
+    """Place among the bfloat16 numbers: the upper half of a single, rounded to nearest even."""
+    bits = np.int64(np.float32(number).view(np.int32))
+    size = bits & 0x7FFF_FFFF
+    size = (size + 0x7FFF + ((size >> 16) & 1)) >> 16
+    return -size if bits < 0 else size
+
+
+@part
+def _float16_place(number: Any) -> Any:
+    """Place among the float16 numbers, rounded to nearest even; 0.5 has the spacing of the subnormal ones."""
+    size = abs(np.float32(number))
+    bits = np.int64(np.float32(size).view(np.int32))
+    normal = (bits - (112 << 23) + 0xFFF + ((bits >> 13) & 1)) >> 13
+    shifted = np.float32(size + np.float32(0.5))
+    subnormal = np.int64(shifted.view(np.int32)) - 0x3F00_0000
+    found: Any = min(normal if size >= np.float32(2.0**-14) else subnormal, 0x7C00)
+    return -found if number < 0 else found
+
+
+@part
+def _single_place(number: Any) -> Any:
+    """Place among the singles, zero at 0."""
+    bits = np.int64(np.float32(number).view(np.int32))
+    size = bits & 0x7FFF_FFFF
+    return -size if bits < 0 else size
+
+
+@part
+def _most_ulps(left: Any, right: Any, grid: int) -> float:
+    """Numbers of a grid between two, at most; `grid` is one of `GRIDS`, or 0 for none."""
+    most = np.int64(0)
+    if grid == 32:
+        for place in range(left.size):
+            most = max(most, abs(_single_place(left[place]) - _single_place(right[place])))
+    elif grid == 16:
+        for place in range(left.size):
+            most = max(most, abs(_bfloat16_place(left[place]) - _bfloat16_place(right[place])))
+    elif grid == 5:
+        for place in range(left.size):
+            most = max(most, abs(_float16_place(left[place]) - _float16_place(right[place])))
+    return np.float64(most)
+
+
+@part
+def _most_double_ulps(left: Any, right: Any) -> float:
+    """The same for doubles, whose places may be more than `2**63` apart."""
+    most = np.uint64(0)
+    for place in range(left.size):
+        one, two = left[place], right[place]
+        one = -(one & 0x7FFF_FFFF_FFFF_FFFF) if one < 0 else one
+        two = -(two & 0x7FFF_FFFF_FFFF_FFFF) if two < 0 else two
+        most = max(most, np.uint64(max(one, two)) - np.uint64(min(one, two)))
+    return np.float64(most)
+
+
+@compiled(
+    "void(Array(float32, 1, 'C', readonly=True), Array(float32, 1, 'C', readonly=True),"
+    " int64, float64[::1], int64[::1])"
+)
+def _of_singles(left: Any, right: Any, grid: int, sums: Any, counts: Any) -> None:
+    left_bits, right_bits = left.view(np.int32), right.view(np.int32)
+    scratch = np.empty((3, BLOCK_ELEMENTS))
+    kept_left, kept_right = np.empty(1, np.float32), np.empty(1, np.float32)
+    for start in range(0, left.size, BLOCK_ELEMENTS):
+        stop = min(start + BLOCK_ELEMENTS, left.size)
+        one, two = left[start:stop], right[start:stop]
+        peak, differing, zeros = _look(
+            left_bits[start:stop], right_bits[start:stop], np.int32(0x7FFF_FFFF)
+        )
+        if peak >= 0x7F80_0000:
+            if kept_left.size == 1:
+                kept_left = np.empty(BLOCK_ELEMENTS, np.float32)
+                kept_right = np.empty(BLOCK_ELEMENTS, np.float32)
+            kept = _keep_comparable(one, two, kept_left, kept_right, np.inf, counts)
+            if kept:
+                most = _most_ulps(kept_left[:kept], kept_right[:kept], grid)
+                sums[_MAX_ULP] = max(sums[_MAX_ULP], most)
+                _add_block(kept_left[:kept], kept_right[:kept], 1, scratch, sums, counts)
+        elif differing == 0:
+            _add_equal(one, sums, counts)
+        else:
+            sums[_MAX_ULP] = max(sums[_MAX_ULP], _most_ulps(one, two, grid))
+            _add_block(one, two, zeros, scratch, sums, counts)
+
+
+@compiled(
+    "boolean(Array(float64, 1, 'C', readonly=True), Array(float64, 1, 'C', readonly=True),"
+    " int64, float64[::1], int64[::1])"
+)
+def _of_doubles(left: Any, right: Any, grid: int, sums: Any, counts: Any) -> bool:
+    """Whether all numbers are of a size that this can add; where not, the sums are of no use."""
+    left_bits, right_bits = left.view(np.int64), right.view(np.int64)
+    infinity = np.float64(np.inf).view(np.int64)
+    least, largest = np.float64(LEAST).view(np.int64), np.float64(LARGEST).view(np.int64)
+    scratch = np.empty((3, BLOCK_ELEMENTS))
+    kept_left, kept_right = np.empty(BLOCK_ELEMENTS), np.empty(BLOCK_ELEMENTS)
+    for start in range(0, left.size, BLOCK_ELEMENTS):
+        stop = min(start + BLOCK_ELEMENTS, left.size)
+        one, two = left[start:stop], right[start:stop]
+        one_bits, two_bits = left_bits[start:stop], right_bits[start:stop]
+        if _is_out_of_range(one_bits, least, largest, infinity) or _is_out_of_range(
+            two_bits, least, largest, infinity
+        ):
+            return False
+        peak, differing, zeros = _look(one_bits, two_bits, np.int64(0x7FFF_FFFF_FFFF_FFFF))
+        if peak < infinity and differing == 0:
+            _add_equal(one, sums, counts)
+            continue
+        kept = stop - start
+        if peak >= infinity:
+            kept = _keep_comparable(one, two, kept_left, kept_right, np.inf, counts)
+            zeros = 1
+        else:
+            kept_left[:kept], kept_right[:kept] = one, two
+        if kept:
+            one, two = kept_left[:kept], kept_right[:kept]
+            if grid == 64:
+                most = _most_double_ulps(one.view(np.int64), two.view(np.int64))
+            else:
+                most = _most_ulps(one, two, grid)
+            sums[_MAX_ULP] = max(sums[_MAX_ULP], most)
+            _add_block(one, two, zeros, scratch, sums, counts)
+    return True
+
+
+def add_arrays(
+    reference: Numbers,
+    candidate: Numbers,
+    *,
+    grid: int,
+    sums: npt.NDArray[np.float64],
+    counts: npt.NDArray[np.int64],
+) -> bool:
+    """Add two arrays to sums and counts, both zero before.
+
+    Parameters
+    ----------
+    reference, candidate
+        Contiguous and of one dtype, float32 or float64, shape (n,).
+    grid
+        Which numbers ULPs count, one of `GRIDS`; 0 for none. For singles not 64; doubles are rounded to singles
+        first for grids below 64.
+    sums, counts
+        Shapes (len(SUMS),) and (len(COUNTS),).
+
+    Returns
+    -------
+    bool
+        False where doubles hold numbers beyond `LEAST` and `LARGEST`; the sums are of no use then.
+    """
+    if reference.dtype == np.float32:
+        _of_singles(reference, candidate, grid, sums, counts)
+        return True
+    return bool(_of_doubles(reference, candidate, grid, sums, counts))
+
+
+@compiled("void(float64[:, ::1], int64[:, ::1])")
+def _merge_chunks(sums: Any, counts: Any) -> None:
+    for chunk in range(1, sums.shape[0]):
+        if counts[chunk, _COMPARED]:
+            added, mean = counts[chunk, _COMPARED], sums[chunk, _MEAN]
+            _merge_scatter(added, mean, sums[chunk, _SCATTER], sums[0], counts[0])
+        for place in range(sums.shape[1]):
+            if place in (_MAX_ABS, _MAX_RELATIVE, _MAX_ULP):
+                sums[0, place] = max(sums[0, place], sums[chunk, place])
+            elif place not in (_MEAN, _SCATTER):
+                sums[0, place] += sums[chunk, place]
+        for place in range(counts.shape[1]):
+            if place != _COMPARED:
+                counts[0, place] += counts[chunk, place]
+
+
+def merge_chunks(
+    sums: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]
+) -> tuple[list[float], list[int]]:
+    """Put together what `add_arrays` left for each chunk, in their order.
+
+    Parameters
+    ----------
+    sums, counts
+        Shapes (chunks, len(SUMS)) and (chunks, len(COUNTS)), at least one chunk; the first one becomes the total.
+    """
+    if sums.shape[0] > 1:
+        _merge_chunks(sums, counts)
+    return sums[0].tolist(), counts[0].tolist()

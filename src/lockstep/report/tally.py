@@ -1,0 +1,65 @@
+"""Counts over all findings of a comparison, taken in one pass: there may be a million of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lockstep.core.finding import Evidence, Finding, Kind, Outcome
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many findings say what.
+
+    Attributes
+    ----------
+    equal
+        Tensors that are equal bit by bit.
+    inside
+        Those that differ inside their tolerance, and `largest_margin` the most of it that one used.
+    beyond
+        Those that differ beyond it.
+    amplified, flipped
+        Those of these kinds: `Kind.AMPLIFIED`, `Kind.DECISION`.
+    evidence
+        Sources of numbers that occur.
+    ranks
+        Ranks that occur.
+    """
+
+    equal: int = 0
+    inside: int = 0
+    beyond: int = 0
+    amplified: int = 0
+    flipped: int = 0
+    largest_margin: float = 0.0
+    evidence: set[Evidence] = field(default_factory=set)
+    ranks: set[str] = field(default_factory=set)
+
+    def add(self, finding: Finding) -> None:
+        """Count one finding."""
+        source, outcome, kind = finding.metrics.evidence, finding.outcome, finding.kind
+        self.evidence.add(source)
+        self.ranks.add(finding.pair.present.rank)
+        if source is Evidence.DIGEST:
+            self.equal += 1
+        if outcome is Outcome.DIFFER:
+            self.beyond += 1
+        elif outcome is Outcome.AGREE and finding.difference > 0:
+            self.inside += 1
+            if self.largest_margin < finding.margin < math.inf:
+                self.largest_margin = finding.margin
+        if kind is Kind.AMPLIFIED:
+            self.amplified += 1
+        elif kind is Kind.DECISION:
+            self.flipped += 1
+
+
+def tally_of(findings: Iterable[Finding]) -> Tally:
+    """Count all findings."""
+    tally = Tally()
+    for finding in findings:
+        tally.add(finding)
+    return tally

@@ -1,0 +1,302 @@
+"""Reading the tables of one rank: every file checked on the way in, chunks found by what they hold.
+
+A damaged, foreign or hostile file ends in one `CorruptError`. What a reader looks up again and again, the numbers of
+calls and contents, is read once for all chunks; the rest of a chunk when something in it is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from lockstep.core.errors import CorruptError
+from lockstep.store import schema
+
+Told = Callable[[int, int], None]
+"""Called with how many files are read and how many there are."""
+
+_CHUNK = re.compile(r"records-(\d{5,})\.parquet")
+
+Numbers = npt.NDArray[np.int64]
+
+
+class Chunks:
+    """The chunked tables of one rank.
+
+    Parameters
+    ----------
+    directory
+        The rank's directory.
+
+    Attributes
+    ----------
+    numbers
+        Chunks that count, in order of time: those whose records are there.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """Numbers of the chunks, in order of time."""
+        found = (_CHUNK.fullmatch(entry.name) for entry in self.directory.iterdir())
+        return tuple(sorted(int(one[1]) for one in found if one))
+
+    def read(self, table: str, number: int, columns: pl.Schema) -> pl.DataFrame:
+        """Some or all columns of one chunk of a table.
+
+        Raises
+        ------
+        CorruptError
+            If the file is damaged or lacks one of them.
+        """
+        return read_table(self.directory / schema.chunk_name(table, number), columns)
+
+    def many(self, table: str, numbers: Sequence[int], columns: pl.Schema) -> list[pl.DataFrame]:
+        """The same of several chunks; sound ones are read together, which takes a tenth of the time.
+
+        Raises
+        ------
+        CorruptError
+            If one of the files is damaged or lacks a column.
+        """
+        paths = [self.directory / schema.chunk_name(table, number) for number in numbers]
+        found = _read_together(paths, columns)
+        return found or [read_table(path, columns) for path in paths]
+
+
+class Index:
+    """Which calls each step has, which chunks hold their records, and where each content lies.
+
+    Parameters
+    ----------
+    chunks
+        The tables.
+    told
+        Told how many files are read, of how many.
+
+    Attributes
+    ----------
+    calls
+        One row per call, in the order of the files; columns as in `schema.CALLS`.
+    steps
+        Recorded step numbers.
+    record_count, content_count
+        Number of tensor records, and of distinct contents.
+    has_tensors
+        Whether a tensor was saved whole.
+    """
+
+    def __init__(self, chunks: Chunks, told: Told | None = None) -> None:
+        read = _Reader(chunks, told)
+        self.calls, _ = read("calls", schema.CALLS)
+        step, call_id = (self.calls[name].to_numpy() for name in ("step", "call_id"))
+        self._order = np.lexsort((call_id, step))
+        self._step_of_row = step[self._order]
+        self.steps = tuple(np.unique(step).tolist())
+        records, chunk = read("records", _columns(schema.RECORDS, "call_id"))
+        self.record_count = records.height
+        self._record_chunks: dict[int, list[int]] = {}
+        for number, place in _steps_and_chunks(records["call_id"].to_numpy(), chunk, call_id, step):
+            self._record_chunks.setdefault(number, []).append(place)
+        contents, chunk = read("contents", _columns(schema.CONTENTS, "content", "shard"))
+        self.has_tensors = contents["shard"].null_count() < contents.height
+        self._contents = _Places(contents["content"].to_numpy(), chunk)
+        self.content_count = contents.height
+
+    def calls_of(self, step: int) -> pl.DataFrame:
+        """Rows of one step's calls, by number."""
+        start, stop = np.searchsorted(self._step_of_row, (step, step + 1))
+        return self.calls[self._order[start:stop]]
+
+    def record_chunks(self, step: int) -> Sequence[int]:
+        """Chunks that hold records of a step's calls."""
+        return self._record_chunks.get(step, ())
+
+    def places(self, contents: Collection[int]) -> dict[int, tuple[list[int], list[int]]]:
+        """Content numbers with their rows in the file, by chunk; those that are nowhere are left out."""
+        return self._contents.of(np.fromiter(contents, np.int64, len(contents)))
+
+
+class _Reader:
+    """Reads one table after the other, many files at once, and tells how far it has come."""
+
+    def __init__(self, chunks: Chunks, told: Told | None) -> None:
+        self._chunks, self._told = chunks, told
+        self._done = 0
+
+    def __call__(self, table: str, columns: pl.Schema) -> tuple[pl.DataFrame, Numbers]:
+        """Columns of all chunks, and for each row the number of its chunk."""
+        numbers = self._chunks.numbers
+        frames: list[pl.DataFrame] = [pl.DataFrame(schema=columns)]
+        for start in range(0, len(numbers), _FILES_AT_ONCE):
+            some = numbers[start : start + _FILES_AT_ONCE]
+            if self._told is not None:
+                self._told(self._done, _TABLES * len(numbers))
+            frames.extend(self._chunks.many(table, some, columns))
+            self._done += len(some)
+        rows = [frame.height for frame in frames[1:]]
+        return pl.concat(frames, rechunk=True), np.repeat(np.asarray(numbers, np.int64), rows)
+
+
+_TABLES = 3
+_FILES_AT_ONCE = 64
+
+
+class _Places:
+    """Where contents lie: chunk and row by content number; of two rows the later one counts."""
+
+    def __init__(self, numbers: Numbers, chunks: Numbers) -> None:
+        order = np.argsort(numbers, kind="stable")
+        first = np.searchsorted(chunks, chunks)  # chunks are numbered in the order of their rows
+        self._numbers = numbers[order]
+        self._rows = (np.arange(len(numbers)) - first)[order]
+        self._chunks = chunks[order]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def of(self, wanted: Numbers) -> dict[int, tuple[list[int], list[int]]]:
+        """Numbers and rows by chunk."""
+        if not len(self):
+            return {}
+        at = np.searchsorted(self._numbers, wanted, side="right") - 1
+        found = self._numbers[at] == wanted
+        at, wanted = at[found], wanted[found]
+        chunks = self._chunks[at]
+        return {
+            int(chunk): (wanted[chunks == chunk].tolist(), self._rows[at[chunks == chunk]].tolist())
+            for chunk in np.unique(chunks)
+        }
+
+
+def _steps_and_chunks(
+    of_record: Numbers, chunk: Numbers, call_id: Numbers, step: Numbers
+) -> list[tuple[int, int]]:
+    """Steps with the chunks that hold records of their calls, each once, in order.
+
+    Parameters
+    ----------
+    of_record, chunk
+        Call number and chunk of every record.
+    call_id, step
+        Number and step of every call.
+    """
+    if not len(call_id):
+        return []
+    by_id = np.argsort(call_id, kind="stable")
+    at = np.searchsorted(call_id[by_id], of_record, side="right") - 1
+    found = call_id[by_id][at] == of_record  # a record whose call was never written has no step
+    steps, places = step[by_id][at[found]], chunk[found]
+    # Records lie in order of time, so equal neighbours are dropped before anything is sorted.
+    changes = np.ones(len(steps), np.bool_)
+    changes[1:] = (steps[1:] != steps[:-1]) | (places[1:] != places[:-1])
+    return sorted(set(zip(steps[changes].tolist(), places[changes].tolist(), strict=True)))
+
+
+def _columns(table: pl.Schema, *names: str) -> pl.Schema:
+    return pl.Schema({name: table[name] for name in names})
+
+
+def read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
+    """These columns of one Parquet file, with these types.
+
+    Raises
+    ------
+    CorruptError
+        If the file is damaged, lacks a column, or has gaps where there may be none.
+    """
+    frame = _read_parquet(path, columns)
+    missing = [name for name in schema.ADDED if name in columns and name not in frame.columns]
+    if missing:
+        frame = frame.with_columns(pl.lit(schema.ADDED[name]).alias(name) for name in missing)
+    absent = [name for name in columns if name not in frame.columns]
+    if absent:
+        raise CorruptError(
+            f"{path}: lacks the column {absent[0]!r}; the recording is damaged, record again"
+        )
+    if frame.schema != columns:
+        frame = _converted(path, frame, columns)
+    for name in columns:
+        if name not in schema.NULLABLE and frame[name].has_nulls():
+            raise CorruptError(
+                f"{path}: the column {name!r} has gaps; the recording is damaged, record again"
+            )
+    return frame
+
+
+def _read_together(paths: Sequence[Path], columns: pl.Schema) -> list[pl.DataFrame] | None:
+    """Columns of several files, one frame each; None where anything is odd, for a reader that says what."""
+    names = [str(path) for path in paths]
+    try:
+        frame = pl.read_parquet(
+            names,
+            columns=[*columns, _PATH],
+            glob=False,
+            hive_partitioning=False,
+            include_file_paths=_PATH,
+        )
+    except Exception:
+        return None
+    except BaseException as error:  # polars raises PanicException, no Exception, on some files
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+        return None
+    if frame.drop(_PATH).schema != columns or any(
+        frame[name].has_nulls() for name in columns if name not in schema.NULLABLE
+    ):
+        return None
+    runs = frame[_PATH].rle().struct
+    heights = dict(zip(runs.field("value").to_list(), runs.field("len").to_list(), strict=True))
+    if not heights.keys() <= set(names) or sum(heights.values()) != frame.height:
+        return None
+    ends = np.cumsum([heights.get(name, 0) for name in names]).tolist()
+    frame = frame.drop(_PATH)
+    return [frame[end - heights.get(name, 0) : end] for name, end in zip(names, ends, strict=True)]
+
+
+_PATH = "file of this row"
+
+
+def _converted(path: Path, frame: pl.DataFrame, columns: pl.Schema) -> pl.DataFrame:
+    try:
+        return frame.select(pl.col(name).cast(kind, strict=True) for name, kind in columns.items())
+    except pl.exceptions.PolarsError as error:
+        raise CorruptError(
+            f"{path}: a column has a wrong type; the recording is damaged, record again"
+        ) from error
+
+
+def _read_parquet(path: Path, columns: pl.Schema) -> pl.DataFrame:
+    try:
+        with path.open("rb") as file:  # a path would be taken for a pattern where it holds a * or [
+            return _chosen(file, columns)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CorruptError(
+            f"{path}: cannot be read as Parquet ({reason}); the recording is damaged, record again"
+        ) from error
+    except (
+        BaseException
+    ) as error:  # polars raises PanicException, no Exception, on some damaged files
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+        raise CorruptError(
+            f"{path}: cannot be read as Parquet; the recording is damaged, record again"
+        ) from error
+
+
+def _chosen(file: BinaryIO, columns: pl.Schema) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(file, columns=list(columns))
+    except pl.exceptions.ColumnNotFoundError:
+        file.seek(0)
+        return pl.read_parquet(file)  # an older build's table, or a damaged one

@@ -1,0 +1,67 @@
+"""The progress bar: there on a terminal after a while, silent everywhere else."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import sys
+import threading
+
+import pytest
+
+from lockstep.cli import progress
+from lockstep.cli.compare import rare_collections
+
+
+def wait_for_the_bar() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "lockstep-progress":
+            thread.join(60)
+
+
+def test_nothing_is_said_where_standard_error_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr(progress, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(sys, "stderr", said)
+    with progress.progress_bar("comparing") as told:
+        wait_for_the_bar()
+        told("step 0", 1, 2)
+    assert said.getvalue() == ""
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
+def test_a_terminal_is_told_how_far_work_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a terminal, and no patience
+    monkeypatch.setattr(progress, "_PATIENCE_S", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        # when work goes on and tells of itself once
+        with progress.progress_bar("comparing") as told:
+            wait_for_the_bar()
+            told("step 7", 1, 2)
+        terminal.flush()
+        shown = screen.read(1 << 16).decode()
+    # then it is shown
+    assert "comparing" in shown
+
+
+def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_PATIENCE_S", 3600.0)
+    said = io.StringIO()
+    said.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", said)
+    with progress.progress_bar("comparing") as told:
+        told("step 0", 1, 2)
+    assert said.getvalue() == ""
+
+
+def test_collections_are_as_frequent_as_before_once_a_comparison_is_over() -> None:
+    before = gc.get_threshold()
+    during = rare_collections()(gc.get_threshold)()
+    assert during[0] > before[0]
+    assert gc.get_threshold() == before

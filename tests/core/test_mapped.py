@@ -1,0 +1,49 @@
+"""Arrays in mapped files: their memory is given back, and they can be read again."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lockstep.core.mapped import let_go
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_tensor_in_a_mapped_file_gives_its_memory_back(tmp_path: Path) -> None:
+    # Given 32 MB of a file that were read through a map,
+    path = tmp_path / "shard"
+    path.write_bytes(bytes(range(256)) * (1 << 17))
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    tensor = np.frombuffer(mapped, np.uint8, offset=8).reshape(2, -1)
+    total = int(tensor.sum(dtype=np.int64))
+    before = resident_bytes()
+    # when a view of a part is let go of,
+    let_go(tensor[1, 5:])
+    # then the whole tensor's memory is free, and its numbers are still there.
+    assert resident_bytes() < before - tensor.nbytes / 2
+    assert int(tensor.sum(dtype=np.int64)) == total
+
+
+def test_what_can_be_written_to_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "values"
+    np.arange(5000.0).tofile(path)
+    private = np.memmap(path, np.float64, "c")
+    private[:] = 7
+    let_go(private)
+    assert (private == 7).all()
+
+
+def test_ordinary_and_empty_arrays_are_left_alone() -> None:
+    for array in (np.ones(3), np.empty(0), np.asarray(2.0), np.frombuffer(b"abcd", np.uint8)):
+        before = array.copy()
+        let_go(array)
+        assert (array == before).all()

@@ -1,0 +1,29 @@
+"""Counts over findings: one pass says what counting each thing by itself says."""
+
+from __future__ import annotations
+
+import math
+
+from lockstep.core.finding import Comparison, Evidence, Kind, Outcome
+from lockstep.report.tally import tally_of
+
+
+def test_one_pass_counts_what_each_count_alone_does(diverged: Comparison) -> None:
+    findings = diverged.findings
+    tally = tally_of(findings)
+    inside = [f for f in findings if f.outcome is Outcome.AGREE and f.difference > 0]
+    assert tally.equal == sum(f.metrics.evidence is Evidence.DIGEST for f in findings)
+    assert tally.inside == len(inside)
+    assert tally.beyond == sum(f.outcome is Outcome.DIFFER for f in findings) > 0
+    assert tally.amplified == sum(f.kind is Kind.AMPLIFIED for f in findings)
+    assert tally.flipped == sum(f.kind is Kind.DECISION for f in findings)
+    assert tally.evidence == {f.metrics.evidence for f in findings}
+    assert tally.ranks == {f.pair.present.rank for f in findings}
+    assert tally.largest_margin == max(
+        (f.margin for f in inside if math.isfinite(f.margin)), default=0.0
+    )
+
+
+def test_nothing_counts_as_nothing() -> None:
+    tally = tally_of([])
+    assert (tally.equal, tally.inside, tally.beyond, tally.largest_margin) == (0, 0, 0, 0.0)
