@@ -31,7 +31,7 @@ from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.store import schema
 from lockstep.store.reader import open_recording
-from lockstep.store.tensors import RawTensor
+from lockstep.store.tensors import RawTensor, TensorFiles
 from lockstep.store.writer import RankWriter
 
 SKETCH = np.arange(SKETCH_SIZE, dtype="<f8")
@@ -303,6 +303,15 @@ def test_sketches_of_an_older_schema_are_left_out_in_one_sentence(recording: Pat
     np.testing.assert_array_equal(content.load(), WEIGHT)
 
 
+def test_sketches_are_left_out_on_request(recording: Path) -> None:
+    # when a recording is opened as if it held statistics alone
+    opened = open_recording(recording, read_sketches=False)
+    # then no sketch is there, and nothing is said to be missing
+    content = opened.ranks["rank0"].calls(0)[0].records[0].content
+    assert (content.sketch, opened.missing) == (None, ())
+    assert content.statistics is not None
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -456,23 +465,25 @@ def rank(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_full_queue_makes_the_training_wait_and_says_so_once(
+def test_full_memory_makes_the_training_wait_and_says_so_once(
     rank: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # given a disk that takes nothing yet, and memory for two tensors
     gate, waiting = threading.Event(), threading.Event()
-    write_files, flush = RankWriter._write_files, RankWriter.flush
+    write_files, say_full = RankWriter._write_files, RankWriter._say_full
 
     def held_up(self: RankWriter, *arguments: Any) -> None:
         gate.wait()
         write_files(self, *arguments)
 
-    def flush_when_full(self: RankWriter) -> None:
-        flush(self)
+    def say_full_and_tell(self: RankWriter) -> None:
+        say_full(self)
         waiting.set()
 
     monkeypatch.setattr(RankWriter, "_write_files", held_up)
-    monkeypatch.setattr(RankWriter, "flush", flush_when_full)
-    writer = RankWriter(rank, queue_bytes=2 * WEIGHT.nbytes)
+    monkeypatch.setattr(RankWriter, "_say_full", say_full_and_tell)
+    monkeypatch.setattr("lockstep.store.writer._SHARD_BYTES", WEIGHT.nbytes)
+    writer = RankWriter(rank, memory_bytes=4 * WEIGHT.nbytes)
     added: list[int] = []
 
     def train() -> None:
@@ -480,24 +491,85 @@ def test_a_full_queue_makes_the_training_wait_and_says_so_once(
             writer.add_tensor(raw(number))
             added.append(number)
 
+    # when six are given
     training = threading.Thread(target=train)
     training.start()
     assert waiting.wait(60)
+    # then the third waits until the disk takes some, and all of them arrive
     assert added == [0, 1]
     gate.set()
     training.join()
     writer.close()
     assert added == [0, 1, 2, 3, 4, 5]
-    assert capsys.readouterr().err.count("waiting with") == 1
+    assert capsys.readouterr().err.count("the disk is slower than the training") == 1
     assert not writer.failure
 
 
-def test_a_tensor_larger_than_the_queue_still_passes(rank: Path) -> None:
-    writer = RankWriter(rank, queue_bytes=1)
-    for number in range(3):
-        writer.add_tensor(raw(number))
+def test_many_waiting_chunks_make_the_training_wait_too(
+    rank: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a disk that takes nothing yet
+    gate, waiting = threading.Event(), threading.Event()
+    monkeypatch.setattr(RankWriter, "_write_files", lambda *_: gate.wait())
+    monkeypatch.setattr(RankWriter, "_say_full", lambda _: waiting.set())
+    writer = RankWriter(rank)
+    ended: list[int] = []
+
+    def train() -> None:
+        for number in range(100):
+            writer.add_call(call_row(number))
+            writer.flush()
+            ended.append(number)
+
+    # when a training ends step after step
+    training = threading.Thread(target=train)
+    training.start()
+    assert waiting.wait(60)
+    # then it waits, and ends once the disk takes what there is
+    assert len(ended) == writer.waiting_chunks < 100
+    gate.set()
+    training.join()
+    writer.close()
+    assert len(ended) == 100
+
+
+def test_a_tensor_larger_than_all_memory_is_written_without_a_copy(rank: Path) -> None:
+    writer = RankWriter(rank, memory_bytes=1)
+    shards = [writer.add_tensor(raw(number, WEIGHT + number)) for number in range(3)]
     writer.close()
     assert not writer.failure
+    files = TensorFiles(rank)
+    for number, shard in enumerate(shards):
+        assert files.load(shard, number).tolist() == (WEIGHT + number).tolist()
+
+
+def test_the_end_is_written_while_others_work(rank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a disk that takes nothing yet
+    gate = threading.Event()
+    write_files = RankWriter._write_files
+
+    def held_up(self: RankWriter, *arguments: Any) -> None:
+        gate.wait()
+        write_files(self, *arguments)
+
+    monkeypatch.setattr(RankWriter, "_write_files", held_up)
+    writer = RankWriter(rank)
+    add_step(writer, 0, WEIGHT)
+    asked: list[str] = []
+
+    def manifest() -> dict[str, Any]:
+        asked.append(writer.failure)
+        return rank_manifest()
+
+    # when the recording ends
+    writer.end(manifest)
+    # then it returns at once, and the manifest is made when all else is written
+    assert not writer.wait(0)
+    assert asked == []
+    gate.set()
+    assert writer.wait()
+    assert asked == [""]
+    assert open_recording(rank.parent).ranks["rank0"].missing == ()
 
 
 def test_the_cap_on_bytes_stops_writing_with_a_reason(rank: Path) -> None:

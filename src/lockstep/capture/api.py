@@ -16,7 +16,7 @@ from lockstep.capture.options import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import seed_everything
 from lockstep.core.errors import CaptureError, LockstepError, OutputExistsError, UsageError
-from lockstep.core.manifest import Options
+from lockstep.core.manifest import MEMORY_BYTES, Options
 from lockstep.devices.emulation import Emulation
 from lockstep.devices.emulation_profiles import device_of, parse_profile
 from lockstep.store.run import RunDirectory
@@ -43,6 +43,8 @@ class Recording:
         Ranks to record, e.g. "0"; all of them by default.
     max_bytes
         Stop recording beyond so many bytes on disk.
+    memory_bytes
+        Memory that recording may take; the training waits for the disk where that is not enough.
     seed
         Fix all random numbers and ask for deterministic algorithms; nothing is touched where None.
     emulate
@@ -76,6 +78,7 @@ class Recording:
         skip: Iterable[str] = (),
         ranks: str = "",
         max_bytes: int | None = None,
+        memory_bytes: int = MEMORY_BYTES,
         seed: int | None = None,
         emulate: str = "",
         calibrate: bool = False,
@@ -89,7 +92,7 @@ class Recording:
         self.path = Path(directory).absolute()
         self._options = Options(
             text, ranks, level, save, list(only), list(skip), max_bytes, seed,
-            emulate=emulate, calibrate=calibrate,
+            emulate=emulate, calibrate=calibrate, memory_bytes=memory_bytes,
         )  # fmt: skip
         device = device_of(self._options)
         if device:

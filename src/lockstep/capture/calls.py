@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import torch
 
-from lockstep.capture.gradients import graph_node
 from lockstep.capture.interception import Taps
 from lockstep.capture.leaves import (
     NamedTensor,
@@ -27,6 +26,17 @@ from lockstep.capture.names import class_name
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall, Place
 from lockstep.capture.session import Session
+from lockstep.capture.surroundings import (
+    buffers_of,
+    has_tensor,
+    in_backward,
+    in_transform,
+    is_compiled,
+    may_take_fast_path,
+    trains,
+    unwrapped,
+    written,
+)
 from lockstep.core.site import CallKind, Phase
 from lockstep.devices.emulation import emulated_device, is_emulated_here
 
@@ -34,12 +44,6 @@ _TRANSPARENT_FUNCTIONS = frozenset({"torch.nn.modules._functions.BackwardHookFun
 """Custom functions that only carry torch's own hooks."""
 
 _CHECKPOINT = "torch.utils.checkpoint.CheckpointFunction"
-_FAST_PATH_MODULES = (
-    torch.nn.MultiheadAttention,
-    torch.nn.TransformerEncoder,
-    torch.nn.TransformerEncoderLayer,
-)
-"""Modules that run one fused kernel in evaluation, but not where a function mode is on."""
 
 
 class Steps(Protocol):
@@ -115,8 +119,8 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> Any:
         """Record a module call and what is inside of it."""
-        backward, grad = _in_backward(), torch.is_grad_enabled()
-        passes = _in_transform() or (backward and not grad)
+        backward, grad = in_backward(), torch.is_grad_enabled()
+        passes = in_transform() or (backward and not grad)
         session = None if passes else self._session(may_begin=grad and not backward)
         self._note_autocast(session)
         if session is not None and not is_emulated_here():
@@ -139,14 +143,14 @@ class Calls:
                     module_class=class_name(module),
                     grad=grad,
                     recomputed=backward,
-                    buffers=_buffers_of(module),
+                    buffers=buffers_of(module),
                 )
         run = functools.partial(self._run_module, call, module, args, kwargs, grad)
         if session is None or opened is None:
             return run()
-        inside = Place(opened.id, opened.path, opened.module_class, module)
-        result = self._within(inside, session, opened, run)
-        self._end(session, opened, result, buffers=_buffers_of(module))
+        inside = Place(opened.id, opened.path, opened.module_class, module, opened.stack)
+        result = self.run_within(inside, session, opened, run)
+        self._end(session, opened, result, buffers=buffers_of(module))
         return result
 
     def _run_module(
@@ -165,7 +169,7 @@ class Calls:
                 f"compiled: recorded at its boundary only{eagerly}",
             )
             return self.taps.call_untapped(run)
-        if isinstance(module, _FAST_PATH_MODULES) and _may_take_fast_path(module, grad):
+        if may_take_fast_path(module, grad):
             self._steps.note_once(
                 f"operators inside of {self._name(module)}",
                 "evaluation: torch fuses them, which it would not do while they are watched",
@@ -188,15 +192,15 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> tuple[Any, bool]:
         """Record a call of the torch API."""
-        backward, grad = _in_backward(), torch.is_grad_enabled()
-        if _in_transform():
+        backward, grad = in_backward(), torch.is_grad_enabled()
+        if in_transform():
             return self._in_transform(function(*args, **kwargs)), True
         places = self._places()
         place = places[-1] if places else None
         if self._is_none_of_ours(place, backward, grad):
             return function(*args, **kwargs), True
         tensors = argument_tensors(args, kwargs)
-        session = self._session(may_begin=grad and not backward and _trains(name, tensors))
+        session = self._session(may_begin=grad and not backward and trains(name, tensors))
         opened = None
         if session is not None:
             opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
@@ -204,15 +208,15 @@ class Calls:
             return function(*args, **kwargs), True
         run = functools.partial(function, *args, **kwargs)
         if self._level == "aten":
-            inside = Place(opened.id, opened.path, opened.module_class, None)
-            result = self._within(inside, session, opened, run)
+            inside = Place(opened.id, opened.path, opened.module_class, None, opened.stack)
+            result = self.run_within(inside, session, opened, run)
         else:
             try:
                 result = run()
             except BaseException:
                 self._abandon(session, opened)
                 raise
-        if not _has_tensor(result) and not (tensors and name.endswith("_")):
+        if not has_tensor(result) and not (tensors and name.endswith("_")):
             session.retract(opened)
             return result, False
         part = args[1] if name == "torch.Tensor.__setitem__" else ...
@@ -236,7 +240,7 @@ class Calls:
             )
             with quiet(self._steps.fail):
                 for _, tensor in tensors_in(result, ""):
-                    session.contents.note(_unwrapped(tensor))
+                    session.contents.note(unwrapped(tensor))
         return result
 
     # --- custom functions, compiled functions, recomputation -------------------------------------
@@ -249,14 +253,14 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> Any:
         """Record a custom function as one operator; modules called inside are still recorded."""
-        backward, grad = _in_backward(), torch.is_grad_enabled()
+        backward, grad = in_backward(), torch.is_grad_enabled()
         places = self._places()
         place = places[-1] if places else None
-        passes = _in_transform() or name in _TRANSPARENT_FUNCTIONS
+        passes = in_transform() or name in _TRANSPARENT_FUNCTIONS
         if passes or self._is_none_of_ours(place, backward, grad):
             return function(*args, **kwargs)
         tensors = argument_tensors(args, kwargs)
-        session = self._session(may_begin=grad and not backward and _trains(name, tensors))
+        session = self._session(may_begin=grad and not backward and trains(name, tensors))
         opened = None
         if session is not None:
             opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
@@ -264,9 +268,10 @@ class Calls:
             return function(*args, **kwargs)
         path, module_class = (place.path, place.module_class) if place else ("", "")
         module = place.module if place else None
-        inside = Place(opened.id, path, module_class, module, opaque=name != _CHECKPOINT)
+        opaque = name != _CHECKPOINT
+        inside = Place(opened.id, path, module_class, module, opened.stack, opaque)
         run = functools.partial(function, *args, **kwargs)
-        result = self._within(inside, session, opened, run)
+        result = self.run_within(inside, session, opened, run)
         with quiet(self._steps.fail):
             # What is written behind autograd's back inside does not show in a version.
             for _, tensor in tensors:
@@ -283,7 +288,7 @@ class Calls:
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            if not _in_backward():
+            if not in_backward():
                 return function(*args, **kwargs)
             with self._at(place):
                 return function(*args, **kwargs)
@@ -328,7 +333,7 @@ class Calls:
                 path=place.path if place else "",
                 module_class=place.module_class if place else "",
                 grad=False,
-                phase=Phase.BACKWARD if _in_backward() else phase,
+                phase=Phase.BACKWARD if in_backward() else phase,
             )
         try:
             result = function(*args, **kwargs)
@@ -339,7 +344,7 @@ class Calls:
         if opened is not None:
             with quiet(self._steps.fail):
                 # Down here a write counts as a version only after the operator has returned.
-                for tensor in _written(function, args, kwargs):
+                for tensor in written(function, args, kwargs):
                     session.contents.changed(tensor)
             self._end(session, opened, result)
         return result
@@ -348,7 +353,7 @@ class Calls:
 
     def backward_call(self, losses: list[torch.Tensor], run: Callable[[], Any]) -> Any:
         """Record the loss, run the autograd engine, settle gradients of which parts did not come."""
-        session = None if _in_backward() else self._session(may_begin=bool(losses))
+        session = None if in_backward() else self._session(may_begin=bool(losses))
         if session is None:
             return run()
         with quiet(self._steps.fail):
@@ -359,7 +364,7 @@ class Calls:
         with quiet(self._steps.fail):
             session.pending.settle()
             for _, tensor in tensors_in(result, ""):
-                session.contents.note(_unwrapped(tensor))
+                session.contents.note(unwrapped(tensor))
         self.after_backward = True
         return result
 
@@ -403,7 +408,7 @@ class Calls:
         if session is not None and torch._C._is_any_autocast_enabled():
             self._steps.note_autocast()
 
-    def _within(
+    def run_within(
         self, place: Place, session: Session, opened: OpenCall, run: Callable[[], Any]
     ) -> Any:
         """Run what a call does, at its place."""
@@ -447,68 +452,3 @@ class Calls:
         if places is None:
             places = self._local.places = []
         return places
-
-
-def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether calling the module runs what `torch.compile` made of it."""
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return True
-    kind = type(module)
-    return kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch._dynamo")
-
-
-def _buffers_of(module: torch.nn.Module) -> Iterator[NamedTensor]:
-    """Buffers that a call of the module itself may change; of a compiled one, all below it."""
-    if is_compiled(module):
-        yield from module.named_buffers()
-        return
-    for name, tensor in module._buffers.items():
-        if tensor is not None:
-            yield name, tensor
-
-
-def _may_take_fast_path(module: torch.nn.Module, grad: bool) -> bool:
-    if module.training:
-        return False
-    return not grad or not any(parameter.requires_grad for parameter in module.parameters())
-
-
-def _in_backward() -> bool:
-    return bool(torch._C._current_graph_task_id() != -1)
-
-
-def _in_transform() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
-
-
-def _trains(name: str, tensors: list[NamedTensor]) -> bool:
-    """Whether a call outside of any module builds a graph on a parameter, as functional models do."""
-    return name != "torch.Tensor.detach" and any(
-        tensor.requires_grad and graph_node(tensor) is None for _, tensor in tensors
-    )
-
-
-def _written(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[torch.Tensor]:
-    """Tensors that an aten operator writes to, as its schema says."""
-    schema = getattr(function, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return
-    for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[position] if position < len(args) else kwargs.get(argument.name)
-            for _, tensor in tensors_in(given, ""):
-                yield tensor
-
-
-def _has_tensor(result: Any) -> bool:
-    if isinstance(result, torch.Tensor):
-        return True
-    return isinstance(result, (tuple, list)) and any(_has_tensor(item) for item in result[:4])

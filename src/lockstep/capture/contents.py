@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from lockstep.core.record import Statistics
 from lockstep.devices.kernels import digest_of, dtype_name, numbers_of, raw_bytes
+from lockstep.store.formulas import Formula, Stored, View
 from lockstep.store.tensors import RawTensor, can_store
 from lockstep.store.writer import Row
 
@@ -42,8 +43,7 @@ class _Measured:
     digest: str
     statistics: Statistics | None
     sketch: bytes | None
-    stored: int | None
-    shard: int | None
+    place: Stored | None
 
 
 class Contents:
@@ -75,6 +75,17 @@ class Contents:
         self._looks = itertools.count(-1, -1)
         self._by_digest: dict[tuple[str, str, tuple[int, ...], str], int] = {}
         self._flat_by_digest: dict[tuple[str, str], _Measured] = {}
+        self._spans: dict[Hashable, list[tuple[int, int, Stored]]] = {}
+        self._places: dict[int, Stored] = {}
+
+    @property
+    def keeps_tensors(self) -> bool:
+        """Whether tensors are saved whole."""
+        return self._save == "tensors"
+
+    def stored(self, number: int) -> Stored | None:
+        """Where a content is saved whole, None where it is not."""
+        return self._places.get(number)
 
     def known(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor, or one on its storage that came from inside, was met in this step."""
@@ -94,8 +105,8 @@ class Contents:
             self._arrived.add(storage._cdata)
         return number
 
-    def of(self, tensor: torch.Tensor) -> int:
-        """Number of the tensor's content as it is now."""
+    def of(self, tensor: torch.Tensor, formula: Formula | None = None) -> int:
+        """Number of the tensor's content as it is now; `formula` is what may give its elements."""
         with self._lock:
             why_not = unreadable(tensor)
             if why_not:
@@ -103,7 +114,7 @@ class Contents:
             key = self._identity(tensor)
             number = self._by_identity.get(key, UNRECORDED)
             if number == UNRECORDED or not self._trust_versions:
-                number = self._by_identity[key] = self._content(tensor, key)
+                number = self._by_identity[key] = self._content(tensor, key, formula)
             return number
 
     def note(self, tensor: torch.Tensor) -> None:
@@ -149,6 +160,7 @@ class Contents:
         with self._lock:
             self._by_identity.clear()
             self._flat_by_identity.clear()
+            self._spans.clear()
             self._epochs.clear()
             self._arrived.clear()
             self._found.clear()
@@ -170,7 +182,9 @@ class Contents:
             tensor.is_conj() or tensor.is_neg(),
         )
 
-    def _content(self, tensor: torch.Tensor, key: tuple[Hashable, ...]) -> int:
+    def _content(
+        self, tensor: torch.Tensor, key: tuple[Hashable, ...], formula: Formula | None
+    ) -> int:
         if key[0] in self._found:
             return self._add(tensor, None, "memory as it was found, not written to yet")
         tensor = tensor.detach()
@@ -179,32 +193,49 @@ class Contents:
         flat_key = (*key[:5], tensor.numel()) if shared else None
         measured = self._flat_by_identity.get(flat_key) if flat_key else None
         if measured is None:
-            fresh = lazy or not tensor.is_contiguous()
             flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
+            if flat.stride(0) != 1:  # one element, of any stride: its bytes could not be viewed
+                flat = flat.as_strided((flat.numel(),), (1,))
             try:
-                measured = self._measure(flat, fresh=fresh)
+                measured = self._measure(flat, formula or self._view(tensor, key))
             except (RuntimeError, TypeError) as error:
                 reason = str(error).partition("\n")[0]
                 return self._add(tensor, None, f"its numbers cannot be taken: {reason}")
             if flat_key:
                 self._flat_by_identity[flat_key] = measured
+                if measured.place is not None:
+                    span = (int(tensor.storage_offset()), tensor.numel(), measured.place)
+                    self._spans.setdefault((key[0], *key[2:5]), []).append(span)
         return self._add(tensor, measured, "")
 
-    def _measure(self, flat: torch.Tensor, *, fresh: bool) -> _Measured:
+    def _view(self, tensor: torch.Tensor, key: tuple[Hashable, ...]) -> View | None:
+        """The tensor as a view of one that was saved and has its elements in the same storage."""
+        spans = self._spans.get((key[0], *key[2:5]), ())
+        if key[-1] is True or not (spans and tensor.numel()):
+            return None
+        first = int(tensor.storage_offset())
+        extents, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
+        steps = zip(extents, strides, strict=True)
+        last = first + sum((extent - 1) * stride for extent, stride in steps)
+        for start, count, place in spans:
+            if start <= first and last < start + count:
+                return View(place, first - start, extents, strides)
+        return None
+
+    def _measure(self, flat: torch.Tensor, formula: Formula | None) -> _Measured:
         digest, dtype = digest_of(flat), dtype_name(flat.dtype)
         found = self._flat_by_digest.get((digest, dtype))
         if found is not None:
             return found
         statistics, sketch = numbers_of(flat, with_sketch=self._save != "stats")
-        stored = shard = None
-        if self._save == "tensors" and can_store(dtype):
-            data = raw_bytes(flat)
-            stored = self._next
-            shard = self._sink.add_tensor(
-                RawTensor(stored, dtype, (flat.numel(),), data if fresh else data.copy())
-            )
+        place = None
+        if self.keeps_tensors and can_store(dtype):
+            formula = None if statistics.nan_count else formula
+            zeros, shape = statistics.zero_count, (flat.numel(),)
+            raw = RawTensor(self._next, dtype, shape, raw_bytes(flat), formula, zeros)
+            place = Stored(self._sink.add_tensor(raw), self._next)
         packed = None if sketch is None else np.ascontiguousarray(sketch, dtype="<f8").tobytes()
-        measured = _Measured(digest, statistics, packed, stored, shard)
+        measured = _Measured(digest, statistics, packed, place)
         self._flat_by_digest[(digest, dtype)] = measured
         return measured
 
@@ -218,6 +249,8 @@ class Contents:
             self._by_digest[(measured.digest, dtype, shape, device)] = self._next
         number = self._next
         self._next += 1
+        if measured is not None and measured.place is not None:
+            self._places[number] = measured.place
         self._sink.add_content((number, dtype, list(shape), device, *_columns(measured), note))
         return number
 
@@ -257,9 +290,10 @@ def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 def _columns(measured: _Measured | None) -> Row:
     if measured is None:
         return (None,) * 11
-    numbers = measured.statistics
+    numbers, place = measured.statistics, measured.place
+    where = (None, None) if place is None else (place.number, place.shard)
     if numbers is None:
-        return (measured.digest, *(None,) * 7, measured.sketch, measured.stored, measured.shard)
+        return (measured.digest, *(None,) * 7, measured.sketch, *where)
     return (
         measured.digest,
         numbers.minimum,
@@ -270,6 +304,5 @@ def _columns(measured: _Measured | None) -> Row:
         numbers.inf_count,
         numbers.zero_count,
         measured.sketch,
-        measured.stored,
-        measured.shard,
+        *where,
     )

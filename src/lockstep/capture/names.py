@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
+
+from lockstep.capture.living import LivingModules
 
 _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _WRAPPER_CLASSES = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
@@ -28,10 +29,12 @@ class ModuleNames:
 
     The first root that holds parameters is *the* model: its paths are plain. Other roots (a second
     network, a loss) have their class name in front. Wrappers (DistributedDataParallel,
-    `torch.compile`, checkpoint wrappers) leave no trace in a path.
+    `torch.compile`, checkpoint wrappers) leave no trace in a path. `living` knows what may hold a
+    module that is called.
     """
 
-    def __init__(self, model: Module | None = None) -> None:
+    def __init__(self, living: LivingModules, model: Module | None = None) -> None:
+        self._living = living
         self._paths: dict[Module, str] = {}
         self._labels: set[str] = set()
         self._primary: Module | None = None
@@ -103,12 +106,7 @@ class ModuleNames:
             return self._given
         if not module._modules and not module._parameters:
             return module
-        modules = [item for item in gc.get_objects() if issubclass(type(item), Module)]
-        children = {
-            id(child) for item in modules for child in vars(item).get("_modules", {}).values()
-        }
-        tops = [item for item in modules if id(item) not in children and "_modules" in vars(item)]
-        around = [top for top in tops if _contains(top, module)]
+        around = [top for top in self._living.tops() if _contains(top, module)]
         return max(around, key=_size_and_class, default=module)
 
     def _fresh_label(self, name: str) -> str:

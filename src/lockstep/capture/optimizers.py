@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
 )
 
 from lockstep.capture.interception import Patch
+from lockstep.capture.living import living
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
@@ -116,8 +117,8 @@ class Optimizers:
     def find(self) -> None:
         """Find those made before; one that only wraps another never steps by itself."""
         gc.collect()
-        for item in gc.get_objects():
-            if issubclass(type(item), Optimizer) and "param_groups" in vars(item):
+        for item in living(Optimizer):
+            if "param_groups" in vars(item):
                 self._all.add(item)
                 self._from_before.add(item)
 

@@ -19,12 +19,14 @@ from lockstep.capture.calls import Calls
 from lockstep.capture.compiled import CompiledCodeGate, wrap_compile
 from lockstep.capture.interception import Patch, Taps
 from lockstep.capture.leaves import plain
+from lockstep.capture.living import LivingModules
 from lockstep.capture.names import ModuleNames
 from lockstep.capture.optimizers import Optimizers
 from lockstep.capture.options import SiteFilter, StepSelection, parse_ranks
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import Place
 from lockstep.capture.session import Session
+from lockstep.capture.waiting import wait_until_written
 from lockstep.core.errors import CaptureError
 from lockstep.core.manifest import (
     Event,
@@ -35,6 +37,7 @@ from lockstep.core.manifest import (
     StepSummary,
 )
 from lockstep.devices.emulation import unmatched_operators
+from lockstep.devices.kernels import prepare_kernels
 from lockstep.store.writer import RankWriter
 
 _active: Recorder | None = None
@@ -84,10 +87,12 @@ class Recorder:
         self._sites = SiteFilter(tuple(options.only), tuple(options.skip))
         self._wait_for_optimizer = wait_for_optimizer
         self._model = model
-        self._names = ModuleNames(model)
+        self._living = LivingModules()
+        self._names = ModuleNames(self._living, model)
         self._calls = Calls(self, options.level)
         self.taps = self._calls.taps
         self._session: Session | None = None
+        self._closing: RankWriter | None = None
         self._manifest: RankManifest | None = None
         self._optimizers = Optimizers(self, lambda tensor: self._names.owner_of(tensor) is not None)
         self._handles: list[Any] = []
@@ -135,13 +140,23 @@ class Recorder:
         for patch in self._patches:
             patch.put()
         self._optimizers.listen()
+        self._living.listen()
+        prepare_kernels()
         if not self._wait_for_optimizer:
             self._optimizers.find()
+            self._living.find()
             self._install_if_chosen()
             self.begin()
 
     def finish(self, *, interrupted: bool = False) -> None:
-        """Close the recording; safe to call twice."""
+        """Close the recording and wait until it is written; safe to call twice."""
+        self._end(interrupted=interrupted)
+        writer, self._closing = self._closing, None
+        if writer is not None:
+            wait_until_written(writer)
+
+    def _end(self, *, interrupted: bool = False) -> None:
+        """Stop recording; what is left is written while the training goes on."""
         if self._finished:
             self._optimizers.stop()
             self.taps.remove()
@@ -157,7 +172,7 @@ class Recorder:
         self._finished = True
         self._open = False
         self._disarm()
-        self._session = None
+        self._session = self._closing = None
 
     def end_step_by_hand(self) -> None:
         """End the step, for loops without a torch optimizer."""
@@ -173,6 +188,7 @@ class Recorder:
         global _active
         self.taps.remove()
         self._optimizers.stop()
+        self._living.stop()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -186,17 +202,18 @@ class Recorder:
     def _close_session(self) -> None:
         if self._session is None or self._manifest is None:
             return
-        writer = self._session.writer
-        writer.flush()
-        writer.drain()
-        self._manifest.state = "complete"
-        self._manifest.stopped_because = writer.failure or self._failure
-        self._manifest.unmatched = self._sites.unmatched() | unmatched_operators()
-        self._write_manifest()
-        writer.close()
-        if self._manifest.stopped_because:
-            self._warn(f"recording stopped: {self._manifest.stopped_because}; the training goes on")
-        self._session = None
+        writer, manifest = self._session.writer, self._manifest
+        manifest.unmatched = self._sites.unmatched() | unmatched_operators()
+
+        def last_manifest() -> dict[str, Any]:
+            manifest.state = "complete"
+            manifest.stopped_because = writer.failure or self._failure
+            if manifest.stopped_because:
+                self._warn(f"recording stopped: {manifest.stopped_because}; the training goes on")
+            return setup.as_json(manifest)
+
+        self._session, self._closing = None, writer
+        writer.end(last_manifest)
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
@@ -246,7 +263,11 @@ class Recorder:
             )
             return None
         self.began = True
-        writer = RankWriter(directory, max_bytes=self._options.max_bytes)
+        writer = RankWriter(
+            directory,
+            memory_bytes=self._options.memory_bytes,
+            max_bytes=self._options.max_bytes,
+        )
         self._session = Session(
             writer,
             save=self._options.save,
@@ -255,6 +276,7 @@ class Recorder:
             operators=self._options.level != "module",
             parameter_name=self._parameter_name,
             fail=self.fail,
+            border=Calls.run_within.__code__,
         )
         return self._session
 
@@ -306,7 +328,7 @@ class Recorder:
         if self._failure or (self._session is not None and self._session.writer.failure):
             self._stop_early()
         elif not self._selection.any_from(self._step):
-            self.finish()
+            self._end()
             if self._options.exit_after:
                 raise SystemExit(0)
         elif self._step in self._selection:
@@ -316,7 +338,7 @@ class Recorder:
 
     def _stop_early(self) -> None:
         if not self._finished:
-            self.finish(interrupted=True)
+            self._end(interrupted=True)
 
     def _is_other_rank(self) -> bool:
         """Whether this rank was not asked for; it still counts steps where it has to end with the others."""
@@ -325,7 +347,7 @@ class Recorder:
             if self.other_rank and self._options.exit_after:
                 self.taps.remove()
             elif self.other_rank:
-                self.finish()
+                self._end()
         return self.other_rank
 
     def _warn(self, sentence: str) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ class Place:
     path: str
     module_class: str
     module: torch.nn.Module | None
+    stack: int
     opaque: bool = False
 
 
@@ -58,6 +60,8 @@ class OpenCall:
     unread: frozenset[int] = frozenset()
     contents: list[tuple[int, int]] = field(default_factory=list)
     buffers: list[int] = field(default_factory=list)
+    known: dict[str, int] = field(default_factory=dict)
+    """Contents that what follows may be computed from, by name; see `Derivations`."""
     occurrences: Counter[tuple[Role, int]] = field(default_factory=Counter)
 
     def let_go(self) -> None:
@@ -74,6 +78,8 @@ class Rows:
         Takes the rows.
     names
         Names of modules and parameters.
+    border
+        See `Stacks`.
 
     Attributes
     ----------
@@ -83,12 +89,12 @@ class Rows:
         How many calls it has had.
     """
 
-    def __init__(self, writer: RankWriter, names: ModuleNames) -> None:
+    def __init__(self, writer: RankWriter, names: ModuleNames, border: CodeType) -> None:
         self.step = -1
         self.call_count = 0
         self._writer = writer
         self._names = names
-        self._stacks = Stacks()
+        self._stacks = Stacks(border)
         self._next_call = 0
         self._next_sequence = 0
         self._numbers: Counter[tuple[object, ...]] = Counter()
@@ -138,7 +144,7 @@ class Rows:
             self._numbers[counted] += 1
             identity, self._next_call = self._next_call, self._next_call + 1
             self.call_count += 1
-            stack, frames = self._stacks.here()
+            stack, frames = self._stacks.here(-1 if place is None else place.stack)
             if frames is not None:
                 self._writer.add_stack(stack, frames)
         return OpenCall(

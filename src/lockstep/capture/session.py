@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from types import CodeType
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
 from lockstep.capture.contents import UNRECORDED, Contents, version_of
+from lockstep.capture.derivations import Derivations
 from lockstep.capture.gradients import (
     EdgeFinder,
     PendingSums,
@@ -30,6 +32,7 @@ from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall, Place, Rows
 from lockstep.core.manifest import Event, NotSeen
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.store.formulas import Formula
 from lockstep.store.writer import RankWriter
 
 _UNINITIALIZED = re.compile(r"(^|[._])empty([._]|$)")
@@ -61,6 +64,8 @@ class Session:
         Name of a parameter that no module owns, by its optimizer, or None.
     fail
         Takes an error of our own that must not reach the training.
+    border
+        See `capture.stacks.Stacks`.
     """
 
     def __init__(
@@ -73,10 +78,12 @@ class Session:
         operators: bool,
         parameter_name: Callable[[torch.Tensor], str | None],
         fail: Callable[[Exception], None],
+        border: CodeType,
     ) -> None:
         self.writer = writer
         self.names = names
         self.contents = Contents(writer, save, trust_versions=operators)
+        self._derivations = Derivations(self.contents)
         self.pending = PendingSums()
         self.edges = EdgeFinder()
         self.events: list[Event] = []
@@ -85,7 +92,7 @@ class Session:
         self._operators = operators
         self._parameter_name = parameter_name
         self._fail = fail
-        self._rows = Rows(writer, names)
+        self._rows = Rows(writer, names, border)
         self._init_done: set[int] = set()
 
     @property
@@ -106,6 +113,7 @@ class Session:
         self.pending.settle()
         self.edges.forget()
         self.contents.forget_identities()
+        self._derivations.forget()
         self.writer.flush()
         self._rows.end_step()
 
@@ -206,6 +214,7 @@ class Session:
                 (self._rows.tick(), UNRECORDED if index in unread else self.contents.of(tensor))
                 for index, (_, tensor) in enumerate(inputs)
             ]
+            self._derivations.begun(call)
         if grad and wanted:
             for index, (_, tensor) in enumerate(inputs):
                 edge = self.edges.edge_of(tensor)
@@ -259,8 +268,9 @@ class Session:
 
     def _emit_outputs(self, call: OpenCall, outputs: list[NamedTensor], changed: list[int]) -> None:
         returned = {id(tensor) for _, tensor in outputs}
+        formula = self._derivations.output(call) if len(outputs) == 1 else None
         for index, (name, tensor) in enumerate(outputs):
-            content = self.contents.of(tensor)
+            content = self.contents.of(tensor, formula)
             self._rows.add_record(call, call.phase, Role.OUTPUT, index, name, content)
         for index in changed:
             name, tensor = call.inputs[index]
@@ -316,7 +326,13 @@ class Session:
                     if role is Role.GRAD_INPUT and index in call.parameters
                     else role
                 )
-                number = self.contents.of(gradient)
+                leaving = role is Role.GRAD_INPUT
+                formula = self._derivations.gradient(call, index) if leaving else None
+                number = self.contents.of(gradient, formula)
+                if not leaving:
+                    self._derivations.came(call, index, number)
+                elif kind is Role.PARAM_GRAD:
+                    self._derivations.sent(call, labels[index], number)
                 occurrence = call.occurrences[kind, index]
                 call.occurrences[kind, index] += 1
                 self._rows.add_record(
@@ -345,7 +361,8 @@ class Session:
         call = self._rows.plain_call(
             CallKind.GRADIENT, Phase.BACKWARD, owner[0], "accumulate_grad", (owner[1],)
         )
-        number = self.contents.of(parameter.grad)
+        number = self.contents.of(parameter.grad, self._derivations.sum_of_sent(owner[1]))
+        self._derivations.summed(owner[1], number)
         self._rows.add_record(call, Phase.BACKWARD, Role.PARAM_GRAD, 0, owner[1], number)
         self._rows.add_call(call)
 
@@ -369,14 +386,12 @@ class Session:
         call = self._rows.plain_call(
             CallKind.OPTIMIZER, Phase.OPTIMIZER, path, op, (name,), arguments
         )
-        self._rows.add_record(
-            call, Phase.OPTIMIZER, Role.PARAM, 0, name, self.contents.of(parameter)
-        )
+        content = call.known["param"] = self.contents.of(parameter)
+        self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM, 0, name, content)
         if with_gradient and parameter.grad is not None:
-            self._rows.add_record(
-                call, Phase.OPTIMIZER, Role.PARAM_GRAD, 0, name, self.contents.of(parameter.grad)
-            )
-        self._state(call, Role.STATE, optimizer, parameter, name)
+            content = call.known["grad"] = self.contents.of(parameter.grad)
+            self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM_GRAD, 0, name, content)
+        self._state(call, Role.STATE, optimizer, parameter, name, {})
         return call
 
     def after_update(
@@ -385,10 +400,10 @@ class Session:
         """Record what the optimizer made of it."""
         _, name = self.names.owner_of(parameter) or ("", "parameter")
         self.contents.changed(parameter)
-        self._rows.add_record(
-            call, Phase.OPTIMIZER, Role.PARAM_AFTER, 0, name, self.contents.of(parameter)
-        )
-        self._state(call, Role.STATE_AFTER, optimizer, parameter, name)
+        formulas = self._derivations.update(call)
+        content = self.contents.of(parameter, formulas.get("param"))
+        self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM_AFTER, 0, name, content)
+        self._state(call, Role.STATE_AFTER, optimizer, parameter, name, formulas)
         self._rows.add_call(call)
 
     def _state(
@@ -398,16 +413,18 @@ class Session:
         optimizer: torch.optim.Optimizer,
         parameter: torch.Tensor,
         name: str,
+        formulas: Mapping[str, Formula],
     ) -> None:
         state = optimizer.state.get(parameter) or {}
         for index, (key, tensor) in enumerate(tensors_in(dict(state), "")):
             if role is Role.STATE_AFTER:
                 self.contents.changed(tensor)
                 self.contents.written(tensor)
-            label = f"{name}|{key.removeprefix('.')}"
-            self._rows.add_record(
-                call, Phase.OPTIMIZER, role, index, label, self.contents.of(tensor)
-            )
+            key = key.removeprefix(".")
+            content = self.contents.of(tensor, formulas.get(key))
+            if role is Role.STATE:
+                call.known[key] = content
+            self._rows.add_record(call, Phase.OPTIMIZER, role, index, f"{name}|{key}", content)
 
     # --- rows ----------------------------------------------------------------------------------------------------
 

@@ -19,36 +19,52 @@ _HIDDEN = (
 )
 _MAX_FRAMES = 24
 
+_Lines = tuple[tuple[CodeType, int], ...]
+
 
 class Stacks:
-    """Numbers distinct call stacks of the calling thread, without the frames of torch and of Lockstep."""
+    """Numbers distinct call stacks of the calling thread, without the frames of torch and of Lockstep.
 
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[object, ...], int] = {}
+    Parameters
+    ----------
+    border
+        Code that runs a recorded call from the inside: what lies outside of its frame is the stack
+        that this call was numbered with, and is not looked at again for what it calls.
+    """
+
+    def __init__(self, border: CodeType) -> None:
+        self._border = border
+        self._numbers: dict[_Lines, int] = {}
+        self._stacks: list[_Lines] = []
         self._hidden: dict[CodeType, bool] = {}
         self._frames: dict[tuple[CodeType, int], Frame] = {}
 
-    def here(self) -> tuple[int, tuple[Frame, ...] | None]:
-        """Number of the caller's stack, and its frames (innermost first) if it is a new one."""
+    def here(self, around: int = -1) -> tuple[int, tuple[Frame, ...] | None]:
+        """Number of the caller's stack, and its frames (innermost first) if it is a new one.
+
+        `around` is the number of the stack of the recorded call around, if there is one.
+        """
         frame: FrameType | None = sys._getframe(1)
-        codes: list[CodeType] = []
-        lines: list[int] = []
-        hidden = self._hidden
-        while frame is not None and len(codes) < _MAX_FRAMES:
+        lines: list[tuple[CodeType, int]] = []
+        hidden, border = self._hidden, self._border if around >= 0 else None
+        while frame is not None and len(lines) < _MAX_FRAMES:
             code = frame.f_code
+            if code is border:
+                lines.extend(self._stacks[around])
+                break
             hide = hidden.get(code)
             if hide is None:
                 hide = hidden[code] = code.co_filename.startswith(_HIDDEN)
             if not hide:
-                codes.append(code)
-                lines.append(frame.f_lineno)
+                lines.append((code, frame.f_lineno))
             frame = frame.f_back
-        key = (*codes, *lines)
+        key = tuple(lines[:_MAX_FRAMES])
         number = self._numbers.get(key)
         if number is not None:
             return number, None
-        number = self._numbers[key] = len(self._numbers)
-        return number, tuple(map(self._frame, codes, lines))
+        number = self._numbers[key] = len(self._stacks)
+        self._stacks.append(key)
+        return number, tuple(self._frame(code, line) for code, line in key)
 
     def _frame(self, code: CodeType, line: int) -> Frame:
         found = self._frames.get((code, line))

@@ -13,7 +13,7 @@ from lockstep.capture.environment import Reached, environment_for, take_traces
 from lockstep.capture.options import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.cli.command import Command
 from lockstep.core.errors import UsageError
-from lockstep.core.manifest import Options
+from lockstep.core.manifest import MEMORY_BYTES, Options
 from lockstep.devices.emulation_profiles import device_of, parse_profile, profile_table
 from lockstep.store.reader import Recording, open_recording
 from lockstep.store.run import RunDirectory
@@ -64,6 +64,13 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
     "--max-bytes", type=click.IntRange(min=1), help="Stop recording beyond so many bytes on disk."
 )
 @click.option(
+    "--memory-bytes",
+    type=click.IntRange(min=1 << 20),
+    default=MEMORY_BYTES,
+    show_default="1 GB",
+    help="Memory that recording may take.",
+)
+@click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), help="Fix all random numbers, ask for determinism."
 )
 @click.option(
@@ -91,6 +98,7 @@ def record(
     only: tuple[str, ...],
     skip: tuple[str, ...],
     max_bytes: int | None,
+    memory_bytes: int,
     seed: int | None,
     emulate: str,
     calibrate: bool,
@@ -117,7 +125,7 @@ def record(
     directory = directory.absolute()
     options = Options(
         steps, ranks, level, save, list(only), list(skip), max_bytes, seed, exit_after,
-        emulate, calibrate,
+        emulate, calibrate, memory_bytes,
     )  # fmt: skip
     device = device_of(options)
     if device:

@@ -7,7 +7,8 @@ ref/
     manifest.json             RankManifest: steps, what was not seen, events; `state` tells whether it was closed
     calls-00000.parquet       one row per call          contents-00000.parquet  one row per distinct tensor content
     records-00000.parquet     one row per tensor seen at a call; written last, so a chunk counts once this file is there
-    tensors-00000.safetensors whole tensors by content number
+    tensors-00000.safetensors whole tensors by content number; since version 3 some as a formula over others, see
+                              `lockstep.store.tensors`
     stacks.parquet  modules.parquet
 ```
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import polars as pl
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SKETCHES_SINCE = 2
 """Schema version that began today's plan of `lockstep.core.sketch`: sketches of older recordings are
 left out, their tensors are compared by statistics."""

@@ -3,6 +3,9 @@
 The format is that of https://github.com/huggingface/safetensors (8-byte little-endian header length, JSON header, raw
 little-endian data). Writing and reading are done here rather than by the library because its writer needs a second copy
 of all bytes and its NumPy reader refuses bfloat16 and float8; the tests hold both directions against the library.
+
+A tensor that follows from others (`lockstep.store.formulas`) stands in the header's metadata under "derived", as a JSON
+object by number; its corrections are two ordinary tensors, `NUMBER.places` and `NUMBER.values`.
 """
 
 from __future__ import annotations
@@ -13,13 +16,26 @@ import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.record import Array
+from lockstep.store.deriving import derived, mostly_zero
+from lockstep.store.evaluating import elements_of
+from lockstep.store.formulas import (
+    Derived,
+    Elements,
+    Find,
+    Formula,
+    FormulaError,
+    Stored,
+    formula_from_json,
+    json_from_formula,
+)
+from lockstep.store.schema import shard_name
 
 _NAMES = {
     "float64": "F64",
@@ -40,7 +56,7 @@ _NAMES = {
     "complex64": "C64",
     "complex128": "C128",
 }
-_WIDTHS_BYTES = {"F8_E4M3": 1, "F8_E5M2": 1, "BF16": 2, "C64": 8, "C128": 16}
+_WIDENED = frozenset({"BF16", "F8_E4M3", "F8_E5M2"})
 _NUMPY = {
     "F64": "<f8",
     "F32": "<f4",
@@ -58,16 +74,29 @@ _NUMPY = {
     "C128": "<c16",
 }
 _MAX_HEADER_BYTES = 100_000_000
+_DERIVED = "derived"
 
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """Bytes of one contiguous tensor waiting to be written: `data` is uint8, shape (nbytes,)."""
+    """Bytes of one contiguous tensor waiting to be written: `data` is uint8, shape (nbytes,).
+
+    `formula` is what may give the same elements, to be tried before the bytes are written; `zero_count` is how many
+    elements are zero, at least.
+    """
 
     content: int
     dtype: str
     shape: tuple[int, ...]
     data: npt.NDArray[np.uint8]
+    formula: Formula | None = None
+    zero_count: int = 0
+
+    @property
+    def elements(self) -> tuple[str, Array]:
+        """Its dtype by safetensors name, and its elements undecoded, shape (count,)."""
+        name = _NAMES[self.dtype]
+        return name, self.data.view(_raw_dtype(name))
 
 
 def can_store(dtype: str) -> bool:
@@ -75,7 +104,24 @@ def can_store(dtype: str) -> bool:
     return dtype in _NAMES
 
 
-def write_shard(file: BinaryIO, tensors: Iterable[RawTensor]) -> None:
+def compacted(tensor: RawTensor, find: Find) -> RawTensor | Derived:
+    """The tensor in the form that takes the least room: a formula, its blocks that are not zero, or itself.
+
+    Parameters
+    ----------
+    find
+        Finds the tensors that its formula names.
+    """
+    dtype, elements = tensor.elements
+    found = None
+    if tensor.formula is not None:
+        found = derived(tensor.content, dtype, elements, tensor.formula, find)
+    if found is None and 4 * tensor.zero_count > elements.size:
+        found = mostly_zero(tensor.content, dtype, elements)
+    return found or tensor
+
+
+def write_shard(file: BinaryIO, tensors: Iterable[RawTensor | Derived]) -> None:
     """Write one safetensors shard.
 
     Raises
@@ -83,22 +129,47 @@ def write_shard(file: BinaryIO, tensors: Iterable[RawTensor]) -> None:
     OSError
         If the disk does not take it.
     """
-    tensors = list(tensors)
-    header, offset = {}, 0
+    header: dict[str, Any] = {}
+    formulas: dict[str, Any] = {}
+    parts: list[Array] = []
+    offset = 0
+
+    def add(name: str, dtype: str, shape: tuple[int, ...], data: Array) -> None:
+        nonlocal offset
+        offsets = [offset, offset + data.nbytes]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
+        parts.append(data)
+        offset += data.nbytes
+
     for tensor in tensors:
-        end = offset + tensor.data.nbytes
-        header[str(tensor.content)] = {
-            "dtype": _NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, end],
+        if isinstance(tensor, RawTensor):
+            add(str(tensor.content), _NAMES[tensor.dtype], tensor.shape, tensor.data)
+            continue
+        formulas[str(tensor.number)] = {
+            "dtype": tensor.dtype,
+            "count": tensor.count,
+            "block": tensor.block,
+            "formula": json_from_formula(tensor.formula),
         }
-        offset = end
+        if tensor.places.size:
+            width = tensor.places.dtype.itemsize
+            add(f"{tensor.number}.places", f"U{8 * width}", tensor.places.shape, tensor.places)
+            add(f"{tensor.number}.values", tensor.dtype, tensor.values.shape, tensor.values)
+    if formulas:
+        header["__metadata__"] = {_DERIVED: json.dumps(formulas, separators=(",", ":"))}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     file.write(len(text).to_bytes(8, "little"))
     file.write(text)
-    for tensor in tensors:
-        file.write(tensor.data.data)
+    for data in parts:
+        file.write(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
+
+
+def size_bytes(tensor: RawTensor | Derived) -> int:
+    """Bytes of data that a tensor takes in a shard."""
+    if isinstance(tensor, RawTensor):
+        return tensor.data.nbytes
+    return tensor.places.nbytes + tensor.values.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +178,85 @@ class _Entry:
     shape: tuple[int, ...]
     start: int
     end: int
+
+
+class TensorFiles:
+    """The shards of one rank, opened when they are asked for.
+
+    Parameters
+    ----------
+    directory
+        The rank's directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._shards: dict[int, Shard] = {}
+
+    def load(self, shard: int, number: int | None) -> Array:
+        """Decode one tensor; bfloat16 and float8 are widened to float32, exactly.
+
+        Raises
+        ------
+        CorruptError
+            If there is no such tensor, or what it is made of is damaged.
+        """
+        if number is None:
+            raise CorruptError(
+                f"{self._shard(shard).path}: tensor None is not in this file; record again"
+            )
+        found = self.find(Stored(shard, number))
+        if not isinstance(found, Derived):
+            return self._shard(shard).load(number)
+        try:
+            return _decoded(elements_of(found, self.find), found.dtype)
+        except FormulaError as error:
+            raise CorruptError(
+                f"{self._shard(shard).path}: tensor {number} cannot be put together ({error}); record again"
+            ) from error
+
+    def find(self, stored: Stored) -> tuple[str, Array] | Derived:
+        """One tensor as it is stored, undecoded.
+
+        Raises
+        ------
+        CorruptError
+            If there is no such tensor.
+        """
+        return self._shard(stored.shard).find(stored.number)
+
+    def find_in_pieces(self, stored: Stored) -> tuple[str, Elements] | Derived:
+        """As `find`, but what is read does not count as memory of this process.
+
+        Raises
+        ------
+        CorruptError
+            If there is no such tensor.
+        """
+        return self._shard(stored.shard).find_in_pieces(stored.number)
+
+    def _shard(self, number: int) -> Shard:
+        if number not in self._shards:
+            self._shards[number] = Shard(self._directory / shard_name(number))
+        return self._shards[number]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Elements of a file, read when asked for; `mapped` are the same in its memory map, `start` is their first byte."""
+
+    path: Path
+    mapped: Array
+    start: int
+
+    @property
+    def size(self) -> int:
+        return self.mapped.size
+
+    def __getitem__(self, part: slice) -> Array:
+        first, end, _ = part.indices(self.size)
+        offset = self.start + first * self.mapped.itemsize
+        return np.fromfile(self.path, self.mapped.dtype, end - first, offset=offset)
 
 
 class Shard:
@@ -119,7 +269,7 @@ class Shard:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         try:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -127,27 +277,81 @@ class Shard:
             raise CorruptError(
                 f"{path}: cannot be read as a tensor file ({error}); record again"
             ) from error
+        self._derived: dict[str, Any] = {}
         self._base, self._entries = self._read_header()
 
-    def load(self, content: int) -> Array:
-        """Decode one tensor; bfloat16 and float8 are widened to float32, exactly.
+    def load(self, number: int) -> Array:
+        """Decode one tensor that is stored as it is; see `TensorFiles.load`.
 
         Raises
         ------
         CorruptError
             If the shard does not hold it.
         """
-        entry = self._entries.get(str(content))
-        if entry is None:
-            raise CorruptError(f"{self._path}: tensor {content} is not in this file; record again")
-        count = math.prod(entry.shape)
-        raw_type = _NUMPY.get(entry.dtype, "<u2" if entry.dtype == "BF16" else "<u1")
-        raw = np.frombuffer(self._map, dtype=raw_type, count=count, offset=self._base + entry.start)
+        entry, raw = self._stored(str(number))
         try:
             return _decoded(raw, entry.dtype).reshape(entry.shape)
         except ValueError as error:  # more extents than an array can have, or too large ones
             raise CorruptError(
-                f"{self._path}: tensor {content} has an impossible shape ({error}); record again"
+                f"{self.path}: tensor {number} has an impossible shape ({error}); record again"
+            ) from error
+
+    def find(self, number: int) -> tuple[str, Array] | Derived:
+        """One tensor undecoded: its dtype and elements, shape (count,), or what it is derived from.
+
+        Raises
+        ------
+        CorruptError
+            If the shard does not hold it.
+        """
+        if str(number) in self._derived:
+            return self._read_derived(number, self._derived[str(number)])
+        entry, raw = self._stored(str(number))
+        return entry.dtype, raw
+
+    def find_in_pieces(self, number: int) -> tuple[str, Elements] | Derived:
+        """As `find`, without the memory map."""
+        found = self.find(number)
+        if isinstance(found, Derived):
+            return found
+        entry = self._entries[str(number)]
+        return entry.dtype, _Pieces(self.path, found[1], self._base + entry.start)
+
+    def _stored(self, name: str) -> tuple[_Entry, Array]:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise CorruptError(f"{self.path}: tensor {name} is not in this file; record again")
+        count, start = math.prod(entry.shape), self._base + entry.start
+        return entry, np.frombuffer(self._map, _raw_dtype(entry.dtype), count, start)
+
+    def _read_derived(self, number: int, value: Any) -> Derived:
+        where = f"{self.path}: tensor {number}"
+        match value:
+            case {"dtype": str(dtype), "count": int(count), "block": int(block), "formula": form}:
+                pass
+            case _:
+                raise CorruptError(f"{where} has a malformed formula; record again")
+        if _width_bytes(dtype) is None:
+            raise CorruptError(f"{where} has the unknown dtype {dtype!r}; record again")
+        places, values = (
+            np.empty(0, "<u4"),
+            np.empty((0, block if block > 0 else 0), _raw_dtype(dtype)),
+        )
+        if f"{number}.places" in self._entries:
+            of_places, places = self._stored(f"{number}.places")
+            of_values, values = self._stored(f"{number}.values")
+            if (
+                of_places.dtype not in ("U32", "U64")
+                or of_values.dtype != dtype
+                or len(of_values.shape) != 2
+            ):
+                raise CorruptError(f"{where} has malformed corrections; record again")
+            values = values.reshape(of_values.shape)
+        try:
+            return Derived(number, dtype, count, formula_from_json(form), block, places, values)
+        except (FormulaError, RecursionError) as error:
+            raise CorruptError(
+                f"{where} has a malformed formula ({error}); record again"
             ) from error
 
     def _read_header(self) -> tuple[int, dict[str, _Entry]]:
@@ -155,32 +359,46 @@ class Shard:
         length = int.from_bytes(self._map[:8], "little") if size >= 8 else -1
         if not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
             raise CorruptError(
-                f"{self._path}: header length {length} does not fit a file of {size} bytes; record again"
+                f"{self.path}: header length {length} does not fit a file of {size} bytes; record again"
             )
         try:
             header = json.loads(self._map[8 : 8 + length])
         except (ValueError, RecursionError) as error:
             raise CorruptError(
-                f"{self._path}: the header is not JSON ({error}); record again"
+                f"{self.path}: the header is not JSON ({error}); record again"
             ) from error
         if not isinstance(header, dict):
-            raise CorruptError(f"{self._path}: the header is not a JSON object; record again")
-        header.pop("__metadata__", None)
+            raise CorruptError(f"{self.path}: the header is not a JSON object; record again")
+        self._derived = self._read_formulas(header.pop("__metadata__", None))
         base = 8 + length
         return base, {
             str(name): self._entry(str(name), value, size - base) for name, value in header.items()
         }
 
+    def _read_formulas(self, metadata: object) -> dict[str, Any]:
+        match metadata:
+            case {"derived": str(text)}:  # _DERIVED
+                pass
+            case _:
+                return {}
+        try:
+            formulas = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise CorruptError(
+                f"{self.path}: its formulas are not JSON ({error}); record again"
+            ) from error
+        if not isinstance(formulas, dict):
+            raise CorruptError(f"{self.path}: its formulas are not a JSON object; record again")
+        return formulas
+
     def _entry(self, name: str, value: object, available: int) -> _Entry:
-        where = f"{self._path}: tensor {name!r}"
+        where = f"{self.path}: tensor {name!r}"
         match value:
             case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(start), int(end)]}:
                 pass
             case _:
                 raise CorruptError(f"{where} has a malformed header entry; record again")
-        width = _WIDTHS_BYTES.get(dtype) or (
-            np.dtype(_NUMPY[dtype]).itemsize if dtype in _NUMPY else None
-        )
+        width = _width_bytes(dtype)
         if width is None:
             raise CorruptError(f"{where} has the unknown dtype {dtype!r}; record again")
         if not all(type(extent) is int and 0 <= extent < 2**63 for extent in shape):
@@ -196,9 +414,21 @@ class Shard:
         return _Entry(dtype, tuple(shape), start, end)
 
 
+def _width_bytes(dtype: str) -> int | None:
+    known = dtype in _NUMPY or dtype in _WIDENED
+    return np.dtype(_raw_dtype(dtype)).itemsize if known else None
+
+
+def _raw_dtype(dtype: str) -> str:
+    """NumPy's dtype for undecoded elements."""
+    return _NUMPY.get(dtype, "<u2" if dtype == "BF16" else "<u1")
+
+
 def _decoded(raw: Array, dtype: str) -> Array:
     if dtype == "BF16":
-        return (raw.astype(np.uint32) << 16).view(np.float32)
+        bits = raw.astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32)
     if dtype in ("F8_E4M3", "F8_E5M2"):
         return _float8_table(dtype)[raw]
     return raw

@@ -2,12 +2,13 @@
 
 Rows gather in memory; a chunk of them goes through a bounded queue to one thread, which writes every file aside and
 renames it. A chunk is cut when it is full, at the end of a step, and by the thread itself after a
-second: a training that hangs and is killed has then left everything up to where it hung. When the queue is full the
-training waits, and says so once. A disk that refuses stops the writer, never the training.
+second: a training that hangs and is killed has then left everything up to where it hung. When the memory for what waits
+is full the training waits, and says so once. A disk that refuses stops the writer, never the training.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import io
 import json
@@ -22,16 +23,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import polars as pl
 
+from lockstep.core.errors import CorruptError
+from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.record import Frame
 from lockstep.store import schema
-from lockstep.store.tensors import RawTensor, write_shard
+from lockstep.store.buffers import Buffer, Buffers
+from lockstep.store.formulas import Derived, Elements, Stored
+from lockstep.store.tensors import RawTensor, TensorFiles, compacted, size_bytes, write_shard
 
 Row = tuple[Any, ...]
 _CHUNK_ROWS = 4096
 _FLUSH_S = 1.0
 _SHARD_BYTES = 64 << 20
+_ALIGNED_BYTES = 64
+
+_WAITING_CHUNKS = 32
+"""Chunks that may wait to be written: some 8 MB each, with sketches, besides their tensors."""
 
 
 @dataclass(slots=True)
@@ -40,7 +50,21 @@ class _Chunk:
     records: list[Row] = field(default_factory=list)
     contents: list[Row] = field(default_factory=list)
     tensors: list[RawTensor] = field(default_factory=list)
-    tensor_bytes: int = 0
+    buffer: Buffer | None = None
+    used_bytes: int = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so many bytes fit into its buffer."""
+        return self.buffer is not None and self.used_bytes + size_bytes <= self.buffer.nbytes
+
+    def add(self, tensor: RawTensor) -> None:
+        """Copy a tensor into its buffer."""
+        assert self.buffer is not None
+        end = self.used_bytes + tensor.data.nbytes
+        copied = self.buffer[self.used_bytes : end]
+        np.copyto(copied, tensor.data)
+        self.tensors.append(dataclasses.replace(tensor, data=copied))
+        self.used_bytes = -(-end // _ALIGNED_BYTES) * _ALIGNED_BYTES
 
 
 _ROOM_FOR_MANIFEST = 32 << 10
@@ -54,8 +78,9 @@ class RankWriter:
     ----------
     directory
         The rank's directory; must exist and be empty.
-    queue_bytes
-        Cap on whole-tensor bytes waiting to be written; beyond it the training waits.
+    memory_bytes
+        Cap on the memory that recording takes. Half of it is for whole tensors that wait to be written, beyond which
+        the training waits; the rest is for tables, and for work on one tensor at a time.
     max_bytes
         Cap on bytes on disk, None for no cap; beyond it `failure` says so and nothing more is written.
 
@@ -66,19 +91,24 @@ class RankWriter:
     """
 
     def __init__(
-        self, directory: Path, *, queue_bytes: int = 512 << 20, max_bytes: int | None = None
+        self,
+        directory: Path,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        max_bytes: int | None = None,
     ) -> None:
         self.directory = directory
         self.failure = ""
         self.bytes_written = 0
-        self._queue_bytes = queue_bytes
+        self._memory_bytes = memory_bytes
         self._max_bytes = max_bytes
         self._chunk = _Chunk()
         self._next_chunk = 0
         self._gathering = threading.Lock()
         self._stacks: list[Row] = []
         self._modules: list[Row] = []
-        self._waiting_bytes = 0
+        self._buffers = Buffers(memory_bytes // 2, _SHARD_BYTES)
+        self._waiting_chunks = 0
         self._room = threading.Condition()
         self._said_full = False
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -104,15 +134,31 @@ class RankWriter:
             self._chunk.contents.append(row)
 
     def add_tensor(self, tensor: RawTensor) -> int:
-        """Take one whole tensor and return the number of its shard; waits while too many bytes are queued."""
-        self._wait_for_room(tensor.data.nbytes)
+        """Copy one whole tensor and return the number of its shard; waits where too much memory is in use.
+
+        A tensor that is larger than all memory for copies is not copied: the call returns when it is written.
+        """
+        size = tensor.data.nbytes
+        if size > self._memory_bytes // 2:
+            return self._write_through(tensor)
         with self._gathering:
-            chunk, shard = self._chunk, self._next_chunk
-            chunk.tensors.append(tensor)
-            chunk.tensor_bytes += tensor.data.nbytes
-            full = chunk.tensor_bytes >= _SHARD_BYTES
-        if full:
+            if self._chunk.has_room(size):
+                self._chunk.add(tensor)
+                return self._next_chunk
+        if self._chunk.buffer is not None:
             self.flush()
+        buffer = self._buffers.take(size, self._say_full)
+        with self._gathering:
+            self._chunk.buffer = buffer
+            self._chunk.add(tensor)
+            return self._next_chunk
+
+    def _write_through(self, tensor: RawTensor) -> int:
+        with self._gathering:
+            self._chunk.tensors.append(tensor)
+            shard = self._next_chunk
+        self.flush()
+        self.drain()
         return shard
 
     def add_stack(self, number: int, frames: tuple[Frame, ...]) -> None:
@@ -128,26 +174,49 @@ class RankWriter:
             self._modules.append(row)
 
     def flush(self) -> None:
-        """Hand everything gathered so far to the writing thread."""
+        """Hand everything gathered so far to the writing thread; waits where many chunks wait already."""
+        if threading.current_thread() is not self._thread:
+            self._wait_for_room()
         with self._gathering:
             chunk, number = self._chunk, self._next_chunk
             stacks, modules = list(self._stacks), list(self._modules)
             self._chunk, self._next_chunk = _Chunk(), number + 1
+        with self._room:
+            self._waiting_chunks += 1
         self._queue.put(lambda: self._write_chunk(number, chunk, stacks, modules))
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the rank's manifest, after everything queued before it."""
-        text = json.dumps(manifest, indent=1, default=str)
-        self._queue.put(
-            lambda: self._replace(schema.MANIFEST, lambda file: _write(file, text.encode()))
-        )
+        text = _as_text(manifest)
+        self._queue.put(lambda: self._write_manifest(text))
+
+    def end(self, manifest: Callable[[], dict[str, Any]]) -> None:
+        """Write what is left, and then the last manifest, while the training goes on.
+
+        Parameters
+        ----------
+        manifest
+            Gives the manifest once everything else is written or refused; called by the writing thread.
+        """
+        self.flush()
+        self._queue.put(lambda: self._write_manifest(_as_text(manifest())))
+        self._queue.put(None)
 
     def close(self) -> None:
         """Write what is left and wait for the thread to end."""
         self.flush()
-        self.drain()
         self._queue.put(None)
         self._thread.join()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything is written after `end`; returns whether it is."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def waiting_chunks(self) -> int:
+        """Chunks that are not written yet."""
+        return self._waiting_chunks
 
     def drain(self) -> None:
         """Wait until everything queued so far is on disk or refused."""
@@ -157,25 +226,21 @@ class RankWriter:
             if not self._thread.is_alive():
                 return
 
-    def _wait_for_room(self, size_bytes: int) -> None:
+    def _wait_for_room(self) -> None:
         with self._room:
-            if self._waiting_bytes and self._waiting_bytes + size_bytes > self._queue_bytes:
-                if not self._said_full:
-                    self._said_full = True
-                    megabytes = self._queue_bytes >> 20
-                    print(
-                        f"lockstep: the disk is slower than the training; waiting with {megabytes} MB queued",
-                        file=sys.stderr,
-                    )
-                if self._chunk.tensors:
-                    self.flush()
-                self._room.wait_for(
-                    lambda: (
-                        not self._waiting_bytes
-                        or self._waiting_bytes + size_bytes <= self._queue_bytes
-                    )
-                )
-            self._waiting_bytes += size_bytes
+            if self._waiting_chunks >= _WAITING_CHUNKS:
+                self._say_full()
+                self._room.wait_for(lambda: self._waiting_chunks < _WAITING_CHUNKS)
+
+    def _say_full(self) -> None:
+        if not self._said_full:
+            self._said_full = True
+            megabytes = self._memory_bytes >> 20
+            print(
+                "lockstep: the disk is slower than the training, which waits for it;"
+                f" recording takes {megabytes} MB of memory",
+                file=sys.stderr,
+            )
 
     def _work(self) -> None:
         while (job := self._next_job()) is not None:
@@ -213,8 +278,10 @@ class RankWriter:
                     (self.directory / name).unlink()
             raise
         finally:
+            if chunk.buffer is not None:
+                self._buffers.give_back(chunk.buffer)
             with self._room:
-                self._waiting_bytes -= chunk.tensor_bytes
+                self._waiting_chunks -= 1
                 self._room.notify_all()
 
     def _write_files(
@@ -229,15 +296,37 @@ class RankWriter:
             schema.chunk_name("calls", number): parquet_bytes(schema.CALLS, chunk.calls),
             schema.chunk_name("records", number): parquet_bytes(schema.RECORDS, chunk.records),
         }
-        size_bytes = chunk.tensor_bytes + sum(map(len, files.values()))
-        if self._max_bytes is not None and self.bytes_written + size_bytes > self._max_bytes:
+        tensors = self._compacted(number, chunk.tensors)
+        total_bytes = sum(map(size_bytes, tensors)) + sum(map(len, files.values()))
+        if self._max_bytes is not None and self.bytes_written + total_bytes > self._max_bytes:
             self.failure = f"--max-bytes {self._max_bytes} reached"
             return
-        _leave_room(self.directory, size_bytes)
-        if chunk.tensors:
-            self._replace(schema.shard_name(number), lambda file: write_shard(file, chunk.tensors))
+        _leave_room(self.directory, total_bytes)
+        if tensors:
+            self._replace(schema.shard_name(number), lambda file: write_shard(file, tensors))
         for name, data in files.items():
             self._replace(name, partial(_write, data=data))
+
+    def _compacted(self, shard: int, tensors: list[RawTensor]) -> list[RawTensor | Derived]:
+        """The tensors of a chunk in the form that takes the least room."""
+        written = TensorFiles(self.directory)
+        done: dict[int, RawTensor | Derived] = {}
+
+        def find(stored: Stored) -> tuple[str, Elements] | Derived:
+            if stored.shard != shard:
+                try:
+                    return written.find_in_pieces(stored)
+                except CorruptError as error:
+                    raise LookupError(str(error)) from error
+            found = done[stored.number]
+            return found.elements if isinstance(found, RawTensor) else found
+
+        for tensor in tensors:
+            done[tensor.content] = compacted(tensor, find)
+        return list(done.values())
+
+    def _write_manifest(self, text: str) -> None:
+        self._replace(schema.MANIFEST, lambda file: _write(file, text.encode()))
 
     def _replace(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
         """Write a file aside and rename it, so that no reader ever sees half of one."""
@@ -274,6 +363,10 @@ def parquet_bytes(table: pl.Schema, rows: list[Row]) -> bytes:
         buffer, compression="zstd", compression_level=1
     )
     return buffer.getvalue()
+
+
+def _as_text(manifest: dict[str, Any]) -> str:
+    return json.dumps(manifest, indent=1, default=str)
 
 
 def _write(file: BinaryIO, data: bytes) -> None:

@@ -1,0 +1,88 @@
+"""What surrounds a call, and what it deals in: questions to torch that the taps ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from lockstep.capture.gradients import graph_node
+from lockstep.capture.leaves import NamedTensor, tensors_in
+
+_FAST_PATH_MODULES = (
+    torch.nn.MultiheadAttention,
+    torch.nn.TransformerEncoder,
+    torch.nn.TransformerEncoderLayer,
+)
+"""Modules that run one fused kernel in evaluation, but not where a function mode is on."""
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether calling the module runs what `torch.compile` made of it."""
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return True
+    kind = type(module)
+    return kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch._dynamo")
+
+
+def buffers_of(module: torch.nn.Module) -> Iterator[NamedTensor]:
+    """Buffers that a call of the module itself may change; of a compiled one, all below it."""
+    if is_compiled(module):
+        yield from module.named_buffers()
+        return
+    for name, tensor in module._buffers.items():
+        if tensor is not None:
+            yield name, tensor
+
+
+def may_take_fast_path(module: torch.nn.Module, grad: bool) -> bool:
+    """Whether a module would run as one fused kernel if nobody watched."""
+    if module.training or not isinstance(module, _FAST_PATH_MODULES):
+        return False
+    return not grad or not any(parameter.requires_grad for parameter in module.parameters())
+
+
+def in_backward() -> bool:
+    """Whether the autograd engine is at work around this code."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def in_transform() -> bool:
+    """Whether a `torch.func` transform is at work around this code."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """What a `torch.func` transform wrapped."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def trains(name: str, tensors: list[NamedTensor]) -> bool:
+    """Whether a call outside of any module builds a graph on a parameter, as functional models do."""
+    return name != "torch.Tensor.detach" and any(
+        tensor.requires_grad and graph_node(tensor) is None for _, tensor in tensors
+    )
+
+
+def written(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[torch.Tensor]:
+    """Tensors that an aten operator writes to, as its schema says."""
+    schema = getattr(function, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            for _, tensor in tensors_in(given, ""):
+                yield tensor
+
+
+def has_tensor(result: Any) -> bool:
+    """Whether a call returned a tensor, as far as its first results tell."""
+    if isinstance(result, torch.Tensor):
+        return True
+    return isinstance(result, (tuple, list)) and any(has_tensor(item) for item in result[:4])
