@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench bench-faults bench-faults-peer docs clean
+.PHONY: demo test lint bench bench-peer bench-faults bench-faults-peer docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -20,13 +20,17 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# OPTIONS="--large --docs docs/benchmarks.md" measures the largest recordings too and keeps the table.
 bench: $(READY)
-	$(BIN)/python benchmarks/bench_record.py
+	$(BIN)/python benchmarks $(OPTIONS)
+
+# Brings mindstudio-probe into an environment of its own, .venv-peer.
+bench-peer: $(READY)
+	$(BIN)/python benchmarks --peer $(OPTIONS)
 
 bench-faults: $(READY)
 	$(BIN)/python benchmarks/faults --docs docs/faults.md
 
-# Brings mindstudio-probe into an environment of its own, .venv-peer.
 bench-faults-peer: $(READY)
 	$(BIN)/python benchmarks/faults --peer
 

@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,12 +25,11 @@ import sites
 import torch
 import workers
 from cases import Case
+from environment import PACKAGE, installed
 from score import Answer, Score, is_near
 from torch.overrides import get_overridable_functions, resolve_name
 from training import Training
 from twins import Twin
-
-PACKAGE, VERSION = "mindstudio-probe", "26.2.0"
 
 RULES = ("peer: error", "peer: error or warning")
 """What counts as a flagged row: its `Result` column says one of these words."""
@@ -52,7 +50,7 @@ def rows(environment: Path, selection: Sequence[str]) -> list[dict[str, Any]]:
     selection
         Command-line options that choose the same cases.
     """
-    python = _installed(environment)
+    python = installed(environment)
     with tempfile.TemporaryDirectory(prefix="lockstep-faults-peer-") as name:
         results = Path(name) / "results"
         command = [
@@ -63,24 +61,6 @@ def rows(environment: Path, selection: Sequence[str]) -> list[dict[str, Any]]:
         if not results.exists():
             return []
         return [json.loads(line) for line in results.read_text().splitlines()]
-
-
-def _installed(environment: Path) -> Path:
-    """The environment's Python. It sees the packages of ours, so that both sides run the same torch."""
-    python = environment.absolute() / "bin" / "python"
-    ready = environment / ".installed"
-    wanted = f"{PACKAGE}=={VERSION}"
-    if ready.exists() and ready.read_text() == wanted:
-        return python
-    print(f"installing {wanted} into {environment}", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-    ours = sysconfig.get_path("purelib")
-    own = next(environment.glob("lib/python*/site-packages"))
-    (own / "borrowed.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", wanted]
-    subprocess.run(pip, check=True)
-    ready.write_text(wanted)
-    return python
 
 
 # ------------------------------------------------------------------------- in its environment
