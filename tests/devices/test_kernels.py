@@ -72,7 +72,8 @@ def agree(left: float, right: float, scale: float) -> bool:
 @pytest.fixture(params=[True, False], ids=["compiled", "general"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of taking numbers: compiled where Numba can be used, and on any device."""
-    monkeypatch.setattr(kernels, "AVAILABLE", kernels.AVAILABLE and request.param)
+    usable = kernels.available() and request.param
+    monkeypatch.setattr(kernels, "available", lambda: usable)
 
 
 @pytest.mark.usefixtures("path")

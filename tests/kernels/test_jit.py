@@ -10,9 +10,9 @@ import sys
 import numpy as np
 import pytest
 
-from lockstep.kernels.jit import AVAILABLE, compiled, part
+from lockstep.kernels.jit import available, compiled, part
 
-pytestmark = pytest.mark.skipif(not AVAILABLE, reason="Numba cannot be used here")
+pytestmark = pytest.mark.skipif(not available(), reason="Numba cannot be used here")
 
 
 @part
@@ -65,8 +65,8 @@ GENERAL_PATHS = """
 import numpy as np, torch
 from lockstep.compare.metrics import measure_tensors
 from lockstep.devices.kernels import numbers_of
-from lockstep.kernels.jit import AVAILABLE
-assert not AVAILABLE
+from lockstep.kernels.jit import available
+assert not available()
 statistics, sketch = numbers_of(torch.arange(1000.0), with_sketch=True)
 measured = measure_tensors(np.arange(4.0), np.arange(4.0) + 1, dtype="float64")
 print(statistics.maximum, sketch.shape, measured.max_abs)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.kernels.jit import AVAILABLE
+from lockstep.kernels.jit import available
 from lockstep.kernels.metrics import COUNTS, GRIDS, SUMS, add_arrays
 
-pytestmark = pytest.mark.skipif(not AVAILABLE, reason="Numba cannot be used here")
+pytestmark = pytest.mark.skipif(not available(), reason="Numba cannot be used here")
 
 
 def added(reference: Any, candidate: Any, grid: int = 0) -> dict[str, float]:

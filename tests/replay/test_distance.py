@@ -26,7 +26,7 @@ TWO = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=40).map(
 
 
 def by_torch(function: Callable[..., Any], *arguments: Any) -> Any:
-    with patch.object(distance, "AVAILABLE", False):
+    with patch.object(distance, "available", lambda: False):
         return function(*arguments)
 
 

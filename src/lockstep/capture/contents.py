@@ -223,6 +223,8 @@ class Contents:
         return None
 
     def _measure(self, flat: torch.Tensor, formula: Formula | None) -> _Measured:
+        # The digest needs the bytes here, and from here on numbers are taken at memory speed.
+        flat = flat.cpu()
         digest, dtype = digest_of(flat), dtype_name(flat.dtype)
         found = self._flat_by_digest.get((digest, dtype))
         if found is not None:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch.nn import Module
 
 from lockstep.capture.interception import Patch
 
-Kind = TypeVar("Kind")
 
-
-def living(kind: type[Kind]) -> list[Kind]:
-    """Every object of a class that the garbage collector knows; looks at the whole heap."""
-    return [item for item in gc.get_objects() if issubclass(type(item), kind)]
+def living(*kinds: type) -> list[Any]:
+    """Every object of some classes that the garbage collector knows; looks at the whole heap."""
+    return [item for item in gc.get_objects() if issubclass(type(item), kinds)]
 
 
 class LivingModules:
@@ -44,9 +42,9 @@ class LivingModules:
             patch.take_back()
         self._all.clear()
 
-    def find(self) -> None:
-        """Find those made before."""
-        self._all.update((id(module), module) for module in living(Module))
+    def found(self, modules: Iterable[Module]) -> None:
+        """Those made before."""
+        self._all.update((id(module), module) for module in modules)
 
     def tops(self) -> list[Module]:
         """Modules that are no part of another one."""

@@ -6,7 +6,7 @@ import functools
 import gc
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +19,6 @@ from torch.optim.optimizer import (
 )
 
 from lockstep.capture.interception import Patch
-from lockstep.capture.living import living
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
@@ -77,7 +76,7 @@ class Optimizers:
         self._from_before: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._running: list[_Update] = []
         self._handles: list[Any] = []
-        self._hooks_are_untraced = False
+        self._hooks_are_untraced = self._collected = False
         self._patches = [
             Patch(Optimizer, "__init__", self._wrap_init),
             Patch(torch.amp.GradScaler, "step", self._wrap_scaler_step),
@@ -114,13 +113,12 @@ class Optimizers:
                 handle.remove()
         self._handles = [handle for handle in self._handles if handle.id in following]
 
-    def find(self) -> None:
-        """Find those made before; one that only wraps another never steps by itself."""
-        gc.collect()
-        for item in living(Optimizer):
-            if "param_groups" in vars(item):
-                self._all.add(item)
-                self._from_before.add(item)
+    def found(self, optimizers: Iterable[Optimizer]) -> None:
+        """Those made before; one that only wraps another never steps by itself."""
+        for optimizer in optimizers:
+            if "param_groups" in vars(optimizer):
+                self._all.add(optimizer)
+                self._from_before.add(optimizer)
 
     def compiler_loaded(self) -> None:
         """Something was compiled: from here on the hooks might be traced, and must not be."""
@@ -195,14 +193,21 @@ class Optimizers:
         """
         again = optimizer in self._stepped
         self._stepped.add(optimizer)
-        missing = {
-            other for other in self._all if other not in self._stepped and self._takes_part(other)
-        }
+        missing = self._missing()
+        if missing and not (again or self._collected):
+            self._collected = True
+            gc.collect()  # one that the script let go of may still lie in a reference cycle
+            missing = self._missing()
         if again:
             self._idle.update(missing)
         if again or not missing:
             self._stepped.clear()
             self._steps.optimizers_stepped()
+
+    def _missing(self) -> set[Optimizer]:
+        """Those that have to step before the step ends."""
+        waiting = (other for other in self._all if other not in self._stepped)
+        return {other for other in waiting if self._takes_part(other)}
 
     def _takes_part(self, optimizer: Optimizer) -> bool:
         """Whether steps wait for an optimizer.

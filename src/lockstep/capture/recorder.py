@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.optimizer import Optimizer
 
 from lockstep.capture import setup
 from lockstep.capture.calls import Calls
 from lockstep.capture.compiled import CompiledCodeGate, wrap_compile
 from lockstep.capture.interception import Patch, Taps
 from lockstep.capture.leaves import plain
-from lockstep.capture.living import LivingModules
+from lockstep.capture.living import LivingModules, living
 from lockstep.capture.names import ModuleNames
 from lockstep.capture.optimizers import Optimizers
 from lockstep.capture.options import SiteFilter, StepSelection, parse_ranks
@@ -143,8 +145,9 @@ class Recorder:
         self._living.listen()
         prepare_kernels()
         if not self._wait_for_optimizer:
-            self._optimizers.find()
-            self._living.find()
+            made_before = living(Optimizer, torch.nn.Module)
+            self._optimizers.found(item for item in made_before if isinstance(item, Optimizer))
+            self._living.found(item for item in made_before if not isinstance(item, Optimizer))
             self._install_if_chosen()
             self.begin()
 
@@ -321,7 +324,7 @@ class Recorder:
         with quiet(self.fail):
             session.end_step()
         manifest.events, manifest.not_seen = session.events, session.not_seen
-        self._write_manifest()
+        session.writer.step_ended(partial(setup.as_json, setup.copy_of(manifest)))
 
     def _advance(self) -> None:
         self._step += 1
@@ -352,10 +355,6 @@ class Recorder:
 
     def _warn(self, sentence: str) -> None:
         sys.stderr.write(f"lockstep: {sentence}\n")
-
-    def _write_manifest(self) -> None:
-        if self._session is not None and self._manifest is not None:
-            self._session.writer.write_manifest(setup.as_json(self._manifest))
 
     def note_once(self, what: str, reason: str) -> None:
         """Something is not seen."""

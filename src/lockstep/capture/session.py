@@ -109,12 +109,11 @@ class Session:
         self._remember_parameters()
 
     def end_step(self) -> None:
-        """End the step and flush it."""
+        """End the step."""
         self.pending.settle()
         self.edges.forget()
         self.contents.forget_identities()
         self._derivations.forget()
-        self.writer.flush()
         self._rows.end_step()
 
     # --- initial parameters --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import errno
 import json
@@ -147,6 +148,12 @@ def note_autocast(manifest: RankManifest) -> None:
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             manifest.mixed_precision[f"autocast_{device}"] = str(dtype)
+
+
+def copy_of(manifest: RankManifest) -> RankManifest:
+    """The manifest as it is now, for a thread that writes it later."""
+    values = {item.name: getattr(manifest, item.name) for item in dataclasses.fields(manifest)}
+    return RankManifest(**{name: copy.copy(value) for name, value in values.items()})
 
 
 def as_json(manifest: Any) -> dict[str, Any]:

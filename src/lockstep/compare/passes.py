@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lockstep.compare.sums import Sums, blocks, common_exponent
 from lockstep.core.mapped import let_go
 from lockstep.core.record import Array
-from lockstep.kernels.jit import AVAILABLE
+from lockstep.kernels.jit import available
 from lockstep.kernels.metrics import COUNTS, GRIDS, SUMS, add_arrays, merge_chunks
 
 CHUNK_ELEMENTS = 1 << 16
@@ -57,7 +57,7 @@ def _general(reference: Array, candidate: Array, dtype: str) -> Sums:
 def _common_dtype(reference: Array, candidate: Array, dtype: str) -> np.dtype[Any] | None:
     """The dtype that the compiled pass takes both in; None where it cannot."""
     sides = reference.dtype, candidate.dtype
-    if not AVAILABLE or any(side.kind != "f" or side.itemsize > 8 for side in sides):
+    if any(side.kind != "f" or side.itemsize > 8 for side in sides) or not available():
         return None
     if any(side.itemsize == 8 for side in sides):
         # A double is rounded to float16 in one step, which the compiled pass does not do.

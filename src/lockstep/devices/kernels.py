@@ -24,7 +24,7 @@ from lockstep.core.sketch import (
     plan_of,
     sign_table,
 )
-from lockstep.kernels.jit import AVAILABLE
+from lockstep.kernels.jit import available
 from lockstep.kernels.numbers import numbers_of_array, prepare
 
 _WIDENED = {torch.float16, torch.bfloat16}
@@ -67,7 +67,7 @@ def digest_of(flat: torch.Tensor) -> str:
 
 def prepare_kernels() -> None:
     """Have compiled code at hand before the first tensor comes."""
-    if AVAILABLE:
+    if available():
         prepare()
 
 
@@ -88,7 +88,7 @@ def numbers_of(
     tuple
         `Statistics`, and the sketch as float64 of shape (SKETCH_SIZE,) or None.
     """
-    if flat.dtype in _COMPILED and flat.device.type == "cpu" and AVAILABLE:
+    if flat.dtype in _COMPILED and flat.device.type == "cpu" and available():
         raw = flat.view(torch.uint16) if flat.dtype is torch.bfloat16 else flat
         return numbers_of_array(raw.numpy(), with_sketch=with_sketch)
     rounds = flat.dtype.is_floating_point or flat.dtype.is_complex

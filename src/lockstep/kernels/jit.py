@@ -2,29 +2,30 @@
 
 The machine code is kept beside the source, or in the user's cache where that is read-only, so that only the first
 process after an installation compiles. Where Numba cannot be used (a NumPy newer than it knows, `NUMBA_DISABLE_JIT`)
-`AVAILABLE` is false, and callers take their general path: slower, the same numbers up to rounding.
+`available` is false, and callers take their general path: slower, the same numbers up to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _numba() -> Any:
+@cache
+def available() -> bool:
+    """Whether loops can be compiled here; loads Numba, which takes a quarter of a second."""
     try:
-        return import_module("numba")
+        numba = import_module("numba")
     except ImportError:
-        return None
+        return False
+    return not numba.config.DISABLE_JIT
 
-
-numba = _numba()
-AVAILABLE: bool = numba is not None and not numba.config.DISABLE_JIT
 
 _EXACT: dict[str, Any] = {
     "nogil": True,
@@ -34,17 +35,28 @@ _EXACT: dict[str, Any] = {
 _OPTIONS = _EXACT | {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A function that waits to be compiled into others."""
+
+    function: Callable[..., Any]
+    options: dict[str, Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
 def part(function: Function) -> Function:
     """A loop that the compiled functions of the same file are made of.
 
     In another file its change would not be noticed: what is kept is tied to one file each.
     """
-    return cast(Function, numba.njit(**_OPTIONS)(function)) if AVAILABLE else function
+    return cast(Function, _Part(function, _OPTIONS))
 
 
 def exactly_part(function: Function) -> Function:
     """As `part`, for `exactly`."""
-    return cast(Function, numba.njit(**_EXACT)(function)) if AVAILABLE else function
+    return cast(Function, _Part(function, _EXACT))
 
 
 def compiled(signature: str) -> Callable[[Function], Function]:
@@ -71,12 +83,9 @@ def exactly(signature: str) -> Callable[[Function], Function]:
 
 def _decorator(signature: str, options: dict[str, Any]) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
-        if not AVAILABLE:
-            return function
-
-        @lru_cache(maxsize=1)
+        @cache
         def ready() -> Callable[..., Any]:
-            return _compile(function, signature, options)
+            return _compile(function, signature, options) if available() else function
 
         def call(*arguments: Any) -> Any:
             return ready()(*arguments)
@@ -90,6 +99,12 @@ def _decorator(signature: str, options: dict[str, Any]) -> Callable[[Function], 
 def _compile(
     function: Callable[..., Any], signature: str, options: dict[str, Any]
 ) -> Callable[..., Any]:
+    import numba  # late: what measures no tensor should start without it
+
+    names = function.__globals__
+    for name, value in list(names.items()):
+        if isinstance(value, _Part):  # Numba finds by its name what a function calls
+            names[name] = numba.njit(**value.options)(value.function)
     try:
         dispatcher = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no place to keep it: neither beside the source nor in a home

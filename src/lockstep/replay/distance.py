@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lockstep.kernels.jit import AVAILABLE
+from lockstep.kernels.jit import available
 from lockstep.kernels.moments import has_beyond, moments, moments_of_difference
 
 _SENTINEL = 2.0**20
@@ -80,7 +80,7 @@ def _spread_over(total: float, fourth: float) -> Size:
 def _doubles(tensor: torch.Tensor) -> npt.NDArray[np.float64] | None:
     """All elements of a tensor of doubles without a copy, shape (n,); None where something else is asked for."""
     plain = tensor.dtype is torch.float64 and tensor.is_contiguous() and tensor.device.type == "cpu"
-    return tensor.detach().view(-1).numpy() if AVAILABLE and plain else None
+    return tensor.detach().view(-1).numpy() if available() and plain else None
 
 
 def error_of(actual: torch.Tensor, truth: torch.Tensor, where: torch.Tensor | None = None) -> Size:

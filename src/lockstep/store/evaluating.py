@@ -16,7 +16,7 @@ import numpy.typing as npt
 from lockstep.core.mapped import let_go
 from lockstep.core.record import Array
 from lockstep.kernels import formulas as kernel
-from lockstep.kernels.jit import AVAILABLE
+from lockstep.kernels.jit import available
 from lockstep.store import recycling
 from lockstep.store.formulas import (
     OPERANDS,
@@ -288,7 +288,7 @@ _Fill = Callable[[int, Array], None]
 
 def _filler(node: _Node, like: Array) -> tuple[_Fill, int]:
     """What fills a window of the dtype of `like`, given where it begins; and how many elements it takes at once."""
-    if AVAILABLE and like.dtype == np.float32 and isinstance(node, _Computed):
+    if available() and like.dtype == np.float32 and isinstance(node, _Computed):
         program = _Program(node)
         if program.can_run:
             return program.fill, like.size if program.in_memory else WINDOW

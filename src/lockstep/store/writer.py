@@ -1,9 +1,9 @@
 """Writing one rank's part of a recording, off the training thread.
 
 Rows gather in memory; a chunk of them goes through a bounded queue to one thread, which writes every file aside and
-renames it. A chunk is cut when it is full, at the end of a step, and by the thread itself after a
-second: a training that hangs and is killed has then left everything up to where it hung. When the memory for what waits
-is full the training waits, and says so once. A disk that refuses stops the writer, never the training.
+renames it. A chunk is cut when it is full, at the end of a step where steps are not very short, and by the thread
+itself after a second: a training that hangs and is killed has then left everything up to where it hung. When the memory
+for what waits is full the training waits, and says so once. A disk that refuses stops the writer, never the training.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +38,9 @@ from lockstep.store.tensors import RawTensor, TensorFiles, compacted, size_bytes
 Row = tuple[Any, ...]
 _CHUNK_ROWS = 4096
 _FLUSH_S = 1.0
+_REST_S = 0.25
+"""Seconds between two ends of steps that are written: short steps would wait for their files."""
+
 _SHARD_BYTES = 64 << 20
 _ALIGNED_BYTES = 64
 
@@ -111,6 +115,8 @@ class RankWriter:
         self._waiting_chunks = 0
         self._room = threading.Condition()
         self._said_full = False
+        self._latest_manifest: Callable[[], dict[str, Any]] | None = None
+        self._due_s = 0.0
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="lockstep-writer", daemon=True)
         self._thread.start()
@@ -190,6 +196,21 @@ class RankWriter:
         text = _as_text(manifest)
         self._queue.put(lambda: self._write_manifest(text))
 
+    def step_ended(self, manifest: Callable[[], dict[str, Any]]) -> None:
+        """A good moment to write everything gathered; passed over where the last one was just now.
+
+        Parameters
+        ----------
+        manifest
+            Gives the rank's manifest as of now; called by the writing thread.
+        """
+        self._latest_manifest = manifest
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            self._due_s = now_s + _REST_S
+            self.flush()
+            self._queue.put(self._write_latest_manifest)
+
     def end(self, manifest: Callable[[], dict[str, Any]]) -> None:
         """Write what is left, and then the last manifest, while the training goes on.
 
@@ -261,6 +282,8 @@ class RankWriter:
                 chunk = self._chunk
                 if chunk.calls or chunk.records or chunk.contents:
                     self.flush()
+                if self._latest_manifest is not None:
+                    self._queue.put(self._write_latest_manifest)
 
     def _write_chunk(
         self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]
@@ -324,6 +347,11 @@ class RankWriter:
         for tensor in tensors:
             done[tensor.content] = compacted(tensor, find)
         return list(done.values())
+
+    def _write_latest_manifest(self) -> None:
+        manifest, self._latest_manifest = self._latest_manifest, None
+        if manifest is not None:
+            self._write_manifest(_as_text(manifest()))
 
     def _write_manifest(self, text: str) -> None:
         self._replace(schema.MANIFEST, lambda file: _write(file, text.encode()))
