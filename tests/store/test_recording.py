@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -463,6 +464,50 @@ def rank(tmp_path: Path) -> Path:
     path.mkdir()
     (path / schema.MANIFEST).write_text(json.dumps(rank_manifest(state="recording")))
     return path
+
+
+def test_very_short_steps_are_written_together(rank: Path) -> None:
+    # given two steps that end one right after the other
+    told: list[int] = []
+
+    def manifest(step: int) -> dict[str, Any]:
+        told.append(step)
+        return rank_manifest()
+
+    writer = RankWriter(rank)
+    for step in (0, 1):
+        writer.add_record(record_row(step, step))
+        writer.step_ended(partial(manifest, step))
+    # when what was handed over is written
+    writer.drain()
+    # then the first step is there, the second one still waits, and comes with the end
+    assert told == [0]
+    assert not (rank / schema.chunk_name("records", 1)).exists()
+    writer.end(partial(manifest, 2))
+    assert writer.wait()
+    assert told == [0, 2]
+    assert (rank / schema.chunk_name("records", 1)).exists()
+
+
+def test_a_short_step_before_a_long_wait_is_written_in_the_meantime(
+    rank: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a training that stops in the middle of nowhere after two short steps
+    monkeypatch.setattr("lockstep.store.writer._FLUSH_S", 0.01)
+    written = threading.Event()
+
+    def manifest() -> dict[str, Any]:
+        written.set()
+        return rank_manifest()
+
+    writer = RankWriter(rank)
+    writer.step_ended(rank_manifest)
+    writer.add_record(record_row(1, 1))
+    writer.step_ended(manifest)
+    # when nothing more comes, then the second step is written by itself, rows first
+    assert written.wait(60)
+    assert (rank / schema.chunk_name("records", 1)).exists()
+    writer.close()
 
 
 def test_full_memory_makes_the_training_wait_and_says_so_once(

@@ -115,7 +115,7 @@ class RankWriter:
         self._waiting_chunks = 0
         self._room = threading.Condition()
         self._said_full = False
-        self._latest_manifest: Callable[[], dict[str, Any]] | None = None
+        self._late_manifest: Callable[[], dict[str, Any]] | None = None
         self._due_s = 0.0
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="lockstep-writer", daemon=True)
@@ -204,12 +204,13 @@ class RankWriter:
         manifest
             Gives the rank's manifest as of now; called by the writing thread.
         """
-        self._latest_manifest = manifest
         now_s = time.monotonic()
-        if now_s >= self._due_s:
-            self._due_s = now_s + _REST_S
-            self.flush()
-            self._queue.put(self._write_latest_manifest)
+        if now_s < self._due_s:
+            self._late_manifest = manifest
+            return
+        self._due_s, self._late_manifest = now_s + _REST_S, None
+        self.flush()
+        self._queue.put(partial(self._write_given, manifest))
 
     def end(self, manifest: Callable[[], dict[str, Any]]) -> None:
         """Write what is left, and then the last manifest, while the training goes on.
@@ -220,7 +221,7 @@ class RankWriter:
             Gives the manifest once everything else is written or refused; called by the writing thread.
         """
         self.flush()
-        self._queue.put(lambda: self._write_manifest(_as_text(manifest())))
+        self._queue.put(partial(self._write_given, manifest))
         self._queue.put(None)
 
     def close(self) -> None:
@@ -279,11 +280,13 @@ class RankWriter:
             try:
                 return self._queue.get(timeout=_FLUSH_S)
             except queue.Empty:
+                # The manifest first: what it tells of is in the rows gathered by now.
+                manifest, self._late_manifest = self._late_manifest, None
                 chunk = self._chunk
                 if chunk.calls or chunk.records or chunk.contents:
                     self.flush()
-                if self._latest_manifest is not None:
-                    self._queue.put(self._write_latest_manifest)
+                if manifest is not None:
+                    self._queue.put(partial(self._write_given, manifest))
 
     def _write_chunk(
         self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]
@@ -348,10 +351,8 @@ class RankWriter:
             done[tensor.content] = compacted(tensor, find)
         return list(done.values())
 
-    def _write_latest_manifest(self) -> None:
-        manifest, self._latest_manifest = self._latest_manifest, None
-        if manifest is not None:
-            self._write_manifest(_as_text(manifest()))
+    def _write_given(self, manifest: Callable[[], dict[str, Any]]) -> None:
+        self._write_manifest(_as_text(manifest()))
 
     def _write_manifest(self, text: str) -> None:
         self._replace(schema.MANIFEST, lambda file: _write(file, text.encode()))
