@@ -21,6 +21,14 @@ def rows(bench: Bench) -> Iterator[Row]:
     yield _row(bench, f"{count} operators in 4 modules", trainings.Operations(count), _BAR)
     modules = trainings.SmallModules(count)
     yield _row(bench, f"{count} modules of one operator (the harder reading)", modules, _BAR)
+    yield _row(bench, f"{count} modules, Linear(16) and ReLU in turn", _layers(count), _BAR)
+
+
+def _layers(count: int) -> nn.Module:
+    """A tiny model as many would build it; half of its modules have two parameters each."""
+    return nn.Sequential(
+        *(nn.ReLU() if number % 2 else nn.Linear(16, 16) for number in range(count))
+    )
 
 
 def _row(bench: Bench, what: str, model: nn.Module, bar: AtMost) -> Row:

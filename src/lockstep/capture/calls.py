@@ -122,36 +122,39 @@ class Calls:
         backward, grad = in_backward(), torch.is_grad_enabled()
         passes = in_transform() or (backward and not grad)
         session = None if passes else self._session(may_begin=grad and not backward)
-        self._note_autocast(session)
-        if session is not None and not is_emulated_here():
-            self._steps.note_once(
-                "the emulated device in other threads", "the modules that they call run as they are"
-            )
         places = self._places()
         place = places[-1] if places else None
         opened = None
         if session is not None:
+            self._note_autocast(session)
+            self._note_unemulated()
             with quiet(self._steps.fail):
-                path = self._steps.path_of(session, module, place)
+                kind = class_name(module)
                 opened = session.begin(
                     CallKind.MODULE,
                     place,
-                    class_name(module),
+                    kind,
                     argument_tensors(args, kwargs),
                     plain_attributes(module),
-                    path=path,
-                    module_class=class_name(module),
+                    path=self._steps.path_of(session, module, place),
+                    module_class=kind,
                     grad=grad,
                     recomputed=backward,
                     buffers=buffers_of(module),
                 )
-        run = functools.partial(self._run_module, call, module, args, kwargs, grad)
         if session is None or opened is None:
-            return run()
+            return self._run_module(call, module, args, kwargs, grad)
         inside = Place(opened.id, opened.path, opened.module_class, module, opened.stack)
+        run = functools.partial(self._run_module, call, module, args, kwargs, grad)
         result = self.run_within(inside, session, opened, run)
         self._end(session, opened, result, buffers=buffers_of(module))
         return result
+
+    def _note_unemulated(self) -> None:
+        if not is_emulated_here():
+            self._steps.note_once(
+                "the emulated device in other threads", "the modules that they call run as they are"
+            )
 
     def _run_module(
         self,
@@ -161,8 +164,8 @@ class Calls:
         kwargs: dict[str, Any],
         grad: bool,
     ) -> Any:
-        run = functools.partial(call, module, *args, **kwargs)
         if is_compiled(module):
+            run = functools.partial(call, module, *args, **kwargs)
             eagerly = ", and run eagerly on an emulated device" if emulated_device() else ""
             self._steps.note_once(
                 f"inside of {self._name(module)}",
@@ -175,8 +178,8 @@ class Calls:
                 "evaluation: torch fuses them, which it would not do while they are watched",
             )
             with self.taps.without_function_mode():
-                return run()
-        return run()
+                return call(module, *args, **kwargs)
+        return call(module, *args, **kwargs)
 
     def _name(self, module: torch.nn.Module) -> str:
         places = self._places()
@@ -412,12 +415,15 @@ class Calls:
         self, place: Place, session: Session, opened: OpenCall, run: Callable[[], Any]
     ) -> Any:
         """Run what a call does, at its place."""
+        before = self._places()
+        self._local.places = [*before, place]
         try:
-            with self._at(place):
-                return run()
+            return run()
         except BaseException:
             self._abandon(session, opened)
             raise
+        finally:
+            self._local.places = before
 
     def _end(
         self,

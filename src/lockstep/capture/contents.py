@@ -8,19 +8,24 @@ from being given out again; and a change through an alias that does not share th
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cache
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
+import xxhash
 
 from lockstep.core.record import Statistics
+from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.devices.kernels import digest_of, dtype_name, numbers_of, raw_bytes
+from lockstep.kernels.jit import available
 from lockstep.store.formulas import Formula, Stored, View
+from lockstep.store.small import SmallContent, can_wait
 from lockstep.store.tensors import RawTensor, can_store
 from lockstep.store.writer import Row
 
@@ -33,6 +38,8 @@ class ContentSink(Protocol):
 
     def add_content(self, row: Row) -> None: ...
 
+    def add_small_content(self, content: SmallContent) -> None: ...
+
     def add_tensor(self, tensor: RawTensor) -> int: ...
 
 
@@ -44,6 +51,31 @@ class _Measured:
     statistics: Statistics | None
     sketch: bytes | None
     place: Stored | None
+
+
+class _Pins:
+    """Weak references to storages: their addresses are not given out again while they last.
+
+    As plain numbers, which the garbage collector need not look at.
+    """
+
+    def __init__(self) -> None:
+        self._references: dict[int, int] = {}
+        self._free: Any = torch.UntypedStorage._free_weak_ref  # torch itself may go first
+
+    def __contains__(self, address: int) -> bool:
+        return address in self._references
+
+    def add(self, address: int, storage: torch.UntypedStorage) -> None:
+        """Pin a storage that is not pinned yet."""
+        self._references[address] = cast(Any, storage)._weak_ref()
+
+    def clear(self) -> None:
+        """Let all of them go."""
+        while self._references:
+            self._free(self._references.popitem()[1])
+
+    __del__ = clear
 
 
 class Contents:
@@ -64,11 +96,12 @@ class Contents:
         self._sink = sink
         self._save = save
         self._trust_versions = trust_versions
+        self._small_wait = save != "tensors" and available()
         self._next = 0
         self._lock = threading.RLock()
         self._by_identity: dict[Hashable, int] = {}
         self._flat_by_identity: dict[Hashable, _Measured] = {}
-        self._pins: dict[int, StorageWeakRef] = {}
+        self._pins = _Pins()
         self._epochs: dict[int, int] = {}
         self._arrived: set[int] = set()
         self._found: dict[int, torch.Tensor] = {}
@@ -99,15 +132,18 @@ class Contents:
 
     def arrived(self, tensor: torch.Tensor) -> int:
         """Number of the content of a tensor that comes from outside of the step."""
-        number = self.of(tensor)
         storage = _storage_of(tensor)
         if storage is not None:
             self._arrived.add(storage._cdata)
-        return number
+        return self.of(tensor)
 
     def of(self, tensor: torch.Tensor, formula: Formula | None = None) -> int:
         """Number of the tensor's content as it is now; `formula` is what may give its elements."""
         with self._lock:
+            if self._small_wait and torch._C._dispatch_keys(tensor).raw_repr() == _plain_keys():
+                small = tensor.numel() <= SKETCH_SIZE
+                if small and (number := self._of_small(tensor)) is not None:
+                    return number
             why_not = unreadable(tensor)
             if why_not:
                 return self._add(tensor, None, why_not)
@@ -116,6 +152,39 @@ class Contents:
             if number == UNRECORDED or not self._trust_versions:
                 number = self._by_identity[key] = self._content(tensor, key, formula)
             return number
+
+    def _of_small(self, tensor: torch.Tensor) -> int | None:
+        """As `of`, for a tensor whose bytes are digested sooner than its identity is taken.
+
+        The bytes are all that has to be taken now: the writer measures many such contents at once. None where the
+        general way has to be gone.
+        """
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        if address not in self._pins:
+            self._pins.add(address, storage)
+        elif address in self._found:
+            return None
+        dtype, shape, size_bytes = dtype_name(tensor.dtype), tuple(tensor.shape), tensor.nbytes
+        if not tensor.is_contiguous():
+            tensor = tensor.contiguous()
+        start = tensor.data_ptr()
+        if size_bytes and not start:  # its storage was emptied
+            return None
+        data = ctypes.string_at(start, size_bytes)
+        digest = xxhash.xxh3_128_hexdigest(data)
+        number = self._by_digest.get((digest, dtype, shape, "cpu"))
+        if number is None:
+            if not can_wait(dtype):
+                return None
+            number = self._by_digest[(digest, dtype, shape, "cpu")] = self._next
+            self._next += 1
+            self._sink.add_small_content(
+                (number, dtype, shape, "cpu", digest, data, self._save != "stats")
+            )
+        if address in self._arrived:
+            self._by_identity[self._identity(tensor)] = number
+        return number
 
     def note(self, tensor: torch.Tensor) -> None:
         """Remember that the tensor comes from inside the step, without measuring it."""
@@ -170,7 +239,7 @@ class Contents:
         storage = tensor.untyped_storage()
         address = storage._cdata
         if address not in self._pins:
-            self._pins[address] = StorageWeakRef(storage)
+            self._pins.add(address, storage)
         return (
             address,
             tensor.storage_offset(),
@@ -278,6 +347,16 @@ def unreadable(tensor: torch.Tensor) -> str:
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "inside a torch.func transform"
     return ""
+
+
+@cache
+def _plain_keys() -> int:
+    """Dispatch keys of a dense tensor on the host that counts its versions.
+
+    They differ for other layouts and devices, wrappers, subclasses, lazy conjugation and negation.
+    """
+    with torch.inference_mode(False):
+        return int(torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr())
 
 
 def version_of(tensor: torch.Tensor) -> int:

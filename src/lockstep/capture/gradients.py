@@ -11,9 +11,8 @@ outputs to make another, that part is in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch.autograd.graph import Node
@@ -21,15 +20,26 @@ from torch.autograd.graph import Node
 from lockstep.capture.quiet import quiet
 
 Edge = tuple[Node, int]
-Deliver = Callable[[int, torch.Tensor], None]
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedInput:
-    """An input that takes a gradient: its position and where its gradient goes in the graph."""
+class WatchedCall(Protocol):
+    """A call whose gradients are watched."""
 
-    index: int
-    edge: Edge
+    since: int
+    """Number of the first graph node that it may have made."""
+
+    edges: Sequence[tuple[int, Edge]]
+    """Inputs that take a gradient: their position, and where their gradient goes in the graph."""
+
+
+class GradientTaker(Protocol):
+    """Takes gradients as they come; `Session` is the real one."""
+
+    def gradient_came(self, call: Any, index: int, gradient: torch.Tensor) -> None:
+        """The gradient of output `index` has arrived at a call."""
+
+    def gradient_left(self, call: Any, index: int, gradient: torch.Tensor) -> None:
+        """A call has sent all of its gradient to input `index`."""
 
 
 class EdgeFinder:
@@ -79,44 +89,44 @@ def first_sequence_number() -> int:
 
 
 def watch_outputs(
-    outputs: Sequence[tuple[int, torch.Tensor]], since: int, deliver: Deliver
+    call: WatchedCall, outputs: Sequence[torch.Tensor], taker: GradientTaker
 ) -> list[Node]:
     """Deliver the gradient of every output that the call made; returns the nodes of these."""
-    by_node: dict[Node, list[tuple[int, int]]] = {}
-    for index, tensor in outputs:
+    by_node: dict[Node, tuple[tuple[int, int], ...]] = {}
+    for index, tensor in enumerate(outputs):
         node = graph_node(tensor) if tensor.requires_grad else None
-        if node is not None and node._sequence_nr() >= since and not _is_accumulate(node):
-            by_node.setdefault(node, []).append((tensor.output_nr, index))
+        if node is not None and node._sequence_nr() >= call.since and not _is_accumulate(node):
+            by_node[node] = (*by_node.get(node, ()), (tensor.output_nr, index))
     for node, positions in by_node.items():
-        node.register_prehook(_incoming_hook(positions, deliver))
+        node.register_prehook(_Arriving(call, positions, taker))
     return list(by_node)
 
 
 def watch_inputs(
-    inputs: Sequence[WatchedInput],
-    nodes: list[Node],
-    since: int,
-    deliver: Deliver,
-    pending: PendingSums,
+    call: WatchedCall, nodes: list[Node], taker: GradientTaker, pending: PendingSums
 ) -> None:
     """Deliver the gradient that the call sends to each input, once all parts have arrived."""
-    wanted: dict[Edge, list[int]] = {}
-    for watched in inputs:
-        wanted.setdefault(watched.edge, []).append(watched.index)
-    leaving = _edges_leaving(nodes, wanted, since)
+    wanted: dict[Edge, tuple[int, ...]] = {}
+    for index, edge in call.edges:
+        wanted[edge] = (*wanted.get(edge, ()), index)
+    leaving = _edges_leaving(nodes, wanted, call.since)
+    if len(leaving) == 1:
+        node, position, edge = leaving[0]
+        node.register_hook(_LeavingAtOnce(call, position, wanted[edge], taker))
+        return
     counts: dict[Edge, int] = {}
     for _, _, edge in leaving:
         counts[edge] = counts.get(edge, 0) + 1
-    sums = {edge: _Sum(wanted[edge], count, deliver, pending) for edge, count in counts.items()}
+    sums = {edge: _Sum(call, wanted[edge], count, taker, pending) for edge, count in counts.items()}
     by_node: dict[Node, list[tuple[int, _Sum]]] = {}
     for node, position, edge in leaving:
         by_node.setdefault(node, []).append((position, sums[edge]))
     for node, positions in by_node.items():
-        node.register_hook(_outgoing_hook(positions))
+        node.register_hook(_Leaving(positions))
 
 
 def _edges_leaving(
-    nodes: list[Node], wanted: dict[Edge, list[int]], since: int
+    nodes: list[Node], wanted: dict[Edge, tuple[int, ...]], since: int
 ) -> list[tuple[Node, int, Edge]]:
     leaving, seen, stack = [], set(nodes), list(nodes)
     while stack:
@@ -161,12 +171,18 @@ class PendingSums:
 class _Sum:
     """Adds up what several edges send to one input, and delivers it when all have sent theirs."""
 
-    __slots__ = ("_came", "_count", "_deliver", "_indices", "_pending", "_total")
+    __slots__ = ("_call", "_came", "_count", "_indices", "_pending", "_taker", "_total")
 
     def __init__(
-        self, indices: list[int], count: int, deliver: Deliver, pending: PendingSums
+        self,
+        call: WatchedCall,
+        indices: tuple[int, ...],
+        count: int,
+        taker: GradientTaker,
+        pending: PendingSums,
     ) -> None:
-        self._indices, self._count, self._deliver, self._pending = indices, count, deliver, pending
+        self._call, self._indices, self._count = call, indices, count
+        self._taker, self._pending = taker, pending
         self._came = 0
         self._total: torch.Tensor | None = None
 
@@ -189,26 +205,56 @@ class _Sum:
         total, self._total, self._came = self._total, None, 0
         if total is not None:
             for index in self._indices:
-                self._deliver(index, total)
+                self._taker.gradient_left(self._call, index, total)
 
 
 def _is_accumulate(node: Node) -> bool:
     return node.name() == "torch::autograd::AccumulateGrad"
 
 
-def _incoming_hook(positions: list[tuple[int, int]], deliver: Deliver) -> Callable[[Any], None]:
-    def hook(gradients: tuple[torch.Tensor | None, ...]) -> None:
-        for number, index in positions:
+class _Arriving:
+    """Hook before a node runs: delivers what comes to the outputs that it made."""
+
+    __slots__ = ("_call", "_positions", "_taker")
+
+    def __init__(
+        self, call: WatchedCall, positions: tuple[tuple[int, int], ...], taker: GradientTaker
+    ) -> None:
+        self._call, self._positions, self._taker = call, positions, taker
+
+    def __call__(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        for number, index in self._positions:
             gradient = gradients[number]
             if gradient is not None:
-                deliver(index, gradient)
-
-    return hook
+                self._taker.gradient_came(self._call, index, gradient)
 
 
-def _outgoing_hook(positions: list[tuple[int, _Sum]]) -> Callable[[Any, Any], None]:
-    def hook(gradients: tuple[torch.Tensor | None, ...], _: Any) -> None:
-        for number, total in positions:
+class _Leaving:
+    """Hook after a node has run: adds what it sends to the sums that wait for it."""
+
+    __slots__ = ("_positions",)
+
+    def __init__(self, positions: list[tuple[int, _Sum]]) -> None:
+        self._positions = positions
+
+    def __call__(self, gradients: tuple[torch.Tensor | None, ...], _: Any) -> None:
+        for number, total in self._positions:
             total.add(gradients[number])
 
-    return hook
+
+class _LeavingAtOnce:
+    """As `_Leaving`, where one edge carries all that the call sends to one tensor."""
+
+    __slots__ = ("_call", "_indices", "_position", "_taker")
+
+    def __init__(
+        self, call: WatchedCall, position: int, indices: tuple[int, ...], taker: GradientTaker
+    ) -> None:
+        self._call, self._position, self._indices = call, position, indices
+        self._taker = taker
+
+    def __call__(self, gradients: tuple[torch.Tensor | None, ...], _: Any) -> None:
+        gradient = gradients[self._position]
+        if gradient is not None:
+            for index in self._indices:
+                self._taker.gradient_left(self._call, index, gradient)

@@ -80,11 +80,12 @@ def _add_plain(found: dict[str, Any], name: str, value: Any, depth: int = 0) -> 
 
 def plain_attributes(module: torch.nn.Module) -> dict[str, Any]:
     """Public settings of a module (eps, momentum, kernel_size ...) as JSON values."""
-    return {
-        name: plain(value)
-        for name, value in vars(module).items()
-        if not name.startswith("_") and name != "training" and _is_setting(value)
-    } | {"training": module.training}
+    found = {}
+    for name, value in vars(module).items():
+        if not name.startswith("_") and name != "training" and _is_setting(value):
+            found[name] = plain(value)
+    found["training"] = module.training
+    return found
 
 
 def plain(value: Any) -> Any:
@@ -115,6 +116,8 @@ def _plain_tensor(value: torch.Tensor) -> Any:
 
 
 def _is_setting(value: Any) -> bool:
+    if type(value) in _PLAIN:
+        return True
     if isinstance(value, (tuple, list)):
         return len(value) <= 8 and all(isinstance(item, _PLAIN) for item in value)
     return isinstance(value, _PLAIN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn import Module
@@ -158,6 +159,13 @@ def _joined(path: str, name: str) -> str:
 def class_name(module: Module) -> str:
     """Class of a module with its package: `torch.nn.LSTM`, `train.Net`, and `Net` of a script."""
     kind = type(module)
+    return _class_names.get(kind) or _class_names.setdefault(kind, _class_name(kind))
+
+
+_class_names: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+
+
+def _class_name(kind: type) -> str:
     package = kind.__module__
     if package.startswith("torch.nn.modules."):
         package = "torch.nn"

@@ -6,7 +6,7 @@ import functools
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
 )
 
 from lockstep.capture.interception import Patch
+from lockstep.capture.leaves import plain
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
@@ -162,12 +163,19 @@ class Optimizers:
             return
         op = optimizer_name(optimizer)
         with quiet(self._steps.fail):
-            for name, group, parameter in _parameters_of(optimizer):
+            stack = session.stack_here()
+            options = [plain_options(group) for group in optimizer.param_groups]
+            for name, number, parameter in _parameters_of(optimizer):
                 if parameter.grad is None and not update.has_closure:
                     continue
                 session.adopt_parameter(parameter, name)
                 opened = session.before_update(
-                    optimizer, op, group, parameter, with_gradient=not update.has_closure
+                    optimizer,
+                    op,
+                    options[number],
+                    parameter,
+                    stack=stack,
+                    with_gradient=not update.has_closure,
                 )
                 if opened is not None:
                     update.calls.append((opened, parameter))
@@ -266,10 +274,15 @@ def optimizer_name(optimizer: Optimizer) -> str:
     return kind.__name__ if package == "__main__" else f"{package}.{kind.__name__}"
 
 
-def _parameters_of(optimizer: Optimizer) -> list[tuple[str, dict[str, Any], torch.Tensor]]:
-    """Every parameter with its name by place, and the group it is in."""
+def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a group of parameters as JSON values."""
+    return {key: plain(value) for key, value in group.items() if key != "params"}
+
+
+def _parameters_of(optimizer: Optimizer) -> list[tuple[str, int, torch.Tensor]]:
+    """Every parameter with its name by place, and the number of its group."""
     return [
-        (f"param_groups[{group_number}].params[{number}]", group, parameter)
+        (f"param_groups[{group_number}].params[{number}]", group_number, parameter)
         for group_number, group in enumerate(optimizer.param_groups)
         for number, parameter in enumerate(group["params"])
     ]

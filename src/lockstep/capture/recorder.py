@@ -20,10 +20,9 @@ from lockstep.capture import setup
 from lockstep.capture.calls import Calls
 from lockstep.capture.compiled import CompiledCodeGate, wrap_compile
 from lockstep.capture.interception import Patch, Taps
-from lockstep.capture.leaves import plain
 from lockstep.capture.living import LivingModules, living
 from lockstep.capture.names import ModuleNames
-from lockstep.capture.optimizers import Optimizers
+from lockstep.capture.optimizers import Optimizers, plain_options
 from lockstep.capture.options import SiteFilter, StepSelection, parse_ranks
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import Place
@@ -419,10 +418,7 @@ class Recorder:
         if self.taps.in_compiled_code:
             reason = "compiled: its graph breaks where recording listens to it, before and after"
             self.note_once(f"inside of {name}.step", reason)
-        groups = [
-            {key: plain(value) for key, value in group.items() if key != "params"}
-            for group in optimizer.param_groups
-        ]
+        groups = [plain_options(group) for group in optimizer.param_groups]
         number = len({item.index for item in self._manifest.optimizers if item.step == self._step})
         self._manifest.optimizers.append(OptimizerSetup(number, self._step, name, groups))
         setup.note_run_state(self._manifest)

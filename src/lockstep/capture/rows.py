@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from types import CodeType
 from typing import Any
 
 import torch
 
 from lockstep.capture.contents import version_of
-from lockstep.capture.gradients import WatchedInput
+from lockstep.capture.gradients import Edge
 from lockstep.capture.leaves import NamedTensor
 from lockstep.capture.names import ModuleNames
 from lockstep.capture.stacks import Stacks
@@ -49,24 +51,29 @@ class OpenCall:
     stack: int
     arguments: dict[str, Any]
     recomputed: bool
-    inputs: list[NamedTensor]
-    labels: list[str]
+    inputs: Sequence[NamedTensor]
+    labels: tuple[str, ...]
     parameters: frozenset[int]
-    versions: list[int]
-    edges: list[WatchedInput]
+    versions: Sequence[int]
     since: int
     wanted: bool
-    counted: tuple[object, ...]
+    edges: Sequence[tuple[int, Edge]] = ()
     unread: frozenset[int] = frozenset()
-    contents: list[tuple[int, int]] = field(default_factory=list)
-    buffers: list[int] = field(default_factory=list)
+    contents: Sequence[tuple[int, int]] = ()
+    buffers: Sequence[int] = ()
+    outputs: tuple[str, ...] = ()
+    """Names of what came out."""
     known: dict[str, int] = field(default_factory=dict)
     """Contents that what follows may be computed from, by name; see `Derivations`."""
-    occurrences: Counter[tuple[Role, int]] = field(default_factory=Counter)
+    occurrences: dict[int, int] = field(default_factory=dict)
+    """How many gradients have come, of outputs by position, and of inputs by position from -1 down."""
 
     def let_go(self) -> None:
         """Drop the tensors: gradient hooks keep the call for as long as the graph lives."""
-        self.inputs, self.edges = [], []
+        self.inputs = self.edges = self.contents = self.versions = ()
+
+
+_NO_PARAMETERS: frozenset[int] = frozenset()
 
 
 class Rows:
@@ -96,9 +103,11 @@ class Rows:
         self._names = names
         self._stacks = Stacks(border)
         self._next_call = 0
-        self._next_sequence = 0
-        self._numbers: Counter[tuple[object, ...]] = Counter()
-        self._lock = threading.RLock()
+        self._sequence = itertools.count(1)
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._texts: dict[tuple[str, str], tuple[dict[str, Any], str]] = {}
+        self._latest_text: tuple[dict[str, Any], str] = ({}, "{}")
+        self._lock = threading.Lock()
 
     def begin_step(self, step: int) -> None:
         """Start a step: call numbers start anew."""
@@ -118,16 +127,29 @@ class Rows:
         op: str,
         key: tuple[str, ...],
         arguments: dict[str, Any] | None = None,
+        stack: int = -1,
     ) -> OpenCall:
-        """Begin what is no call of the model: data, a loss, an update; `key` tells such apart."""
-        return self.open(kind, None, op, [], arguments or {}, path, "", phase, False, True, key)
+        """Begin what is no call of the model: data, a loss, an update; `key` tells such apart.
+
+        `stack` is what `stack_here` gave, where many begin at one place.
+        """
+        options = arguments or {}
+        return self.open(kind, None, op, (), options, path, "", phase, False, True, key, stack)
+
+    def stack_here(self, place: Place | None = None) -> int:
+        """Number of the call stack at this place."""
+        with self._lock:
+            stack, frames = self._stacks.here(-1 if place is None else place.stack)
+            if frames is not None:
+                self._writer.add_stack(stack, frames)
+            return stack
 
     def open(
         self,
         kind: CallKind,
         place: Place | None,
         op: str,
-        inputs: list[NamedTensor],
+        inputs: Sequence[NamedTensor],
         arguments: dict[str, Any],
         path: str,
         module_class: str,
@@ -135,59 +157,61 @@ class Rows:
         recomputed: bool,
         wanted: bool,
         key: tuple[str, ...] = (),
+        stack: int = -1,
     ) -> OpenCall:
         """Begin a call: number it among those of its operator at its module in this step."""
-        owners = [self._names.owner_of(tensor) for _, tensor in inputs]
-        counted = (kind, phase, path, op, recomputed, *key)
+        labels, parameters = self._labels(inputs) if inputs else ((), _NO_PARAMETERS)
+        counted = (kind._value_, phase._value_, path, op, recomputed, *key)
         with self._lock:
-            number = self._numbers[counted]
-            self._numbers[counted] += 1
+            number = self._numbers.get(counted, 0)
+            self._numbers[counted] = number + 1
             identity, self._next_call = self._next_call, self._next_call + 1
             self.call_count += 1
-            stack, frames = self._stacks.here(-1 if place is None else place.stack)
-            if frames is not None:
-                self._writer.add_stack(stack, frames)
+        if stack < 0:
+            stack = self.stack_here(place)
         return OpenCall(
-            id=identity,
-            step=self.step,
-            kind=kind,
-            phase=phase,
-            path=path,
-            module_class=module_class,
-            op=op,
-            number=number,
-            parent=-1 if place is None else place.call_id,
-            sequence=self.tick(),
-            stack=stack,
-            arguments=arguments,
-            recomputed=recomputed,
-            inputs=inputs,
-            labels=[
-                owner[1] if owner else name for owner, (name, _) in zip(owners, inputs, strict=True)
-            ],
-            parameters=frozenset(
-                index
-                for index, (owner, (_, tensor)) in enumerate(zip(owners, inputs, strict=True))
-                if owner is not None and tensor.requires_grad
-            ),
-            versions=[version_of(tensor) for _, tensor in inputs],
-            edges=[],
-            since=0,
-            wanted=wanted,
-            counted=counted,
+            identity,
+            self.step,
+            kind,
+            phase,
+            path,
+            module_class,
+            op,
+            number,
+            -1 if place is None else place.call_id,
+            self.tick(),
+            stack,
+            arguments,
+            recomputed,
+            inputs,
+            labels,
+            parameters,
+            [version_of(tensor) for _, tensor in inputs],
+            0,
+            wanted,
         )
+
+    def _labels(self, inputs: Sequence[NamedTensor]) -> tuple[tuple[str, ...], frozenset[int]]:
+        """What inputs are called, and which of them are parameters."""
+        labels: tuple[str, ...] = ()
+        parameters = _NO_PARAMETERS
+        for index, (name, tensor) in enumerate(inputs):
+            owner = self._names.owner_of(tensor)
+            labels += (name if owner is None else owner[1],)
+            if owner is not None and tensor.requires_grad:
+                parameters |= {index}
+        return labels, parameters
 
     def retract(self, call: OpenCall) -> None:
         """Undo a call that turned out not to deal in tensors."""
         with self._lock:
-            self._numbers[call.counted] -= 1
+            kind, phase = call.kind._value_, call.phase._value_
+            self._numbers[kind, phase, call.path, call.op, call.recomputed] -= 1
             self.call_count -= 1
 
     def tick(self) -> int:
         """The next sequence number."""
-        with self._lock:
-            self._next_sequence += 1
-            return self._next_sequence
+        return next(self._sequence)
 
     def add_record(
         self,
@@ -200,50 +224,66 @@ class Rows:
         occurrence: int = 0,
     ) -> None:
         """Add a record of what happens now."""
-        with self._lock:
-            sequence = self.tick()
-            self._writer.add_record(
-                (call.id, phase.value, role.value, index, name, sequence, occurrence, content, "")
+        self._writer.add_record(
+            (
+                call.id,
+                phase._value_,
+                role._value_,
+                index,
+                name,
+                self.tick(),
+                occurrence,
+                content,
+                "",
             )
+        )
 
     def add_inputs(self, call: OpenCall) -> None:
         """Add the records of what went into a call, with the sequence numbers of their time."""
+        phase, role = call.phase._value_, Role.INPUT._value_
         for index, (sequence, content) in enumerate(call.contents):
             if index not in call.unread:
-                role, label = Role.INPUT.value, call.labels[index]
-                argument = call.inputs[index][0]
+                label, argument = call.labels[index], call.inputs[index][0]
                 argument = "" if argument == label else argument
-                row = (
-                    call.id,
-                    call.phase.value,
-                    role,
-                    index,
-                    label,
-                    sequence,
-                    0,
-                    content,
-                    argument,
+                self._writer.add_record(
+                    (call.id, phase, role, index, label, sequence, 0, content, argument)
                 )
-                with self._lock:
-                    self._writer.add_record(row)
 
     def add_call(self, call: OpenCall) -> None:
         """Add a call that has ended."""
-        with self._lock:
-            self._writer.add_call(
-                (
-                    call.id,
-                    call.step,
-                    call.kind.value,
-                    call.phase.value,
-                    call.path,
-                    call.module_class,
-                    call.op,
-                    call.number,
-                    call.parent,
-                    call.sequence,
-                    call.stack,
-                    json.dumps(call.arguments),
-                    call.recomputed,
-                )
+        self._writer.add_call(
+            (
+                call.id,
+                call.step,
+                call.kind._value_,
+                call.phase._value_,
+                call.path,
+                call.module_class,
+                call.op,
+                call.number,
+                call.parent,
+                call.sequence,
+                call.stack,
+                self._text(call),
+                call.recomputed,
             )
+        )
+
+    def _text(self, call: OpenCall) -> str:
+        """Arguments of a call as JSON; those of its module, or its optimizer, are mostly the same each time."""
+        arguments = call.arguments
+        if not arguments:
+            return "{}"
+        latest = self._latest_text
+        if arguments is not latest[0]:
+            site = (call.path, call.op)
+            kept = self._texts.get(site)
+            if kept is None or not _are_the_same(arguments, kept[0]):
+                kept = self._texts[site] = (arguments, json.dumps(arguments))
+            latest = self._latest_text = (arguments, kept[1])
+        return latest[1]
+
+
+def _are_the_same(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    """Whether two mappings hold the very same objects; equal ones may read differently (1, 1.0, True)."""
+    return list(left) == list(right) and all(map(is_, left.values(), right.values()))

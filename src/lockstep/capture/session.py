@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from types import CodeType
 from typing import Any
 
@@ -19,13 +20,12 @@ from lockstep.capture.derivations import Derivations
 from lockstep.capture.gradients import (
     EdgeFinder,
     PendingSums,
-    WatchedInput,
     first_sequence_number,
     graph_node,
     watch_inputs,
     watch_outputs,
 )
-from lockstep.capture.leaves import NamedTensor, plain, tensors_in
+from lockstep.capture.leaves import NamedTensor, tensors_in
 from lockstep.capture.names import Adopted, ModuleNames, class_name
 from lockstep.capture.options import SiteFilter
 from lockstep.capture.quiet import quiet
@@ -37,6 +37,12 @@ from lockstep.store.writer import RankWriter
 
 _UNINITIALIZED = re.compile(r"(^|[._])empty([._]|$)")
 """Operators that give memory as they find it."""
+
+
+@cache
+def _is_uninitialized(op: str) -> bool:
+    return _UNINITIALIZED.search(op) is not None
+
 
 _SILENT = re.compile("batch_norm|instance_norm")
 """Operators that write to buffers without counting it as a version."""
@@ -208,17 +214,18 @@ class Session:
         )
         call.unread = unread
         if wanted:
-            call.buffers = [self.contents.of(tensor) for _, tensor in buffers]
+            call.buffers = tuple(self.contents.of(tensor) for _, tensor in buffers)
             call.contents = [
                 (self._rows.tick(), UNRECORDED if index in unread else self.contents.of(tensor))
                 for index, (_, tensor) in enumerate(inputs)
             ]
             self._derivations.begun(call)
-        if grad and wanted:
-            for index, (_, tensor) in enumerate(inputs):
-                edge = self.edges.edge_of(tensor)
-                if edge is not None:
-                    call.edges.append(WatchedInput(index, edge))
+            if grad:
+                call.edges = [
+                    (index, edge)
+                    for index, (_, tensor) in enumerate(inputs)
+                    if (edge := self.edges.edge_of(tensor)) is not None
+                ]
         call.since = first_sequence_number()
         return call
 
@@ -236,7 +243,7 @@ class Session:
         """
         outputs = list(tensors_in(result, "result"))
         changed = self._changed_by(call, part)
-        if _UNINITIALIZED.search(call.op):
+        if _is_uninitialized(call.op):
             for _, tensor in outputs:
                 self.contents.found(tensor)
         if call.wanted:
@@ -304,41 +311,38 @@ class Session:
     def _tap(self, call: OpenCall, outputs: list[NamedTensor]) -> None:
         if not any(tensor.requires_grad for _, tensor in outputs):
             return
-        nodes = watch_outputs(
-            [(index, tensor) for index, (_, tensor) in enumerate(outputs)],
-            call.since,
-            self._deliverer(call, Role.GRAD_OUTPUT, [name for name, _ in outputs]),
-        )
+        call.outputs = tuple(name for name, _ in outputs)
+        nodes = watch_outputs(call, [tensor for _, tensor in outputs], self)
         if nodes and call.edges:
-            deliver = self._deliverer(call, Role.GRAD_INPUT, call.labels)
-            watch_inputs(call.edges, nodes, call.since, deliver, self.pending)
+            watch_inputs(call, nodes, self, self.pending)
 
-    def _deliverer(
-        self, call: OpenCall, role: Role, labels: list[str]
-    ) -> Callable[[int, torch.Tensor], None]:
-        def deliver(index: int, gradient: torch.Tensor) -> None:
-            if self._rows.step != call.step:
-                return
+    def gradient_came(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
+        """The gradient of an output has arrived at a call."""
+        if self._rows.step == call.step:
             with quiet(self._fail):
-                kind = (
-                    Role.PARAM_GRAD
-                    if role is Role.GRAD_INPUT and index in call.parameters
-                    else role
-                )
-                leaving = role is Role.GRAD_INPUT
-                formula = self._derivations.gradient(call, index) if leaving else None
-                number = self.contents.of(gradient, formula)
-                if not leaving:
-                    self._derivations.came(call, index, number)
-                elif kind is Role.PARAM_GRAD:
-                    self._derivations.sent(call, labels[index], number)
-                occurrence = call.occurrences[kind, index]
-                call.occurrences[kind, index] += 1
-                self._rows.add_record(
-                    call, Phase.BACKWARD, kind, index, labels[index], number, occurrence
+                number = self.contents.of(gradient)
+                self._derivations.came(call, index, number)
+                self._add_gradient(
+                    call, Role.GRAD_OUTPUT, index, call.outputs[index], number, index
                 )
 
-        return deliver
+    def gradient_left(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
+        """A call has sent a gradient to an input."""
+        if self._rows.step == call.step:
+            with quiet(self._fail):
+                label, role = call.labels[index], Role.GRAD_INPUT
+                number = self.contents.of(gradient, self._derivations.gradient(call, index))
+                if index in call.parameters:
+                    role = Role.PARAM_GRAD
+                    self._derivations.sent(call, label, number)
+                self._add_gradient(call, role, index, label, number, -1 - index)
+
+    def _add_gradient(
+        self, call: OpenCall, role: Role, index: int, label: str, content: int, counted: int
+    ) -> None:
+        occurrence = call.occurrences.get(counted, 0)
+        call.occurrences[counted] = occurrence + 1
+        self._rows.add_record(call, Phase.BACKWARD, role, index, label, content, occurrence)
 
     # --- loss, gradients, optimizer ------------------------------------------------------------------------------
 
@@ -365,25 +369,30 @@ class Session:
         self._rows.add_record(call, Phase.BACKWARD, Role.PARAM_GRAD, 0, owner[1], number)
         self._rows.add_call(call)
 
+    def stack_here(self) -> int:
+        """Number of the call stack that several updates begin at."""
+        return self._rows.stack_here()
+
     def before_update(
         self,
         optimizer: torch.optim.Optimizer,
         op: str,
-        group: Mapping[str, Any],
+        options: dict[str, Any],
         parameter: torch.Tensor,
         *,
+        stack: int,
         with_gradient: bool,
     ) -> OpenCall | None:
         """Record one parameter, its gradient and its state as the optimizer gets them.
 
-        `with_gradient` is false where the optimizer computes the gradient itself, by a closure.
+        `options` are those of its group, as JSON values; `stack` is what `stack_here` gave; `with_gradient` is false
+        where the optimizer computes the gradient itself, by a closure.
         """
         path, name = self.names.owner_of(parameter) or ("", "parameter")
         if not self._sites.wants(path, op):
             return None
-        arguments = {key: plain(value) for key, value in group.items() if key != "params"}
         call = self._rows.plain_call(
-            CallKind.OPTIMIZER, Phase.OPTIMIZER, path, op, (name,), arguments
+            CallKind.OPTIMIZER, Phase.OPTIMIZER, path, op, (name,), options, stack
         )
         content = call.known["param"] = self.contents.of(parameter)
         self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM, 0, name, content)
@@ -445,10 +454,13 @@ class Session:
         self._rows.add_call(call)
 
 
+_NONE: frozenset[int] = frozenset()
+
+
 def _outs(kind: CallKind, inputs: list[NamedTensor]) -> frozenset[int]:
     """Which arguments an operator only writes to: `out=` is not read."""
     if kind is not CallKind.OPERATOR:
-        return frozenset()
+        return _NONE
     return frozenset(
         index for index, (name, _) in enumerate(inputs) if f"{name}.".startswith("kwargs.out.")
     )

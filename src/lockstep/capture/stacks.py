@@ -19,7 +19,8 @@ _HIDDEN = (
 )
 _MAX_FRAMES = 24
 
-_Lines = tuple[tuple[CodeType, int], ...]
+_Lines = tuple[int, ...]
+"""Code object (its `id`: hashing one is slow) and line, frame by frame."""
 
 
 class Stacks:
@@ -36,8 +37,8 @@ class Stacks:
         self._border = border
         self._numbers: dict[_Lines, int] = {}
         self._stacks: list[_Lines] = []
-        self._hidden: dict[CodeType, bool] = {}
-        self._frames: dict[tuple[CodeType, int], Frame] = {}
+        self._codes: dict[int, tuple[CodeType, bool]] = {}
+        self._frames: dict[tuple[int, int], Frame] = {}
 
     def here(self, around: int = -1) -> tuple[int, tuple[Frame, ...] | None]:
         """Number of the caller's stack, and its frames (innermost first) if it is a new one.
@@ -45,31 +46,35 @@ class Stacks:
         `around` is the number of the stack of the recorded call around, if there is one.
         """
         frame: FrameType | None = sys._getframe(1)
-        lines: list[tuple[CodeType, int]] = []
-        hidden, border = self._hidden, self._border if around >= 0 else None
-        while frame is not None and len(lines) < _MAX_FRAMES:
+        lines: list[int] = []
+        codes, border = self._codes, self._border if around >= 0 else None
+        while frame is not None and len(lines) < 2 * _MAX_FRAMES:
             code = frame.f_code
             if code is border:
-                lines.extend(self._stacks[around])
+                lines += self._stacks[around]
                 break
-            hide = hidden.get(code)
-            if hide is None:
-                hide = hidden[code] = code.co_filename.startswith(_HIDDEN)
-            if not hide:
-                lines.append((code, frame.f_lineno))
+            known = codes.get(id(code)) or self._met(code)
+            if not known[1]:
+                lines += (id(code), frame.f_lineno)
             frame = frame.f_back
-        key = tuple(lines[:_MAX_FRAMES])
+        key = tuple(lines[: 2 * _MAX_FRAMES])
         number = self._numbers.get(key)
         if number is not None:
             return number, None
         number = self._numbers[key] = len(self._stacks)
         self._stacks.append(key)
-        return number, tuple(self._frame(code, line) for code, line in key)
+        return number, tuple(map(self._frame, key[::2], key[1::2]))
 
-    def _frame(self, code: CodeType, line: int) -> Frame:
-        found = self._frames.get((code, line))
+    def _met(self, code: CodeType) -> tuple[CodeType, bool]:
+        """Keep a code object, and with it its `id`; with whether its frames are hidden."""
+        known = self._codes[id(code)] = (code, code.co_filename.startswith(_HIDDEN))
+        return known
+
+    def _frame(self, identity: int, line: int) -> Frame:
+        found = self._frames.get((identity, line))
         if found is None:
-            found = self._frames[(code, line)] = Frame(
+            code = self._codes[identity][0]
+            found = self._frames[(identity, line)] = Frame(
                 short_path(code.co_filename), line, code.co_name
             )
         return found

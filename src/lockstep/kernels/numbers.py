@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -152,8 +153,6 @@ def _take_all(
         _take_row(start // width, row, pattern, format, plan, table, lanes[:width], results)
     if plan.shape[0]:
         _mix(lanes, mixing, sketch)
-    else:
-        _keep(values, sketch)
     return sketch
 
 
@@ -200,11 +199,42 @@ def _of_bfloat16(
             lanes[:width],
             results,
         )
-        if not plan.shape[0] and start == 0:
-            _keep(values[:count], sketch)
     if plan.shape[0]:
         _mix(lanes, mixing, sketch)
     return sketch
+
+
+@part
+def _take_each(
+    values: Any, bits: Any, format: Any, ends: Any, counts: Any, sums: Any, sketches: Any
+) -> None:
+    """Take short arrays that lie behind each other, of which each is its own sketch."""
+    start = 0
+    for number in range(ends.size):
+        row, pattern = values[start : ends[number]], bits[start : ends[number]]
+        _add_statistics(row, pattern, format, counts[number], sums[number])
+        if sketches.shape[0]:
+            _keep(row, sketches[number])
+        start = ends[number]
+
+
+_EACH = "int64[::1], int64[:, ::1], float64[:, ::1], float64[:, ::1])"
+
+
+@compiled("void(float32[::1], int32[::1], " + _EACH)
+def _of_each_float32(
+    values: Any, bits: Any, ends: Any, counts: Any, sums: Any, sketches: Any
+) -> None:
+    format = (np.int32(31), np.int32(0x7FFF_FFFF), np.int32(0x7F80_0000))
+    _take_each(values, bits, format, ends, counts, sums, sketches)
+
+
+@compiled("void(float64[::1], int64[::1], " + _EACH)
+def _of_each_float64(
+    values: Any, bits: Any, ends: Any, counts: Any, sums: Any, sketches: Any
+) -> None:
+    format = (np.int64(63), np.int64(0x7FFF_FFFF_FFFF_FFFF), np.int64(0x7FF0_0000_0000_0000))
+    _take_each(values, bits, format, ends, counts, sums, sketches)
 
 
 _WIDTH = 4096
@@ -240,10 +270,12 @@ def numbers_of_array(
     tuple
         `Statistics`, and the sketch as float64 of shape (SKETCH_SIZE,) or None.
     """
+    if values.size <= SKETCH_SIZE:
+        statistics, sketches = numbers_of_each(values, [values.size], with_sketch=with_sketch)
+        return statistics[0], sketches[0] if with_sketch else None
     counts, sums = np.array(_EMPTY, np.int64), np.zeros(2)
-    mixed = with_sketch and values.size > SKETCH_SIZE
     width, plan, mixing = _WIDTH, _NO_PLAN, _NO_MIXING
-    if mixed:
+    if with_sketch:
         law = plan_of(values.size)
         blocks = -(-values.size // law.block)
         width, mixing = law.row, mixing_signs(law.parts)
@@ -255,23 +287,61 @@ def numbers_of_array(
         sketch = _of_float64(values, values.view(np.int64), *rest)
     else:
         sketch = _of_bfloat16(values, *rest)
-    statistics = _statistics(values, counts, sums)
-    return statistics, sketch if with_sketch else None
+    found = _statistics(values.dtype, values.size, counts.tolist(), sums.tolist())
+    return found, sketch if with_sketch else None
+
+
+def numbers_of_each(
+    values: Numbers, sizes: Sequence[int], *, with_sketch: bool
+) -> tuple[list[Statistics], npt.NDArray[np.float64]]:
+    """Statistics and sketches of many short arrays in one call; the same as of each alone.
+
+    Parameters
+    ----------
+    values
+        The arrays behind each other, of a dtype that `numbers_of_array` takes.
+    sizes
+        Elements of each, at most SKETCH_SIZE.
+    with_sketch
+        Whether to take sketches as well.
+
+    Returns
+    -------
+    tuple
+        One `Statistics` each, and the sketches as float64 of shape (len(sizes), SKETCH_SIZE), or (0, SKETCH_SIZE).
+    """
+    counts = np.empty((len(sizes), len(_EMPTY)), np.int64)
+    counts[:] = _EMPTY
+    sums = np.zeros((len(sizes), 2))
+    sketches = np.zeros((len(sizes) if with_sketch else 0, SKETCH_SIZE))
+    rest = (np.cumsum(sizes, dtype=np.int64), counts, sums, sketches)
+    if values.dtype == np.float64:
+        _of_each_float64(values, values.view(np.int64), *rest)
+    else:
+        bits = (
+            values.view(np.int32) if values.dtype == np.float32 else values.astype(np.int32) << 16
+        )
+        _of_each_float32(bits.view(np.float32), bits, *rest)
+    found = zip(sizes, counts.tolist(), sums.tolist(), strict=True)
+    return [_statistics(values.dtype, *item) for item in found], sketches
 
 
 def prepare() -> None:
     """Have the loops for float32 ready, so that the first tensor does not wait for the compiler."""
-    numbers_of_array(np.zeros(1, np.float32), with_sketch=False)
+    for size in (SKETCH_SIZE, SKETCH_SIZE + 1):
+        numbers_of_array(np.zeros(size, np.float32), with_sketch=False)
 
 
-def _statistics(values: Numbers, counts: npt.NDArray[np.int64], sums: Numbers) -> Statistics:
-    low, high, zeros, nans, infinities = counts.tolist()
-    finite = values.size - nans - infinities
-    double = values.dtype == np.float64
+def _statistics(
+    dtype: np.dtype[Any], size: int, counts: Sequence[int], sums: Sequence[float]
+) -> Statistics:
+    low, high, zeros, nans, infinities = counts
+    finite = size - nans - infinities
+    double = dtype == np.float64
     return Statistics(
         minimum=_number(low, double=double) if finite else math.nan,
         maximum=_number(high, double=double) if finite else math.nan,
-        mean=float(sums[_SUM]) / finite if finite else math.nan,
+        mean=sums[_SUM] / finite if finite else math.nan,
         norm=math.sqrt(sums[_SQUARES]),
         nan_count=nans,
         inf_count=infinities,

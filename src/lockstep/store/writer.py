@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,10 +34,12 @@ from lockstep.core.record import Frame
 from lockstep.store import schema
 from lockstep.store.buffers import Buffer, Buffers
 from lockstep.store.formulas import Derived, Elements, Stored
+from lockstep.store.small import SmallContent, measured
 from lockstep.store.tensors import RawTensor, TensorFiles, compacted, size_bytes, write_shard
 
 Row = tuple[Any, ...]
-_CHUNK_ROWS = 4096
+_CHUNK_RECORDS = 16384
+_CHUNK_CONTENTS = 4096
 _FLUSH_S = 1.0
 _REST_S = 0.25
 """Seconds between two ends of steps that are written: short steps would wait for their files."""
@@ -53,9 +56,20 @@ class _Chunk:
     calls: list[Row] = field(default_factory=list)
     records: list[Row] = field(default_factory=list)
     contents: list[Row] = field(default_factory=list)
+    small: list[SmallContent] = field(default_factory=list)
     tensors: list[RawTensor] = field(default_factory=list)
     buffer: Buffer | None = None
     used_bytes: int = 0
+
+    @property
+    def content_count(self) -> int:
+        """How many contents were added."""
+        return len(self.contents) + len(self.small)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was added."""
+        return not (self.records or self.calls or self.contents or self.small or self.tensors)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether so many bytes fit into its buffer."""
@@ -111,6 +125,7 @@ class RankWriter:
         self._gathering = threading.Lock()
         self._stacks: list[Row] = []
         self._modules: list[Row] = []
+        self._written_rows = {"stacks": -1, "modules": -1}
         self._buffers = Buffers(memory_bytes // 2, _SHARD_BYTES)
         self._waiting_chunks = 0
         self._room = threading.Condition()
@@ -130,7 +145,7 @@ class RankWriter:
         """Add one row of `schema.RECORDS`; flushes when a chunk is full."""
         with self._gathering:
             self._chunk.records.append(row)
-            full = len(self._chunk.records) >= _CHUNK_ROWS
+            full = len(self._chunk.records) >= _CHUNK_RECORDS
         if full:
             self.flush()
 
@@ -138,6 +153,17 @@ class RankWriter:
         """Add one row of `schema.CONTENTS`; `stored` and `shard` come from `add_tensor`."""
         with self._gathering:
             self._chunk.contents.append(row)
+            full = self._chunk.content_count >= _CHUNK_CONTENTS
+        if full:
+            self.flush()
+
+    def add_small_content(self, content: SmallContent) -> None:
+        """Add a content that is still to be measured."""
+        with self._gathering:
+            self._chunk.small.append(content)
+            full = self._chunk.content_count >= _CHUNK_CONTENTS
+        if full:
+            self.flush()
 
     def add_tensor(self, tensor: RawTensor) -> int:
         """Copy one whole tensor and return the number of its shard; waits where too much memory is in use.
@@ -283,7 +309,7 @@ class RankWriter:
                 # The manifest first: what it tells of is in the rows gathered by now.
                 manifest, self._late_manifest = self._late_manifest, None
                 chunk = self._chunk
-                if chunk.calls or chunk.records or chunk.contents:
+                if not chunk.is_empty:
                     self.flush()
                 if manifest is not None:
                     self._queue.put(partial(self._write_given, manifest))
@@ -313,12 +339,11 @@ class RankWriter:
     def _write_files(
         self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]
     ) -> None:
-        if not (chunk.records or chunk.calls or chunk.contents or chunk.tensors):
+        if chunk.is_empty:
             return
-        files = {
-            "stacks.parquet": parquet_bytes(schema.STACKS, stacks),
-            "modules.parquet": parquet_bytes(schema.MODULES, modules),
-            schema.chunk_name("contents", number): parquet_bytes(schema.CONTENTS, chunk.contents),
+        contents = sorted([*chunk.contents, *measured(chunk.small)], key=itemgetter(0))
+        files = self._grown(stacks, modules) | {
+            schema.chunk_name("contents", number): parquet_bytes(schema.CONTENTS, contents),
             schema.chunk_name("calls", number): parquet_bytes(schema.CALLS, chunk.calls),
             schema.chunk_name("records", number): parquet_bytes(schema.RECORDS, chunk.records),
         }
@@ -332,6 +357,16 @@ class RankWriter:
             self._replace(schema.shard_name(number), lambda file: write_shard(file, tensors))
         for name, data in files.items():
             self._replace(name, partial(_write, data=data))
+
+    def _grown(self, stacks: list[Row], modules: list[Row]) -> dict[str, bytes]:
+        """The tables that are written anew with each chunk, where rows were added to them."""
+        tables = (("stacks", schema.STACKS, stacks), ("modules", schema.MODULES, modules))
+        grown = {}
+        for name, table, rows in tables:
+            if len(rows) != self._written_rows[name]:
+                self._written_rows[name] = len(rows)
+                grown[f"{name}.parquet"] = parquet_bytes(table, rows)
+        return grown
 
     def _compacted(self, shard: int, tensors: list[RawTensor]) -> list[RawTensor | Derived]:
         """The tensors of a chunk in the form that takes the least room."""
@@ -387,10 +422,15 @@ def _leave_room(directory: Path, size_bytes: int) -> None:
 
 def parquet_bytes(table: pl.Schema, rows: list[Row]) -> bytes:
     """Encode rows of one table; in memory, so that a full disk shows as `OSError` like everywhere else."""
-    buffer = io.BytesIO()
-    pl.DataFrame(rows, schema=table, orient="row").write_parquet(
-        buffer, compression="zstd", compression_level=1
+    columns = zip(*rows, strict=True) if rows else [()] * len(table)
+    frame = pl.DataFrame(
+        [
+            pl.Series(name, values, dtype)
+            for (name, dtype), values in zip(table.items(), columns, strict=True)
+        ]
     )
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, compression="zstd", compression_level=1)
     return buffer.getvalue()
 
 
