@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from lockstep.cli import progress
-from lockstep.cli.compare import rare_collections
+from lockstep.locate.garbage import rare_collections
 
 
 def wait_for_the_bar() -> None:

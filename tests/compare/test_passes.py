@@ -100,7 +100,7 @@ def test_numbers_do_not_depend_on_how_many_threads_there_are() -> None:
     candidate = (reference + generator.normal(size=reference.size)).astype(np.float32)
     found = []
     for threads in (1, 2, 5):
-        with patch.object(passes, "_threads", lambda count=threads: count):
+        with patch.object(passes, "threads", lambda count=threads: count):
             found.append(measure_tensors(reference, candidate, dtype="float32"))
     assert found[0] == found[1] == found[2]
 
@@ -134,7 +134,7 @@ def test_a_failure_in_a_helping_thread_is_not_lost() -> None:
         raise MemoryError("no room")
 
     with (
-        patch.object(passes, "add_arrays", broken),
+        patch.object(passes, "add_chunks", broken),
         pytest.raises(MemoryError, match="no room"),
     ):
         measure_tensors(*arrays, dtype="float32")

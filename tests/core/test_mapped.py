@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep.core.mapped import let_go
+from lockstep.core.mapped import let_go, let_go_part
 
 
 def resident_bytes() -> int:
@@ -33,12 +33,33 @@ def test_a_tensor_in_a_mapped_file_gives_its_memory_back(tmp_path: Path) -> None
     assert int(tensor.sum(dtype=np.int64)) == total
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_part_of_a_tensor_gives_back_its_own_memory_alone(tmp_path: Path) -> None:
+    # Given 32 MB of a file that were read through a map,
+    path = tmp_path / "shard"
+    path.write_bytes(bytes(range(256)) * (1 << 17))
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    tensor = np.frombuffer(mapped, np.uint8, offset=8)
+    total = int(tensor.sum(dtype=np.int64))
+    before = resident_bytes()
+    # when a quarter is let go of,
+    let_go_part(tensor[: tensor.size // 4])
+    # then its memory is free and that of the rest is not, and the numbers are still there.
+    given_back = before - resident_bytes()
+    assert tensor.size / 8 < given_back < tensor.size / 2
+    assert int(tensor.sum(dtype=np.int64)) == total
+
+
 def test_what_can_be_written_to_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "values"
     np.arange(5000.0).tofile(path)
     private = np.memmap(path, np.float64, "c")
     private[:] = 7
+    frozen = private[10:]
+    frozen.flags.writeable = False
     let_go(private)
+    let_go_part(frozen)
     assert (private == 7).all()
 
 
@@ -46,4 +67,5 @@ def test_ordinary_and_empty_arrays_are_left_alone() -> None:
     for array in (np.ones(3), np.empty(0), np.asarray(2.0), np.frombuffer(b"abcd", np.uint8)):
         before = array.copy()
         let_go(array)
+        let_go_part(array)
         assert (array == before).all()

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.kernels.jit import available
-from lockstep.kernels.metrics import COUNTS, GRIDS, SUMS, add_arrays
+from lockstep.kernels.metrics import COUNTS, GRIDS, SUMS, add_chunks
 
 pytestmark = pytest.mark.skipif(not available(), reason="Numba cannot be used here")
 
 
 def added(reference: Any, candidate: Any, grid: int = 0) -> dict[str, float]:
-    sums, counts = np.zeros(len(SUMS)), np.zeros(len(COUNTS), np.int64)
-    assert add_arrays(reference, candidate, grid=grid, sums=sums, counts=counts)
-    return dict(zip((*SUMS, *COUNTS), (*sums.tolist(), *counts.tolist()), strict=True))
+    sums, counts = np.zeros((1, len(SUMS))), np.zeros((1, len(COUNTS)), np.int64)
+    assert add_chunks(reference, candidate, grid=grid, sums=sums, counts=counts)
+    return dict(zip((*SUMS, *COUNTS), (*sums[0].tolist(), *counts[0].tolist()), strict=True))
 
 
 @settings(max_examples=300, deadline=None)
@@ -79,7 +79,7 @@ def test_ulps_are_places_on_the_grid_of_each_dtype(one: float, two: float) -> No
 
 
 def test_doubles_beyond_what_can_be_added_are_refused_and_others_are_not() -> None:
-    sums, counts = np.zeros(len(SUMS)), np.zeros(len(COUNTS), np.int64)
+    sums, counts = np.zeros((1, len(SUMS))), np.zeros((1, len(COUNTS)), np.int64)
     for value, taken in (
         (2.0**401, False),
         (2.0**-401, False),
@@ -91,5 +91,5 @@ def test_doubles_beyond_what_can_be_added_are_refused_and_others_are_not() -> No
         (2.0**-400, True),
     ):
         sides = np.array([1.0, value]), np.array([1.0, 1.0])
-        assert add_arrays(*sides, grid=64, sums=sums, counts=counts) is taken
-        assert add_arrays(*sides[::-1], grid=64, sums=sums, counts=counts) is taken
+        assert add_chunks(*sides, grid=64, sums=sums, counts=counts) is taken
+        assert add_chunks(*sides[::-1], grid=64, sums=sums, counts=counts) is taken

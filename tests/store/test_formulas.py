@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.record import Array
+from lockstep.core.record import PIECE, Array
 from lockstep.store import evaluating
 from lockstep.store.deriving import derived, mostly_zero
 from lockstep.store.evaluating import elements_of
@@ -191,6 +191,45 @@ def test_what_torch_computes_needs_no_bytes(name: str) -> None:
     assert form is not None
     assert form.places.size <= COUNT // 100
     assert elements_of(form, find).tobytes() == result.numpy().tobytes()
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_a_tensor_is_the_same_read_whole_and_in_pieces(number: int, tmp_path: Path) -> None:
+    # given large tensors kept as they are, in a dtype that NumPy lacks, as a sum of which some elements are corrected,
+    # as a long formula over it, as a view, as islands in zeros, and as a sum of numbers that only NumPy adds
+    count = 5 * PIECE + 77
+    one, other = numbers(1, count), numbers(2, count).bfloat16()
+    total = one + one * 0.5
+    total[::1000] = 3
+    islands = torch.zeros(count)
+    islands[PIECE - 9 : PIECE + 9] = 1
+    parts: list[Any] = [raw(1, one), raw(2, other)]
+    find = {1: parts[0].elements}
+    for each, elements, formula in (
+        (3, total, Operation("add", (place(1), Operation("mul", (place(1), 0.5))))),
+        (4, total / 3 - one, Operation("sub", (Operation("div", (place(3), 3.0)), place(1)))),
+        (5, one[: count - 77].view(-1, 5).t().flatten(), View(place(1), 0, (5, PIECE), (1, 5))),
+        (7, one.double() + 1, Operation("add", (place(8), 1.0))),
+    ):
+        find[8] = raw(8, one.double()).elements
+        form = derived(
+            each, raw(each, elements).elements[0], raw(each, elements).elements[1], formula,
+            lambda stored: find[stored.number],
+        )  # fmt: skip
+        assert form is not None
+        find[each] = form
+        parts.append(form)
+    parts += [compacted(raw(6, islands, zeros=count), known()), raw(8, one.double())]
+    files = written(tmp_path / "rank0", *parts)
+    # when one of them is read in pieces, some of them twice and in any order
+    pieces, whole = files.open(0, number), files.load(0, number).reshape(-1)
+    starts = [*range(0, pieces.size, PIECE), 0, 2 * PIECE]
+    # then each of them is what it is in the whole, also after memory was given back
+    assert (pieces.size, pieces.dtype) == (whole.size, whole.dtype)
+    for start in starts:
+        stop = min(start + 2 * PIECE, pieces.size)
+        assert pieces.part(start, stop).tobytes() == whole[start:stop].tobytes()
+        pieces.let_go(start, stop)
 
 
 def test_a_result_that_is_off_here_and_there_is_corrected(tmp_path: Path) -> None:
@@ -478,14 +517,16 @@ CORRECTIONS = {
 
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_formula_is_refused_by_name(value: object, tmp_path: Path) -> None:
-    with pytest.raises(CorruptError, match=r"tensors-0000[07]\.safetensors"):
-        hostile(tmp_path, value).load(0, 9)
+    for read in (TensorFiles.load, TensorFiles.open):
+        with pytest.raises(CorruptError, match=r"tensors-0000[07]\.safetensors"):
+            read(hostile(tmp_path, value), 0, 9)
 
 
 @pytest.mark.parametrize(("places", "values"), CORRECTIONS.values(), ids=CORRECTIONS.keys())
 def test_hostile_corrections_are_refused_by_name(places: Any, values: Any, tmp_path: Path) -> None:
-    with pytest.raises(CorruptError, match=r"tensors-00000\.safetensors: tensor 9"):
-        hostile(tmp_path, nine(0.0), places=places, values=values).load(0, 9)
+    for read in (TensorFiles.load, TensorFiles.open):
+        with pytest.raises(CorruptError, match=r"tensors-00000\.safetensors: tensor 9"):
+            read(hostile(tmp_path, nine(0.0), places=places, values=values), 0, 9)
 
 
 def test_corrections_without_values_are_refused_by_name(tmp_path: Path) -> None:
@@ -524,6 +565,9 @@ def test_any_damage_ends_in_values_or_one_error(
     path.write_bytes(bytes(whole))
     with suppress(CorruptError):
         TensorFiles(directory).load(0, 9)
+    with suppress(CorruptError):
+        pieces = TensorFiles(directory).open(0, 9)
+        pieces.part(0, min(pieces.size, PIECE))
 
 
 def test_a_formula_is_not_evaluated_beyond_its_limit() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -13,6 +11,7 @@ from lockstep.capture.options import StepSelection
 from lockstep.cli.progress import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.finding import Comparison, Verdict
+from lockstep.locate.garbage import rare_collections
 from lockstep.locate.run import Rule, compare_recordings, read_indices
 from lockstep.plugins import report_writers
 from lockstep.report.json import render_json
@@ -22,25 +21,6 @@ from lockstep.store.run import check_output_file
 
 _EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGED: 1, Verdict.INCOMPARABLE: 2}
 _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
-
-
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """Look for cyclic garbage rarely.
-
-    A comparison makes some ten objects a tensor that live to its end and form no cycles; looking at
-    them again and again took a fifth of its time.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(_OBJECTS_PER_COLLECTION, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-_OBJECTS_PER_COLLECTION = 200_000
-"""New objects after which the young ones are looked through; Python's own is 700."""
 
 
 @click.command()

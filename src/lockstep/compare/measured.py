@@ -128,6 +128,18 @@ def sketched_distances(pairs: Iterable[Pair], *, read_tensors: bool) -> Iterator
         yield from (None if one is None else next(found) for one in chosen)
 
 
+def is_read_whole(pair: Pair, *, read_tensors: bool) -> bool:
+    """Whether measuring an aligned pair, as it lies in memory, takes whole tensors of equal size."""
+    assert pair.reference is not None
+    assert pair.candidate is not None
+    left, right = pair.reference.content, pair.candidate.content
+    if not read_tensors or left.loader is None or right.loader is None:
+        return False
+    if pair.layout is not None or left.shape != right.shape:
+        return False
+    return left.digest is None or left.digest != right.digest
+
+
 _AT_ONCE = 1024
 """Pairs of sketches in memory at once, 4 MB."""
 
@@ -149,18 +161,24 @@ def _by_sketches(pair: Pair, read_tensors: bool) -> tuple[Sketch, Sketch] | None
 
 
 def measure_pair(
-    pair: Pair, *, read_tensors: bool = False, sketched: float | None = None
+    pair: Pair,
+    *,
+    read_tensors: bool = False,
+    sketched: float | None = None,
+    whole: Metrics | None = None,
 ) -> Measured:
     """Measure two aligned records; both must be there.
 
-    `sketched` is what `sketched_distances` said of this pair.
+    `sketched` is what `sketched_distances` said of this pair, `whole` what was measured where `is_read_whole`.
     """
     assert pair.reference is not None
     assert pair.candidate is not None
     left, right = pair.reference.content, pair.candidate.content
     floating = is_floating(left.dtype) or is_floating(right.dtype)
     equal = (left.digest, left.shape) == (right.digest, right.shape) and left.digest is not None
-    if pair.layout is not None:
+    if whole is not None:
+        metrics, difference = whole, _difference(left, right, whole)
+    elif pair.layout is not None:
         metrics = measure_layouts(left, right, pair.layout, read_tensors=read_tensors)
         difference = _difference(left, right, metrics)
         if metrics.evidence is Evidence.STATISTICS and not floating and metrics.rel_l2 == 0:

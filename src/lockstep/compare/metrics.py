@@ -51,7 +51,7 @@ from lockstep.compare.passes import sums_of
 from lockstep.compare.sums import clipped_cosine, ratio_of
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Evidence, Metrics
-from lockstep.core.record import Array, Content, Statistics
+from lockstep.core.record import Array, Content, Pieces, Statistics
 from lockstep.core.sketch import distance
 
 IDENTICAL = Metrics(
@@ -101,8 +101,8 @@ def measure(reference: Content, candidate: Content, *, read_tensors: bool) -> Me
     if reference.numel != candidate.numel:
         return Metrics(Evidence.NONE)
     if read_tensors and reference.loader is not None and candidate.loader is not None:
-        dtype = max(reference.dtype, candidate.dtype, key=unit_roundoff)
-        return measure_tensors(reference.load(), candidate.load(), dtype=dtype)
+        dtype = common_dtype(reference, candidate)
+        return measure_tensors(reference.opened(), candidate.opened(), dtype=dtype)
     if reference.statistics is None or candidate.statistics is None:
         return Metrics(Evidence.NONE)
     if reference.sketch_loader is not None and candidate.sketch_loader is not None:
@@ -110,11 +110,11 @@ def measure(reference: Content, candidate: Content, *, read_tensors: bool) -> Me
     return measure_statistics(reference, candidate)
 
 
-def measure_tensors(reference: Array, candidate: Array, *, dtype: str) -> Metrics:
+def measure_tensors(reference: Array | Pieces, candidate: Array | Pieces, *, dtype: str) -> Metrics:
     """Measure two whole tensors in one pass over blocks, with double accumulation.
 
-    Memory is constant: either array may be mapped from a file or have any strides. Numbers do not
-    depend on how many processors there are.
+    Memory is constant: either array may be mapped from a file or have any strides, or be read in
+    pieces. Numbers do not depend on how many processors there are.
 
     Parameters
     ----------
@@ -135,11 +135,15 @@ def measure_tensors(reference: Array, candidate: Array, *, dtype: str) -> Metric
     >>> measured.max_abs, measured.rel_l2
     (0.5, 0.1)
     """
-    reference, candidate = np.asarray(reference), np.asarray(candidate)
     if reference.size != candidate.size:
         raise ValueError(f"{reference.size} reference elements cannot face {candidate.size}")
     with np.errstate(all="ignore"):
         return sums_of(reference, candidate, dtype).metrics()
+
+
+def common_dtype(reference: Content, candidate: Content) -> str:
+    """The coarser of two dtypes: the one whose numbers `max_ulp` counts."""
+    return max(reference.dtype, candidate.dtype, key=unit_roundoff)
 
 
 def measure_sketches(

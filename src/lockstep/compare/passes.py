@@ -1,11 +1,12 @@
-"""The way over two arrays: compiled and on all processors where it can be, else block by block in NumPy.
+"""The way over two tensors: compiled and on all processors where it can be, else block by block in NumPy.
 
-Large arrays are cut into chunks of a fixed size, which several threads take in turn; what they found is put together in
-the chunks' order, so that no number depends on how many threads there were.
+Tensors are cut into stretches of a fixed number of chunks, which several threads take in turn; what they found in each
+chunk is put together in the chunks' order, so that no number depends on how many threads there were.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -15,16 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.compare.sums import Sums, blocks, common_exponent
-from lockstep.core.mapped import let_go
-from lockstep.core.record import Array
+from lockstep.core.mapped import let_go, let_go_part
+from lockstep.core.record import Array, Pieces
 from lockstep.kernels.jit import available
-from lockstep.kernels.metrics import COUNTS, GRIDS, SUMS, add_arrays, merge_chunks
+from lockstep.kernels.metrics import CHUNK_ELEMENTS, COUNTS, GRIDS, SUMS, add_chunks
 
-CHUNK_ELEMENTS = 1 << 16
-"""Elements of one chunk: some ten microseconds of work."""
+STRETCH_CHUNKS = 16
+"""Chunks that one thread takes at a time, after which mapped memory is let go of: a millisecond of work."""
 
-_STRETCH_CHUNKS = 256
-"""Chunks after which mapped memory is let go of."""
+_MADE_CHUNKS = 4
+"""Chunks that are read at a time where reading makes a copy: it should still be in a processor's cache when it is
+measured."""
 
 _WORTH_THREADS = 1 << 18
 """Elements from which on a second thread is worth waking up."""
@@ -33,28 +35,133 @@ _MOST_THREADS = 8
 """A few processors read as fast as the memory gives."""
 
 
-def sums_of(reference: Array, candidate: Array, dtype: str) -> Sums:
-    """Gather all sums over two arrays of equal size; `dtype` is the one whose ULPs count.
+def sums_of(reference: Array | Pieces, candidate: Array | Pieces, dtype: str) -> Sums:
+    """Gather all sums over two tensors of equal size; `dtype` is the one whose ULPs count.
 
     Arrays in a mapped file are let go of on the way.
     """
-    common = _common_dtype(reference, candidate, dtype)
-    found = None if common is None else _compiled(reference, candidate, dtype, common)
-    if found is None:
-        found = _general(reference, candidate, dtype)
-        _let_go(reference, candidate)
-    return found
+    helpers = threads() - 1 if reference.size >= _WORTH_THREADS else 0
+    shared = -(-reference.size // CHUNK_ELEMENTS) // (2 * helpers + 2)
+    work = Pass(reference, candidate, dtype, stretch_chunks=max(1, min(STRETCH_CHUNKS, shared)))
+    numbers = itertools.count()  # its next number is taken by one thread at a time
+
+    def take() -> None:
+        while (number := next(numbers)) < work.stretches:
+            work.take(number)
+
+    others = [pool().submit(take) for _ in range(min(helpers, work.stretches - 1))]
+    try:
+        take()
+    finally:
+        for other in others:
+            other.cancel()
+    for other in others:
+        if not other.cancelled():
+            other.result()
+    return work.sums()
 
 
-def _general(reference: Array, candidate: Array, dtype: str) -> Sums:
+class Pass:
+    """All sums over one pair of tensors of equal size, stretch by stretch, by any number of threads.
+
+    Parameters
+    ----------
+    reference, candidate
+        Elements face each other in row-major order.
+    dtype
+        The one whose ULPs count.
+    stretch_chunks
+        Chunks of one stretch; no number depends on it.
+
+    Attributes
+    ----------
+    size
+        Elements of either side.
+    stretches
+        How many stretches there are; each has to be taken once.
+    """
+
+    def __init__(
+        self,
+        reference: Array | Pieces,
+        candidate: Array | Pieces,
+        dtype: str,
+        *,
+        stretch_chunks: int = STRETCH_CHUNKS,
+    ) -> None:
+        self._sides = _opened(reference), _opened(candidate)
+        self._dtype = dtype
+        self._grid = GRIDS.get(dtype, 0)
+        self._common = _common_dtype(*self._sides, dtype)
+        self.size = self._sides[0].size
+        chunks = max(1, -(-self.size // CHUNK_ELEMENTS))
+        self._stretch = stretch_chunks
+        self.stretches = -(-chunks // self._stretch) if self._common is not None else 1
+        self._refused = self._common is None
+        self._sums = np.zeros((chunks, len(SUMS)))
+        self._counts = np.zeros((chunks, len(COUNTS)), np.int64)
+
+    def take(self, number: int) -> None:
+        """Measure one stretch."""
+        if self._common is None or self._refused:
+            return
+        first = number * self._stretch
+        last = min(first + self._stretch, len(self._sums))
+        copied = any(_copies(side, self._common) for side in self._sides)
+        step = _MADE_CHUNKS if copied else self._stretch
+        for chunk in range(first, last, step):
+            rows = slice(chunk, min(chunk + step, last))
+            start, stop = chunk * CHUNK_ELEMENTS, min(rows.stop * CHUNK_ELEMENTS, self.size)
+            parts = [_part(side, start, stop, self._common) for side in self._sides]
+            self._refused |= not add_chunks(
+                *parts, grid=self._grid, sums=self._sums[rows], counts=self._counts[rows]
+            )
+        for side in self._sides:
+            side.let_go(first * CHUNK_ELEMENTS, min(last * CHUNK_ELEMENTS, self.size))
+
+    def sums(self) -> Sums:
+        """What was found in all stretches; where they could not be taken that way, all is done here."""
+        if self._refused:
+            return _general(*self._sides, self._dtype)
+        sums = Sums(self._dtype, 0)
+        sums.merge(self.size, self._sums, self._counts)
+        return sums
+
+
+class _Whole:
+    """An array as pieces; of strided ones each part is a copy."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.size, self.dtype = array.size, array.dtype
+        self.is_made = not array.flags.c_contiguous
+
+    def part(self, start: int, stop: int) -> Array:
+        flat: Any = self._array.flat if self.is_made else self._array.reshape(-1)
+        return flat[start:stop]  # type: ignore[no-any-return]
+
+    def let_go(self, start: int, stop: int) -> None:
+        if self.is_made:
+            let_go(self._array)
+        else:
+            let_go_part(self.part(start, stop))
+
+
+def _opened(side: Array | Pieces) -> Pieces:
+    return _Whole(np.asarray(side)) if isinstance(side, (np.ndarray, np.generic)) else side
+
+
+def _general(reference: Pieces, candidate: Pieces, dtype: str) -> Sums:
     """The pass for every dtype and size of numbers, in NumPy."""
     sums = Sums(dtype, common_exponent(reference, candidate))
     for left, right in zip(blocks(reference), blocks(candidate), strict=True):
         sums.add(left, right)
+    for side in (reference, candidate):
+        side.let_go(0, side.size)
     return sums
 
 
-def _common_dtype(reference: Array, candidate: Array, dtype: str) -> np.dtype[Any] | None:
+def _common_dtype(reference: Pieces, candidate: Pieces, dtype: str) -> np.dtype[Any] | None:
     """The dtype that the compiled pass takes both in; None where it cannot."""
     sides = reference.dtype, candidate.dtype
     if any(side.kind != "f" or side.itemsize > 8 for side in sides) or not available():
@@ -65,91 +172,31 @@ def _common_dtype(reference: Array, candidate: Array, dtype: str) -> np.dtype[An
     return np.dtype(np.float32)
 
 
-def _compiled(reference: Array, candidate: Array, dtype: str, common: np.dtype[Any]) -> Sums | None:
-    """The compiled pass; None where it met doubles of a size that it cannot add."""
-    chunks = max(1, -(-reference.size // CHUNK_ELEMENTS))
-    work = _Work(reference, candidate, common, GRIDS.get(dtype, 0), chunks)
-    threads = min(_threads(), chunks) if reference.size >= _WORTH_THREADS else 1
-    for first in range(0, chunks, _STRETCH_CHUNKS):
-        stretch = [
-            range(first + n, min(first + _STRETCH_CHUNKS, chunks), threads) for n in range(threads)
-        ]
-        others = [_pool(os.getpid()).submit(work.take, own) for own in stretch[1:]]
-        work.take(stretch[0])
-        for other in others:
-            other.result()
-        _let_go(reference, candidate)
-    if work.refused:
-        return None
-    sums = Sums(dtype, 0)
-    sums.merge(reference.size, work.total())
-    return sums
+def _copies(side: Pieces, dtype: np.dtype[Any]) -> bool:
+    """Whether the compiled pass takes copies of parts."""
+    return side.is_made or side.dtype != dtype or not side.part(0, side.size).flags.aligned
 
 
-class _Work:
-    """The chunks of one pair of arrays, and what was found in each."""
-
-    def __init__(
-        self,
-        reference: Array,
-        candidate: Array,
-        common: np.dtype[Any],
-        grid: int,
-        chunks: int,
-    ) -> None:
-        self.sums = np.zeros((chunks, len(SUMS)))
-        self.counts = np.zeros((chunks, len(COUNTS)), np.int64)
-        self.refused = False
-        self._sides = reference, candidate
-        self._common = common
-        self._grid = grid
-
-    def take(self, own: range) -> None:
-        """Do the chunks of these numbers."""
-        reference, candidate = (_flat(side) for side in self._sides)
-        for chunk in own:
-            if self.refused:
-                return
-            start = chunk * CHUNK_ELEMENTS
-            self.refused |= not add_arrays(
-                _part(reference, start, self._common),
-                _part(candidate, start, self._common),
-                grid=self._grid,
-                sums=self.sums[chunk],
-                counts=self.counts[chunk],
-            )
-
-    def total(self) -> dict[str, float]:
-        """All chunks together, by the names of `Sums`."""
-        first = merge_chunks(self.sums, self.counts)
-        return dict(zip((*SUMS, *COUNTS), (*first[0], *first[1]), strict=True))
-
-
-def _let_go(*arrays: Array) -> None:
-    for array in arrays:
-        let_go(array)
-
-
-def _flat(array: Array) -> Any:
-    """All elements in row-major order, to be sliced; each thread needs its own where they are strided."""
-    return array.reshape(-1) if array.flags.c_contiguous else array.flat
-
-
-def _part(flat: Any, start: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """One chunk, as the compiled pass takes it; a view where that is possible."""
-    part = flat[start : start + CHUNK_ELEMENTS]
+def _part(side: Pieces, start: int, stop: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """A part as the compiled pass takes it; a view where that is possible."""
+    part = side.part(start, stop)
     if part.dtype == dtype and part.flags.aligned:
-        return part  # type: ignore[no-any-return]
-    return part.astype(dtype)  # type: ignore[no-any-return]
+        return part
+    return part.astype(dtype)
 
 
-def _threads() -> int:
+def threads() -> int:
+    """How many threads a comparison works with at most."""
     if hasattr(os, "sched_getaffinity"):
         return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     return min(_MOST_THREADS, os.cpu_count() or 1)
 
 
+def pool() -> ThreadPoolExecutor:
+    """The helping threads of this process; one that was forked off needs its own."""
+    return _pool_of(os.getpid())
+
+
 @lru_cache(maxsize=1)
-def _pool(process: int) -> ThreadPoolExecutor:
-    """The helping threads of one process; a process that was forked off needs its own."""
+def _pool_of(process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="lockstep-compare")

@@ -6,17 +6,17 @@ The formulae and what happens to zeros and non-finite numbers stand at `lockstep
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.finding import Evidence, Metrics
-from lockstep.core.record import Array
+from lockstep.core.record import PIECE, Array, Pieces
+from lockstep.kernels.metrics import ADDED, COUNTED, COUNTS, MAXIMA, SUMS
 
-BLOCK_ELEMENTS = 1 << 15
+BLOCK_ELEMENTS = PIECE
 """Elements of one block: its temporary arrays of doubles stay within a processor's caches."""
 
 _SQUARE_LIMIT_EXPONENT = 400
@@ -31,18 +31,7 @@ _ULP_PARTS = {
     "float16": ("f2", "i2"),
 }
 
-_COUNTED = ("nan_mismatch", "inf_mismatch", "relative_elements", "within_1e_3", "within_5e_3")
-_ADDED = (
-    "dot",
-    "reference_squares",
-    "candidate_squares",
-    "squares",
-    "difference",
-    "reference",
-    "candidate",
-    "relative",
-)
-_LARGEST = ("max_abs", "max_relative")
+_MEAN, _COMPARED = SUMS.index("mean"), COUNTS.index("compared")
 
 Doubles = npt.NDArray[np.float64]
 
@@ -78,21 +67,35 @@ class Sums:
         if self.dtype in _ULP_PARTS:
             self.max_ulp = max(self.max_ulp, _max_ulp(reference, candidate, self.dtype))
 
-    def merge(self, elements: int, found: Mapping[str, float]) -> None:
-        """Add what another pass gathered over so many elements further on, by the names of this class."""
+    def merge(self, elements: int, sums: Doubles, counts: npt.NDArray[np.int64]) -> None:
+        """Add what compiled passes gathered over so many elements further on.
+
+        Parameters
+        ----------
+        elements
+            How many there are.
+        sums, counts
+            A row for each chunk, columns as in `lockstep.kernels.metrics`.
+        """
         self.elements += elements
-        added = int(found["compared"])
-        if added:
-            self._merge_scatter(added, found["mean"], found["scatter"])
-        for name in _COUNTED:
-            setattr(self, name, getattr(self, name) + int(found[name]))
-        for name in _ADDED:
+        names, rows = (*SUMS, *COUNTS), (*sums.sum(axis=0).tolist(), *counts.sum(axis=0).tolist())
+        found = dict(zip(names, rows, strict=True))
+        if found[
+            "compared"
+        ]:  # Chan, Golub and LeVeque (1979), equation 2.1, for many parts at once
+            weights, means = counts[:, _COMPARED], sums[:, _MEAN]
+            mean = float((weights * means).sum()) / found["compared"]
+            scatter = found["scatter"] + float((weights * (means - mean) ** 2).sum())
+            self._merge_scatter(found["compared"], mean, scatter)
+        for name in COUNTED:
             setattr(self, name, getattr(self, name) + found[name])
-        for name in _LARGEST:
-            setattr(self, name, max(getattr(self, name), found[name]))
-        if self.dtype in _ULP_PARTS:
-            self.max_ulp = max(self.max_ulp, found["max_ulp"])
-        self.divergence.merge(found)
+        for name in ADDED:
+            owner = self.divergence if hasattr(self.divergence, name) else self
+            setattr(owner, name, getattr(owner, name) + found[name])
+        largest = dict(zip(SUMS, sums.max(axis=0).tolist(), strict=True))
+        for name in MAXIMA:
+            if name != "max_ulp" or self.dtype in _ULP_PARTS:
+                setattr(self, name, max(getattr(self, name), largest[name]))
 
     def _comparable(self, reference: Array, candidate: Array) -> tuple[Array, Array]:
         """Take mismatching non-finite positions out, and count them; equal ones become 0."""
@@ -200,12 +203,6 @@ class _DivergenceSums:
             self.vanished_logarithms += float((lost * np.log(lost)).sum())
         return float(candidate.sum())
 
-    def merge(self, found: Mapping[str, float]) -> None:
-        """Add what another pass gathered, by the names of this class."""
-        self.logarithms += found["logarithms"]
-        self.vanished += found["vanished"]
-        self.vanished_logarithms += found["vanished_logarithms"]
-
     def total(self, reference: float, candidate: float, count: int) -> float:
         """The divergence in nats, given the sums of all magnitudes."""
         if reference == 0 or candidate == 0:
@@ -218,14 +215,13 @@ class _DivergenceSums:
         return max(0.0, kept + gone)
 
 
-def blocks(array: Array) -> Iterator[Array]:
-    """Contiguous row-major blocks; strided arrays are copied one block at a time."""
-    flat: Any = array.reshape(-1) if array.flags.c_contiguous else array.flat
-    for start in range(0, array.size, BLOCK_ELEMENTS):
-        yield flat[start : start + BLOCK_ELEMENTS]
+def blocks(side: Pieces) -> Iterator[Array]:
+    """Contiguous row-major blocks."""
+    for start in range(0, side.size, BLOCK_ELEMENTS):
+        yield side.part(start, min(start + BLOCK_ELEMENTS, side.size))
 
 
-def common_exponent(reference: Array, candidate: Array) -> int:
+def common_exponent(reference: Pieces, candidate: Pieces) -> int:
     """Power of two to take out of both sides, so that no square leaves the range of a double.
 
     Only doubles can be that large or small: it is 0, without reading anything, for all others.

@@ -21,6 +21,26 @@ def let_go(array: Array) -> None:
     array
         Any array; a view of a part of a tensor lets go of the whole tensor.
     """
+    whole, owner = _owner(array)
+    if not whole.flags.writeable:
+        _give_back(whole, owner)
+
+
+def let_go_part(array: Array) -> None:
+    """As `let_go`, but of these elements alone, which are contiguous, and what else lies on their pages.
+
+    Parameters
+    ----------
+    array
+        Any array.
+    """
+    whole, owner = _owner(array)
+    if not whole.flags.writeable:
+        _give_back(array, owner)
+
+
+def _owner(array: Array) -> tuple[Array, object]:
+    """The outermost array of a view, and what its memory belongs to."""
     whole = array
     owner: object = array.base
     while isinstance(owner, (np.ndarray, memoryview)):
@@ -28,13 +48,17 @@ def let_go(array: Array) -> None:
             whole, owner = owner, owner.base
         else:
             owner = owner.obj
-    if not isinstance(owner, mmap.mmap) or whole.flags.writeable or not whole.nbytes:
+    return whole, owner
+
+
+def _give_back(array: Array, owner: object) -> None:
+    if not isinstance(owner, mmap.mmap) or not array.nbytes:
         return
     if not hasattr(mmap, "MADV_DONTNEED"):  # Windows keeps its own count
         return
-    start = _address(whole) - _address(np.frombuffer(owner, np.uint8, 1))
+    start = _address(array) - _address(np.frombuffer(owner, np.uint8, 1))
     first = start // mmap.PAGESIZE * mmap.PAGESIZE
-    owner.madvise(mmap.MADV_DONTNEED, first, start + whole.nbytes - first)
+    owner.madvise(mmap.MADV_DONTNEED, first, start + array.nbytes - first)
 
 
 def _address(array: Array) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,43 @@ from lockstep.core.site import CallKind, Role, Site
 
 Array = npt.NDArray[Any]
 Sketch = npt.NDArray[np.float64]
+
+
+class Pieces(Protocol):
+    """Elements of a tensor in row-major order, read part by part, by several threads if need be."""
+
+    @property
+    def size(self) -> int:
+        """How many."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of every part."""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether a part is made when it is read, rather than a view of what lies in memory or in a mapped file."""
+
+    def part(self, start: int, stop: int) -> Array:
+        """Elements from start to stop, contiguous, not to be written to; `start` is a multiple of `PIECE`."""
+
+    def let_go(self, start: int, stop: int) -> None:
+        """Give pages of a mapped file back that the part was read from."""
+
+
+@runtime_checkable
+class InPieces(Protocol):
+    """A loader of whole tensors that can also open one for reading part by part."""
+
+    def __call__(self) -> Array:
+        """The tensor, read whole."""
+
+    def pieces(self) -> Pieces:
+        """The tensor, to be read in pieces."""
+
+
+PIECE = 1 << 15
+"""Parts of a tensor begin at multiples of this."""
 
 
 @dataclass(slots=True)
@@ -84,6 +121,16 @@ class Content:
         if self.loader is None:
             raise LookupError(f"tensor {self.id} was not saved whole; record with --save tensors")
         return self.loader()
+
+    def opened(self) -> Array | Pieces:
+        """The whole tensor, in pieces where it can be read so.
+
+        Raises
+        ------
+        LookupError
+            If the tensor was not saved whole (`--save tensors`).
+        """
+        return self.loader.pieces() if isinstance(self.loader, InPieces) else self.load()
 
 
 @dataclass(slots=True)

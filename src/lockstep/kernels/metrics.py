@@ -18,58 +18,29 @@ import numpy.typing as npt
 
 from lockstep.kernels.jit import compiled, part
 
+CHUNK_ELEMENTS = 1 << 16
+"""Elements that share one row of sums."""
+
 BLOCK_ELEMENTS = 2048
 """Elements of one block: with its three arrays of doubles it stays in the nearest caches."""
 
-SUMS = (
-    "dot",
-    "reference_squares",
-    "candidate_squares",
-    "squares",
-    "difference",
-    "reference",
-    "candidate",
-    "scatter",
-    "mean",
-    "max_abs",
-    "max_relative",
-    "relative",
-    "logarithms",
-    "vanished",
-    "vanished_logarithms",
-    "max_ulp",
-)
-"""What the numbers are, in order; as in `lockstep.compare.sums`."""
+ADDED = (
+    "dot", "reference_squares", "candidate_squares", "squares", "difference", "reference", "candidate", "relative",
+    "logarithms", "vanished", "vanished_logarithms",
+)  # fmt: skip
+MAXIMA = ("max_abs", "max_relative", "max_ulp")
+SUMS = (*ADDED, *MAXIMA, "scatter", "mean")
+"""What the numbers of a chunk are, in order: of several chunks some are added, of others the largest counts."""
 
-COUNTS = (
-    "compared",
-    "nan_mismatch",
-    "inf_mismatch",
-    "relative_elements",
-    "within_1e_3",
-    "within_5e_3",
-)
-"""What the counts are, in order."""
+COUNTED = ("nan_mismatch", "inf_mismatch", "relative_elements", "within_1e_3", "within_5e_3")
+COUNTS = (*COUNTED, "compared")
+"""What the counts of a chunk are, in order."""
 
 (
-    _DOT,
-    _REFERENCE_SQUARES,
-    _CANDIDATE_SQUARES,
-    _SQUARES,
-    _DIFFERENCE,
-    _REFERENCE,
-    _CANDIDATE,
-    _SCATTER,
-    _MEAN,
-    _MAX_ABS,
-    _MAX_RELATIVE,
-    _RELATIVE,
-    _LOGARITHMS,
-    _VANISHED,
-    _VANISHED_LOGARITHMS,
-    _MAX_ULP,
-) = range(len(SUMS))
-_COMPARED, _NAN_MISMATCH, _INF_MISMATCH, _RELATIVE_ELEMENTS, _WITHIN_1E_3, _WITHIN_5E_3 = range(
+    _DOT, _REFERENCE_SQUARES, _CANDIDATE_SQUARES, _SQUARES, _DIFFERENCE, _REFERENCE, _CANDIDATE, _RELATIVE,
+    _LOGARITHMS, _VANISHED, _VANISHED_LOGARITHMS, _MAX_ABS, _MAX_RELATIVE, _MAX_ULP, _SCATTER, _MEAN,
+) = range(len(SUMS))  # fmt: skip
+_NAN_MISMATCH, _INF_MISMATCH, _RELATIVE_ELEMENTS, _WITHIN_1E_3, _WITHIN_5E_3, _COMPARED = range(
     len(COUNTS)
 )
 
@@ -93,35 +64,37 @@ _MANTISSA_BITS = 52
 # log(1 + u) / u between sqrt(1/2) - 1 and sqrt(2) - 1, interpolated at the 14 Chebyshev nodes: the relative error of
 # the logarithm is at most 3e-12 (measured at a million places).
 _LOG = (
-    0.9999999999980869,
-    -0.49999999992971805,
-    0.333333334795741,
-    -0.25000002048164394,
-    0.1999998295912731,
-    -0.16666490142581625,
-    0.14286366102434628,
-    -0.12506640703431107,
-    0.11102988279786334,
-    -0.09878969810992054,
-    0.09054505550925004,
-    -0.09342881451966843,
-    0.09089754509453518,
-    -0.047177590533593855,
-)
+    0.9999999999980869, -0.49999999992971805, 0.333333334795741, -0.25000002048164394,
+    0.1999998295912731, -0.16666490142581625, 0.14286366102434628, -0.12506640703431107,
+    0.11102988279786334, -0.09878969810992054, 0.09054505550925004, -0.09342881451966843,
+    0.09089754509453518, -0.047177590533593855,
+)  # fmt: skip
 
 Numbers = npt.NDArray[Any]
 
 
 @part
-def _look(left: Any, right: Any, sizes: Any) -> Any:
-    """Largest pattern without sign, bits that differ, and how many zeros there are."""
-    peak, differing, zeros = sizes & 0, sizes & 0, 0
+def _look(left: Any, left_bits: Any, right_bits: Any, sizes: Any) -> Any:
+    """Bits that differ, and of the left side the largest pattern without sign, the sum of squares and that of sizes."""
+    differing, peak, squares, total = sizes & 0, sizes & 0, 0.0, 0.0
     for place in range(left.size):
-        one, two = left[place] & sizes, right[place] & sizes
+        number = np.float64(left[place])
+        differing |= left_bits[place] ^ right_bits[place]
+        peak = max(peak, left_bits[place] & sizes)
+        squares += number * number
+        total += abs(number)
+    return differing, peak, squares, total
+
+
+@part
+def _look_at_both(left_bits: Any, right_bits: Any, sizes: Any) -> Any:
+    """Largest pattern without sign, and how many zeros there are."""
+    peak, zeros = sizes & 0, 0
+    for place in range(left_bits.size):
+        one, two = left_bits[place] & sizes, right_bits[place] & sizes
         peak = max(peak, max(one, two))
-        differing |= left[place] ^ right[place]
         zeros += (one == 0) | (two == 0)
-    return peak, differing, zeros
+    return peak, zeros
 
 
 @part
@@ -156,22 +129,17 @@ def _keep_comparable(
 
 
 @part
-def _add_equal(left: Any, sums: Any, counts: Any) -> None:
+def _add_equal(count: int, squares: float, sizes: float, sums: Any, counts: Any) -> None:
     """Add a block whose sides are equal bit by bit."""
-    squares, sizes = 0.0, 0.0
-    for place in range(left.size):
-        number = np.float64(left[place])
-        squares += number * number
-        sizes += abs(number)
     sums[_DOT] += squares
     sums[_REFERENCE_SQUARES] += squares
     sums[_CANDIDATE_SQUARES] += squares
     sums[_REFERENCE] += sizes
     sums[_CANDIDATE] += sizes
-    counts[_RELATIVE_ELEMENTS] += left.size
-    counts[_WITHIN_1E_3] += left.size
-    counts[_WITHIN_5E_3] += left.size
-    _merge_scatter(left.size, 0.0, 0.0, sums, counts)
+    counts[_RELATIVE_ELEMENTS] += count
+    counts[_WITHIN_1E_3] += count
+    counts[_WITHIN_5E_3] += count
+    _merge_scatter(count, 0.0, 0.0, sums, counts)
 
 
 @part
@@ -188,22 +156,17 @@ def _merge_scatter(added: int, mean: float, scatter: float, sums: Any, counts: A
 @part
 def _add_products(left: Any, right: Any, difference: Any, sums: Any) -> float:
     """Leaves the differences behind; returns their sum."""
-    dot, reference_squares, candidate_squares = 0.0, 0.0, 0.0
-    reference, candidate, total = 0.0, 0.0, 0.0
+    dot, squares, sizes, total = 0.0, 0.0, 0.0, 0.0
     for place in range(left.size):
         one, two = np.float64(left[place]), np.float64(right[place])
         difference[place] = two - one
         total += two - one
         dot += one * two
-        reference_squares += one * one
-        candidate_squares += two * two
-        reference += abs(one)
-        candidate += abs(two)
+        squares += two * two
+        sizes += abs(two)
     sums[_DOT] += dot
-    sums[_REFERENCE_SQUARES] += reference_squares
-    sums[_CANDIDATE_SQUARES] += candidate_squares
-    sums[_REFERENCE] += reference
-    sums[_CANDIDATE] += candidate
+    sums[_CANDIDATE_SQUARES] += squares
+    sums[_CANDIDATE] += sizes
     return total
 
 
@@ -335,8 +298,12 @@ def _add_vanished(left: Any, right: Any, ratio: Any, change: Any, sums: Any) -> 
 
 
 @part
-def _add_block(left: Any, right: Any, zeros: int, scratch: Any, sums: Any, counts: Any) -> None:
-    """Add a block of finite numbers."""
+def _add_block(
+    left: Any, right: Any, zeros: int, squares: float, sizes: float, scratch: Any, sums: Any, counts: Any
+) -> None:  # fmt: skip
+    """Add a block of finite numbers; `squares` and `sizes` are sums over the left ones."""
+    sums[_REFERENCE_SQUARES] += squares
+    sums[_REFERENCE] += sizes
     count = left.size
     difference, ratio, change = scratch[0, :count], scratch[1, :count], scratch[2, :count]
     total = _add_products(left, right, difference, sums)
@@ -409,77 +376,96 @@ def _most_double_ulps(left: Any, right: Any) -> float:
     return np.float64(most)
 
 
+@part
+def _add_singles(
+    left: Any, right: Any, grid: int, scratch: Any, kept: Any, sums: Any, counts: Any
+) -> None:
+    """Add one block of singles."""
+    left_bits, right_bits = left.view(np.int32), right.view(np.int32)
+    differing, peak, squares, sizes = _look(left, left_bits, right_bits, np.int32(0x7FFF_FFFF))
+    if differing == 0 and peak < 0x7F80_0000:
+        _add_equal(left.size, squares, sizes, sums, counts)
+        return
+    peak, zeros = _look_at_both(left_bits, right_bits, np.int32(0x7FFF_FFFF))
+    if peak >= 0x7F80_0000:
+        count = _keep_comparable(left, right, kept[0], kept[1], np.inf, counts)
+        if count:
+            one, two = kept[0, :count], kept[1, :count]
+            bits = one.view(np.int32)
+            _, _, squares, sizes = _look(one, bits, bits, np.int32(0x7FFF_FFFF))
+            sums[_MAX_ULP] = max(sums[_MAX_ULP], _most_ulps(one, two, grid))
+            _add_block(one, two, 1, squares, sizes, scratch, sums, counts)
+    else:
+        sums[_MAX_ULP] = max(sums[_MAX_ULP], _most_ulps(left, right, grid))
+        _add_block(left, right, zeros, squares, sizes, scratch, sums, counts)
+
+
 @compiled(
     "void(Array(float32, 1, 'C', readonly=True), Array(float32, 1, 'C', readonly=True),"
-    " int64, float64[::1], int64[::1])"
+    " int64, float64[:, ::1], int64[:, ::1])"
 )
 def _of_singles(left: Any, right: Any, grid: int, sums: Any, counts: Any) -> None:
-    left_bits, right_bits = left.view(np.int32), right.view(np.int32)
-    scratch = np.empty((3, BLOCK_ELEMENTS))
-    kept_left, kept_right = np.empty(1, np.float32), np.empty(1, np.float32)
+    scratch, kept = np.empty((3, BLOCK_ELEMENTS)), np.empty((2, BLOCK_ELEMENTS), np.float32)
     for start in range(0, left.size, BLOCK_ELEMENTS):
-        stop = min(start + BLOCK_ELEMENTS, left.size)
-        one, two = left[start:stop], right[start:stop]
-        peak, differing, zeros = _look(
-            left_bits[start:stop], right_bits[start:stop], np.int32(0x7FFF_FFFF)
+        stop, chunk = min(start + BLOCK_ELEMENTS, left.size), start // CHUNK_ELEMENTS
+        _add_singles(
+            left[start:stop], right[start:stop], grid, scratch, kept, sums[chunk], counts[chunk]
         )
-        if peak >= 0x7F80_0000:
-            if kept_left.size == 1:
-                kept_left = np.empty(BLOCK_ELEMENTS, np.float32)
-                kept_right = np.empty(BLOCK_ELEMENTS, np.float32)
-            kept = _keep_comparable(one, two, kept_left, kept_right, np.inf, counts)
-            if kept:
-                most = _most_ulps(kept_left[:kept], kept_right[:kept], grid)
-                sums[_MAX_ULP] = max(sums[_MAX_ULP], most)
-                _add_block(kept_left[:kept], kept_right[:kept], 1, scratch, sums, counts)
-        elif differing == 0:
-            _add_equal(one, sums, counts)
+
+
+@part
+def _add_doubles(
+    left: Any, right: Any, grid: int, scratch: Any, kept: Any, sums: Any, counts: Any
+) -> bool:
+    """Add one block of doubles; False where one of them is of a size that this cannot add."""
+    left_bits, right_bits = left.view(np.int64), right.view(np.int64)
+    infinity = np.float64(np.inf).view(np.int64)
+    least, largest = np.float64(LEAST).view(np.int64), np.float64(LARGEST).view(np.int64)
+    if _is_out_of_range(left_bits, least, largest, infinity) or _is_out_of_range(
+        right_bits, least, largest, infinity
+    ):
+        return False
+    differing, peak, squares, sizes = _look(
+        left, left_bits, right_bits, np.int64(0x7FFF_FFFF_FFFF_FFFF)
+    )
+    if differing == 0 and peak < infinity:
+        _add_equal(left.size, squares, sizes, sums, counts)
+        return True
+    peak, zeros = _look_at_both(left_bits, right_bits, np.int64(0x7FFF_FFFF_FFFF_FFFF))
+    count = left.size
+    if peak >= infinity:
+        count, zeros = _keep_comparable(left, right, kept[0], kept[1], np.inf, counts), 1
+        bits = kept[0, :count].view(np.int64)
+        _, _, squares, sizes = _look(kept[0, :count], bits, bits, np.int64(0x7FFF_FFFF_FFFF_FFFF))
+    else:
+        kept[0, :count], kept[1, :count] = left, right
+    if count:
+        one, two = kept[0, :count], kept[1, :count]
+        if grid == 64:
+            most = _most_double_ulps(one.view(np.int64), two.view(np.int64))
         else:
-            sums[_MAX_ULP] = max(sums[_MAX_ULP], _most_ulps(one, two, grid))
-            _add_block(one, two, zeros, scratch, sums, counts)
+            most = _most_ulps(one, two, grid)
+        sums[_MAX_ULP] = max(sums[_MAX_ULP], most)
+        _add_block(one, two, zeros, squares, sizes, scratch, sums, counts)
+    return True
 
 
 @compiled(
     "boolean(Array(float64, 1, 'C', readonly=True), Array(float64, 1, 'C', readonly=True),"
-    " int64, float64[::1], int64[::1])"
+    " int64, float64[:, ::1], int64[:, ::1])"
 )
 def _of_doubles(left: Any, right: Any, grid: int, sums: Any, counts: Any) -> bool:
     """Whether all numbers are of a size that this can add; where not, the sums are of no use."""
-    left_bits, right_bits = left.view(np.int64), right.view(np.int64)
-    infinity = np.float64(np.inf).view(np.int64)
-    least, largest = np.float64(LEAST).view(np.int64), np.float64(LARGEST).view(np.int64)
-    scratch = np.empty((3, BLOCK_ELEMENTS))
-    kept_left, kept_right = np.empty(BLOCK_ELEMENTS), np.empty(BLOCK_ELEMENTS)
+    scratch, kept = np.empty((3, BLOCK_ELEMENTS)), np.empty((2, BLOCK_ELEMENTS))
     for start in range(0, left.size, BLOCK_ELEMENTS):
-        stop = min(start + BLOCK_ELEMENTS, left.size)
+        stop, chunk = min(start + BLOCK_ELEMENTS, left.size), start // CHUNK_ELEMENTS
         one, two = left[start:stop], right[start:stop]
-        one_bits, two_bits = left_bits[start:stop], right_bits[start:stop]
-        if _is_out_of_range(one_bits, least, largest, infinity) or _is_out_of_range(
-            two_bits, least, largest, infinity
-        ):
+        if not _add_doubles(one, two, grid, scratch, kept, sums[chunk], counts[chunk]):
             return False
-        peak, differing, zeros = _look(one_bits, two_bits, np.int64(0x7FFF_FFFF_FFFF_FFFF))
-        if peak < infinity and differing == 0:
-            _add_equal(one, sums, counts)
-            continue
-        kept = stop - start
-        if peak >= infinity:
-            kept = _keep_comparable(one, two, kept_left, kept_right, np.inf, counts)
-            zeros = 1
-        else:
-            kept_left[:kept], kept_right[:kept] = one, two
-        if kept:
-            one, two = kept_left[:kept], kept_right[:kept]
-            if grid == 64:
-                most = _most_double_ulps(one.view(np.int64), two.view(np.int64))
-            else:
-                most = _most_ulps(one, two, grid)
-            sums[_MAX_ULP] = max(sums[_MAX_ULP], most)
-            _add_block(one, two, zeros, scratch, sums, counts)
     return True
 
 
-def add_arrays(
+def add_chunks(
     reference: Numbers,
     candidate: Numbers,
     *,
@@ -487,7 +473,7 @@ def add_arrays(
     sums: npt.NDArray[np.float64],
     counts: npt.NDArray[np.int64],
 ) -> bool:
-    """Add two arrays to sums and counts, both zero before.
+    """Add two arrays to sums and counts, all zero before, chunk by chunk.
 
     Parameters
     ----------
@@ -497,7 +483,7 @@ def add_arrays(
         Which numbers ULPs count, one of `GRIDS`; 0 for none. For singles not 64; doubles are rounded to singles
         first for grids below 64.
     sums, counts
-        Shapes (len(SUMS),) and (len(COUNTS),).
+        Shapes (chunks, len(SUMS)) and (chunks, len(COUNTS)), a row for every CHUNK_ELEMENTS elements or part of them.
 
     Returns
     -------
@@ -508,34 +494,3 @@ def add_arrays(
         _of_singles(reference, candidate, grid, sums, counts)
         return True
     return bool(_of_doubles(reference, candidate, grid, sums, counts))
-
-
-@compiled("void(float64[:, ::1], int64[:, ::1])")
-def _merge_chunks(sums: Any, counts: Any) -> None:
-    for chunk in range(1, sums.shape[0]):
-        if counts[chunk, _COMPARED]:
-            added, mean = counts[chunk, _COMPARED], sums[chunk, _MEAN]
-            _merge_scatter(added, mean, sums[chunk, _SCATTER], sums[0], counts[0])
-        for place in range(sums.shape[1]):
-            if place in (_MAX_ABS, _MAX_RELATIVE, _MAX_ULP):
-                sums[0, place] = max(sums[0, place], sums[chunk, place])
-            elif place not in (_MEAN, _SCATTER):
-                sums[0, place] += sums[chunk, place]
-        for place in range(counts.shape[1]):
-            if place != _COMPARED:
-                counts[0, place] += counts[chunk, place]
-
-
-def merge_chunks(
-    sums: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]
-) -> tuple[list[float], list[int]]:
-    """Put together what `add_arrays` left for each chunk, in their order.
-
-    Parameters
-    ----------
-    sums, counts
-        Shapes (chunks, len(SUMS)) and (chunks, len(COUNTS)), at least one chunk; the first one becomes the total.
-    """
-    if sums.shape[0] > 1:
-        _merge_chunks(sums, counts)
-    return sums[0].tolist(), counts[0].tolist()

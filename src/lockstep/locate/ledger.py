@@ -7,10 +7,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from lockstep.compare.ahead import Ahead
 from lockstep.compare.judge import AGREES, Judgement, word_for_evidence
-from lockstep.compare.measured import Measured, measure_pair, sketched_distances
+from lockstep.compare.measured import Measured, is_read_whole, measure_pair, sketched_distances
 from lockstep.compare.settings import Setting
 from lockstep.core.finding import Evidence, Finding, Kind, Outcome, Pair
+from lockstep.core.record import Content
 from lockstep.locate.origins import Place
 from lockstep.locate.precision import PrecisionClasses
 
@@ -74,14 +76,15 @@ class Ledger:
         self._measurements: dict[Key, Measured] = {}
         self._of_pair: dict[int, Measured] = {}
         self._sketched: dict[Key, float | None] = {}
+        self._ahead = Ahead({})
         self._partner_of_reference: dict[int, Key] = {}
         self._partner_of_candidate: dict[int, Key] = {}
         self.findings: list[Finding] = []
 
     def begin(self, pairs: Iterable[Pair]) -> None:
         """Take in the complete pairs of the next step: their sketches are held against each other at
-        once."""
-        self._of_pair.clear()
+        once, and whole tensors from now on."""
+        self.end()
         new: dict[Key, Pair] = {}
         for pair in pairs:
             key = key_of(pair)
@@ -95,6 +98,20 @@ class Ledger:
             )
         )
 
+        whole = [
+            pair for pair in new.values() if is_read_whole(pair, read_tensors=self._read_tensors)
+        ]
+        whole.sort(
+            key=lambda pair: pair.present.sequence
+        )  # the order in which the walks come to them
+        self._ahead = Ahead({key_of(pair): _contents(pair) for pair in whole})
+
+    def end(self) -> None:
+        """Let go of the pairs of a step; nothing is measured ahead any more."""
+        self._ahead.stop()
+        self._of_pair.clear()
+        self._sketched.clear()
+
     def measure(self, pair: Pair) -> Measured:
         """Measure a pair; the numbers of equal contents are taken once."""
         measured = self._of_pair.get(id(pair))
@@ -104,7 +121,10 @@ class Ledger:
         known = self._measurements.get(key)
         if known is None:
             known = self._measurements[key] = measure_pair(
-                pair, read_tensors=self._read_tensors, sketched=self._sketched.get(key)
+                pair,
+                read_tensors=self._read_tensors,
+                sketched=self._sketched.get(key),
+                whole=self._ahead.take(key),
             )
         measured = known if known.pair is pair else known.at(pair)
         self._of_pair[id(pair)] = measured
@@ -182,9 +202,14 @@ def kind_of(state: State, *, inherited: bool) -> Kind | None:
 
 def key_of(pair: Pair) -> Key:
     """Content numbers of both sides."""
+    left, right = _contents(pair)
+    return left.id, right.id
+
+
+def _contents(pair: Pair) -> tuple[Content, Content]:
     assert pair.reference is not None
     assert pair.candidate is not None
-    return pair.reference.content.id, pair.candidate.content.id
+    return pair.reference.content, pair.candidate.content
 
 
 def agreeing(measured: Measured) -> State:

@@ -28,6 +28,7 @@ from lockstep.core.finding import (
 )
 from lockstep.core.manifest import Event
 from lockstep.core.site import CallKind, Role, Site
+from lockstep.locate.garbage import rare_collections
 from lockstep.locate.ledger import Ledger, State
 from lockstep.locate.naming import names_between, names_in
 from lockstep.locate.noise import measure_noise
@@ -117,7 +118,8 @@ def compare_recordings(
     run = _Run(judge, read_tensors, _names(reference, candidate, ranks, mapping))
     stopper = _why_incomparable(reference, candidate, ranks, steps, run.names)
     if stopper is None:
-        _compare_steps(run, reference, candidate, ranks, steps, progress)
+        with rare_collections():
+            _compare_steps(run, reference, candidate, ranks, steps, progress)
     return _conclusion(run, reference, candidate, stopper, steps)
 
 
@@ -237,7 +239,11 @@ def _compare_steps(
                     candidate.ranks[name].calls(number),
                 )
                 aligned[name] = AlignedStep(left, right, run.names[name])
-        _compare_step(run, aligned, told)
+        try:
+            _compare_step(run, aligned, told)
+        finally:
+            for ledger in run.ledgers.values():
+                ledger.end()
 
 
 def _compare_step(

@@ -6,16 +6,16 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 
 import numpy as np
 import polars as pl
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.record import Array, Content, Sketch, Statistics
+from lockstep.core.record import Array, Content, Pieces, Sketch, Statistics
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.store import schema
-from lockstep.store.tables import Chunks
+from lockstep.store.formulas import Derived, Formula, Stored
+from lockstep.store.tables import Chunks, LatestChunks
 from lockstep.store.tensors import TensorFiles
 
 _CHUNKS_KEPT = 16
@@ -38,9 +38,9 @@ class StoredContents:
     """
 
     def __init__(self, chunks: Chunks, *, with_sketches: bool) -> None:
-        self._chunks, self._directory = chunks, chunks.directory
+        self._directory = chunks.directory
         self._with_sketches = with_sketches
-        self._chunk = lru_cache(maxsize=_CHUNKS_KEPT)(self._read)
+        self._rows = LatestChunks(chunks, "contents", schema.CONTENTS, self._split, _CHUNKS_KEPT)
         self._tensors = TensorFiles(chunks.directory)
         self._latest: dict[int, Content] = {}
         self._shapes: dict[tuple[int | None, ...], tuple[int, ...]] = {}
@@ -59,20 +59,21 @@ class StoredContents:
             If a row makes no sense.
         """
         known, found = self._latest, {}
+        wanted: dict[int, list[int]] = {}
         for chunk, (numbers, rows) in places.items():
-            new = []
             for number, row in zip(numbers, rows, strict=True):
                 if number in known:
                     found[number] = known[number]
                 else:
-                    new.append(row)
-            if new:
-                found.update(self._made(chunk, new))
+                    wanted.setdefault(chunk, []).append(row)
+        for (chunk, new), table in zip(wanted.items(), self._rows.of(list(wanted)), strict=True):
+            found.update(self._made(chunk, new, *table))
         self._latest = found
         return found
 
-    def _made(self, chunk: int, rows: list[int]) -> dict[int, Content]:
-        frame, sketches = self._chunk(chunk)
+    def _made(
+        self, chunk: int, rows: list[int], frame: pl.DataFrame, sketches: list[bytes | None]
+    ) -> dict[int, Content]:
         chosen = frame[rows].select(_COLUMNS)
         made = {}
         for row, values in zip(rows, chosen.iter_rows(), strict=True):
@@ -111,6 +112,7 @@ class StoredContents:
                 inf_count or 0,
                 zero_count or 0,
             )
+        tensor = None if shard is None else StoredTensor(self, shard, stored, shape)
         return Content(
             number,
             sys.intern(dtype),
@@ -120,7 +122,7 @@ class StoredContents:
             statistics,
             sketch,
             note or "",
-            None if shard is None else partial(self._load, shard, stored, shape),
+            tensor,
         )
 
     def _shape(self, number: int, extents: list[int | None]) -> tuple[int, ...]:
@@ -136,9 +138,8 @@ class StoredContents:
             self._shapes[known] = known
         return known
 
-    def _read(self, chunk: int) -> tuple[pl.DataFrame, list[bytes | None]]:
+    def _split(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[bytes | None]]:
         """One chunk: everything but the sketches, and the sketches by row."""
-        frame = self._chunks.read("contents", chunk, schema.CONTENTS)
         if not self._with_sketches:
             return frame.drop("sketch"), [None] * frame.height
         wrong = frame.filter(pl.col("sketch").bin.size() != _SKETCH_BYTES)
@@ -151,18 +152,44 @@ class StoredContents:
 
     def sketch(self, chunk: int, row: int) -> Sketch:
         """One sketch, float64 of shape (SKETCH_SIZE,); its chunk is read again where it was let go."""
-        data = self._chunk(chunk)[1][row]
+        data = next(self._rows.of([chunk]))[1][row]
         assert data is not None
         return np.frombuffer(data, dtype="<f8")
 
-    def _load(self, shard: int, stored: int | None, shape: tuple[int, ...]) -> Array:
+    def tensor(self, shard: int, stored: int | None, shape: tuple[int, ...]) -> Array:
+        """One whole tensor.
+
+        Raises
+        ------
+        CorruptError
+            If it is not there, is damaged, or has another number of elements.
+        """
         array = self._tensors.load(shard, stored)
-        if array.size != math.prod(shape):
-            raise CorruptError(
-                f"{self._directory}: tensor {stored} has {array.size} elements, not {shape};"
-                " record again"
-            )
+        self._check(array.size, stored, shape)
         return array.reshape(shape)
+
+    def pieces(self, shard: int, stored: int | None, shape: tuple[int, ...]) -> Pieces:
+        """As `tensor`, to be read in pieces.
+
+        Raises
+        ------
+        CorruptError
+            As `tensor`.
+        """
+        pieces = self._tensors.open(shard, stored)
+        self._check(pieces.size, stored, shape)
+        return pieces
+
+    def _check(self, size: int, stored: int | None, shape: tuple[int, ...]) -> None:
+        if size != math.prod(shape):
+            raise CorruptError(
+                f"{self._directory}: tensor {stored} has {size} elements, not {shape}; record again"
+            )
+
+    def formula(self, shard: int, stored: int) -> Formula | None:
+        """What a whole tensor follows from; see `StoredTensor.formula`."""
+        found = self._tensors.find(Stored(shard, stored))
+        return found.formula if isinstance(found, Derived) and not found.places.size else None
 
 
 _SKETCH_BYTES = 8 * SKETCH_SIZE
@@ -180,3 +207,36 @@ class StoredSketch:
     def __call__(self) -> Sketch:
         """The sketch, float64 of shape (SKETCH_SIZE,)."""
         return self.contents.sketch(self.chunk, self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Reads one whole tensor when called."""
+
+    contents: StoredContents
+    shard: int
+    stored: int | None
+    shape: tuple[int, ...]
+
+    def __call__(self) -> Array:
+        """The tensor."""
+        return self.contents.tensor(self.shard, self.stored, self.shape)
+
+    def pieces(self) -> Pieces:
+        """The tensor, to be read in pieces."""
+        return self.contents.pieces(self.shard, self.stored, self.shape)
+
+    @property
+    def place(self) -> Stored | None:
+        """Where it is stored, as formulas of the same rank name it."""
+        return None if self.stored is None else Stored(self.shard, self.stored)
+
+    def formula(self) -> Formula | None:
+        """What the writer has shown it to follow from, to the last bit; None where it was kept as it is or corrected.
+
+        Raises
+        ------
+        CorruptError
+            If it is not there or is damaged.
+        """
+        return None if self.stored is None else self.contents.formula(self.shard, self.stored)

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.core.mapped import let_go
-from lockstep.core.record import Array
+from lockstep.core.mapped import let_go, let_go_part
+from lockstep.core.record import PIECE, Array, Pieces
 from lockstep.kernels import formulas as kernel
 from lockstep.kernels.jit import available
 from lockstep.store import recycling
@@ -30,7 +30,7 @@ from lockstep.store.formulas import (
     View,
 )
 
-WINDOW = 1 << 15
+WINDOW = PIECE
 """Elements evaluated at a time: half a dozen operands of that many stay in a processor's second cache."""
 
 _MAX_NODES = 256
@@ -56,6 +56,25 @@ def elements_of(derived: Derived, find: Find) -> Array:
     return found
 
 
+def pieces_of(derived: Derived, find: Find) -> Pieces:
+    """Open a derived tensor to be evaluated in pieces: its elements as `elements_of` gives them.
+
+    Raises
+    ------
+    FormulaError, LookupError
+        As `elements_of`.
+    """
+    resolver = _Resolver(find)
+    node = resolver.corrected(derived)
+    try:
+        np.empty(
+            derived.count, derived.values.dtype
+        )  # what is hostile and what is not, by the same measure
+    except (MemoryError, ValueError) as error:
+        raise FormulaError(f"{derived.count} elements do not fit into memory") from error
+    return _Evaluated(node, resolver)
+
+
 def windows_of(derived: Derived, find: Find, max_nodes: int) -> Iterator[tuple[int, Array]]:
     """Evaluate a derived tensor window by window: where each begins, and its elements, valid until the next one.
 
@@ -66,7 +85,7 @@ def windows_of(derived: Derived, find: Find, max_nodes: int) -> Iterator[tuple[i
     """
     node = _Resolver(find, max_nodes).corrected(derived)
     found = np.empty(min(WINDOW, derived.count), derived.values.dtype)
-    fill, _ = _filler(node.formula, found)
+    fill, _ = _filler(node.formula, found.size, found.dtype)
     for start in range(0, derived.count, WINDOW):
         part = found[: min(WINDOW, derived.count - start)]
         fill(start, part)
@@ -173,6 +192,11 @@ class _Resolver:
         for array in self._read:
             let_go(array)
 
+    def let_go_part(self, start: int, stop: int) -> None:
+        """As `let_go`, of what these elements were made of."""
+        for array in self._read:
+            let_go_part(array[start:stop])
+
     def elements(self, derived: Derived) -> Array:
         """The whole of a derived tensor."""
         node = self.corrected(derived)
@@ -186,7 +210,7 @@ class _Resolver:
             found = recycling.empty(derived.count, derived.values.dtype)
         except (MemoryError, ValueError) as error:
             raise FormulaError(f"{derived.count} elements do not fit into memory") from error
-        fill, at_once = _filler(node.formula, found)
+        fill, at_once = _filler(node.formula, found.size, found.dtype)
         for start in range(0, derived.count, at_once):
             fill(start, found[start : start + at_once])
         node.correct(found, 0)
@@ -257,7 +281,7 @@ class _Resolver:
         if isinstance(found, Derived):
             dtype, array = found.dtype, self.elements(found)
         else:
-            dtype, array = found[0], self._stored(found[1]).array[:]
+            dtype, array = found[0], found[1][:]
         extents, strides = view.extents, view.strides
         if dtype != owner.dtype or math.prod(extents) != owner.count:
             raise FormulaError(f"a view {extents} of {dtype} for {owner.count} of {owner.dtype}")
@@ -276,9 +300,33 @@ class _Resolver:
                 [stride * array.itemsize for stride in strides],
                 writeable=False,
             )
-            return seen.reshape(-1)
+            elements = seen.reshape(-1)
         except (MemoryError, ValueError, OverflowError) as error:
             raise FormulaError(f"a view of extents {extents} ({error})") from error
+        let_go(array)
+        self._read.append(elements)  # where it is no copy
+        return elements
+
+
+class _Evaluated:
+    """A derived tensor as pieces."""
+
+    is_made = True
+
+    def __init__(self, node: _Corrected, resolver: _Resolver) -> None:
+        self._node, self._resolver = node, resolver
+        self.size, self.dtype = node.derived.count, node.derived.values.dtype
+        self._fill, self._at_once = _filler(node.formula, self.size, self.dtype)
+
+    def part(self, start: int, stop: int) -> Array:
+        found = recycling.empty(stop - start, self.dtype)
+        for first in range(0, found.size, self._at_once):
+            self._fill(start + first, found[first : first + self._at_once])
+        self._node.correct(found, start)
+        return found
+
+    def let_go(self, start: int, stop: int) -> None:
+        self._resolver.let_go_part(start, stop)
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
@@ -286,12 +334,12 @@ class _Resolver:
 _Fill = Callable[[int, Array], None]
 
 
-def _filler(node: _Node, like: Array) -> tuple[_Fill, int]:
-    """What fills a window of the dtype of `like`, given where it begins; and how many elements it takes at once."""
-    if available() and like.dtype == np.float32 and isinstance(node, _Computed):
+def _filler(node: _Node, count: int, dtype: np.dtype[Any]) -> tuple[_Fill, int]:
+    """What fills a window of `count` elements, given where it begins; and how many it takes at once."""
+    if available() and dtype == np.float32 and isinstance(node, _Computed):
         program = _Program(node)
         if program.can_run:
-            return program.fill, like.size if program.in_memory else WINDOW
+            return program.fill, max(count, 1) if program.in_memory else WINDOW
 
     def fill(start: int, window: Array) -> None:
         with np.errstate(all="ignore"):
@@ -323,16 +371,16 @@ class _Program:
         )
         self.can_run = len(self._inputs) <= kernel.INPUTS
         self.in_memory = all(map(_is_in_memory, self._inputs))
-        rows = len(self._inputs) + len(self._numbers) + len(self._lines)
-        self._table = np.empty((rows, kernel.BLOCK), np.float32)
-        for row, number in enumerate(self._numbers, start=len(self._inputs)):
-            self._table[row] = number
+        self._rows = len(self._inputs) + len(self._numbers) + len(self._lines)
 
     def fill(self, start: int, window: npt.NDArray[np.float32]) -> None:
-        """Evaluate one window."""
+        """Evaluate one window; several threads may do so at a time."""
+        table = np.empty((self._rows, kernel.BLOCK), np.float32)
+        for row, number in enumerate(self._numbers, start=len(self._inputs)):
+            table[row] = number
         parts = [_aligned(node.part(start, start + window.size)) for node in self._inputs]
         parts += parts[:1] * (kernel.INPUTS - len(parts))
-        kernel.run(self._program, tuple(parts), len(self._inputs), self._table, window)
+        kernel.run(self._program, tuple(parts), len(self._inputs), table, window)
 
     def _place(self, node: _Node) -> tuple[str, int]:
         if isinstance(node, _Corrected) and not node.derived.places.size:
@@ -365,4 +413,7 @@ def _is_in_memory(node: _Node) -> bool:
 
 
 def _aligned(part: Array) -> Array:
+    flags = part.flags
+    if part.dtype == np.float32 and flags.c_contiguous and flags.aligned:
+        return part
     return np.require(part, np.float32, ["C", "A"])

@@ -21,7 +21,7 @@ from lockstep.core.record import Call, Content, Frame, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.store import schema
 from lockstep.store.contents import StoredContents
-from lockstep.store.tables import Chunks, Index, Told, read_table
+from lockstep.store.tables import Chunks, Index, LatestChunks, Told, read_table
 
 _RANK = re.compile(r"rank\d+(-\d+)?")
 
@@ -109,7 +109,9 @@ class RankRecording:
         self._chunks = Chunks(path)
         sketched = read_sketches and self.manifest.schema >= schema.SKETCHES_SINCE
         self._contents = StoredContents(self._chunks, with_sketches=sketched)
-        self._record_rows = lru_cache(maxsize=_CHUNKS_KEPT)(self._read_records)
+        self._records = LatestChunks(
+            self._chunks, "records", schema.RECORDS, lambda frame: frame, _CHUNKS_KEPT
+        )
         self._index: Index | None = None
 
     @property
@@ -202,15 +204,12 @@ class RankRecording:
     def _records_of(self, step: int, calls: pl.DataFrame) -> pl.DataFrame:
         """Rows of these calls' records, in order of time."""
         frames = [
-            self._record_rows(chunk).join(calls.select("call_id"), on="call_id", how="semi")
-            for chunk in self.index().record_chunks(step)
+            frame.join(calls.select("call_id"), on="call_id", how="semi")
+            for frame in self._records.of(self.index().record_chunks(step))
         ]
         if not frames:
             return pl.DataFrame(schema=schema.RECORDS)
         return pl.concat(frames).sort("sequence", maintain_order=True)
-
-    def _read_records(self, chunk: int) -> pl.DataFrame:
-        return self._chunks.read("records", chunk, schema.RECORDS)
 
     @cached_property
     def stacks(self) -> dict[int, tuple[Frame, ...]]:
@@ -223,8 +222,9 @@ class RankRecording:
         return {number: tuple(frames) for number, frames in stacks.items()}
 
 
-_CHUNKS_KEPT = 4
-"""Chunks of records that stay in memory: one chunk may hold the end of a step and the beginning of the next."""
+_CHUNKS_KEPT = 32
+"""Chunks of records that stay in memory, at most some 50 MB: with whole tensors a step has many chunks of few rows, and
+one may hold the end of a step and the beginning of the next."""
 
 
 class _Decoder:

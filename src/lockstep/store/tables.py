@@ -7,10 +7,10 @@ calls and contents, is read once for all chunks; the rest of a chunk when someth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ Told = Callable[[int, int], None]
 _CHUNK = re.compile(r"records-(\d{5,})\.parquet")
 
 Numbers = npt.NDArray[np.int64]
+Kept = TypeVar("Kept")
 
 
 class Chunks:
@@ -71,6 +72,59 @@ class Chunks:
         paths = [self.directory / schema.chunk_name(table, number) for number in numbers]
         found = _read_together(paths, columns)
         return found or [read_table(path, columns) for path in paths]
+
+
+class LatestChunks(Generic[Kept]):
+    """The chunks of one table that were asked for last; those that are missing are read together.
+
+    Parameters
+    ----------
+    chunks
+        The rank's tables.
+    table, columns
+        Which of them, and what of it.
+    made
+        Makes what is kept of the rows of one chunk.
+    kept
+        How many chunks are kept, at least those that are read together.
+    """
+
+    def __init__(
+        self,
+        chunks: Chunks,
+        table: str,
+        columns: pl.Schema,
+        made: Callable[[pl.DataFrame], Kept],
+        kept: int,
+    ) -> None:
+        self._chunks, self._table, self._columns = chunks, table, columns
+        self._made, self._kept = made, kept
+        self._latest: dict[int, Kept] = {}
+
+    def of(self, numbers: Sequence[int]) -> Iterator[Kept]:
+        """These chunks, one after the other.
+
+        Raises
+        ------
+        CorruptError
+            If one of the files is damaged or lacks a column.
+        """
+        for start in range(0, len(numbers), _CHUNKS_AT_ONCE):
+            yield from self._some(numbers[start : start + _CHUNKS_AT_ONCE])
+
+    def _some(self, numbers: Sequence[int]) -> list[Kept]:
+        missing = [number for number in numbers if number not in self._latest]
+        read = self._chunks.many(self._table, missing, self._columns) if missing else []
+        new = {number: self._made(frame) for number, frame in zip(missing, read, strict=True)}
+        found = [new[number] if number in new else self._latest.pop(number) for number in numbers]
+        self._latest.update(zip(numbers, found, strict=True))  # those asked for last stand last
+        for number in list(self._latest)[: -self._kept]:
+            del self._latest[number]
+        return found
+
+
+_CHUNKS_AT_ONCE = 4
+"""Chunks that are read together: full ones of sketches take 8 MB each."""
 
 
 class Index:

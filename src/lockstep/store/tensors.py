@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.record import Array
+from lockstep.core.record import Array, Pieces
 from lockstep.store.deriving import derived, mostly_zero
-from lockstep.store.evaluating import elements_of
+from lockstep.store.evaluating import elements_of, pieces_of
 from lockstep.store.formulas import (
     Derived,
     Elements,
@@ -35,6 +35,7 @@ from lockstep.store.formulas import (
     formula_from_json,
     json_from_formula,
 )
+from lockstep.store.pieces import WIDENED, Decoded, Mapped, decoded
 from lockstep.store.schema import shard_name
 
 _NAMES = {
@@ -56,7 +57,6 @@ _NAMES = {
     "complex64": "C64",
     "complex128": "C128",
 }
-_WIDENED = frozenset({"BF16", "F8_E4M3", "F8_E5M2"})
 _NUMPY = {
     "F64": "<f8",
     "F32": "<f4",
@@ -202,18 +202,42 @@ class TensorFiles:
             If there is no such tensor, or what it is made of is damaged.
         """
         if number is None:
-            raise CorruptError(
-                f"{self._shard(shard).path}: tensor None is not in this file; record again"
-            )
+            raise self._absent(shard)
         found = self.find(Stored(shard, number))
         if not isinstance(found, Derived):
             return self._shard(shard).load(number)
         try:
-            return _decoded(elements_of(found, self.find), found.dtype)
-        except FormulaError as error:
-            raise CorruptError(
-                f"{self._shard(shard).path}: tensor {number} cannot be put together ({error}); record again"
-            ) from error
+            return decoded(elements_of(found, self.find), found.dtype)
+        except (FormulaError, RecursionError) as error:
+            raise self._unreadable(shard, number, error) from error
+
+    def open(self, shard: int, number: int | None) -> Pieces:
+        """As `load`, to be read in pieces.
+
+        Raises
+        ------
+        CorruptError
+            As `load`.
+        """
+        if number is None:
+            raise self._absent(shard)
+        found = self.find(Stored(shard, number))
+        if not isinstance(found, Derived):
+            return Decoded(Mapped(found[1]), found[0])
+        try:
+            return Decoded(pieces_of(found, self.find), found.dtype)
+        except (FormulaError, RecursionError) as error:
+            raise self._unreadable(shard, number, error) from error
+
+    def _absent(self, shard: int) -> CorruptError:
+        return CorruptError(
+            f"{self._shard(shard).path}: tensor None is not in this file; record again"
+        )
+
+    def _unreadable(self, shard: int, number: int, error: Exception) -> CorruptError:
+        return CorruptError(
+            f"{self._shard(shard).path}: tensor {number} cannot be put together ({error}); record again"
+        )
 
     def find(self, stored: Stored) -> tuple[str, Array] | Derived:
         """One tensor as it is stored, undecoded.
@@ -236,9 +260,10 @@ class TensorFiles:
         return self._shard(stored.shard).find_in_pieces(stored.number)
 
     def _shard(self, number: int) -> Shard:
-        if number not in self._shards:
-            self._shards[number] = Shard(self._directory / shard_name(number))
-        return self._shards[number]
+        known = self._shards.get(number)
+        if known is None:  # of two threads that open it, the first one counts
+            known = self._shards.setdefault(number, Shard(self._directory / shard_name(number)))
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +315,7 @@ class Shard:
         """
         entry, raw = self._stored(str(number))
         try:
-            return _decoded(raw, entry.dtype).reshape(entry.shape)
+            return decoded(raw, entry.dtype).reshape(entry.shape)
         except ValueError as error:  # more extents than an array can have, or too large ones
             raise CorruptError(
                 f"{self.path}: tensor {number} has an impossible shape ({error}); record again"
@@ -415,39 +440,10 @@ class Shard:
 
 
 def _width_bytes(dtype: str) -> int | None:
-    known = dtype in _NUMPY or dtype in _WIDENED
+    known = dtype in _NUMPY or dtype in WIDENED
     return np.dtype(_raw_dtype(dtype)).itemsize if known else None
 
 
 def _raw_dtype(dtype: str) -> str:
     """NumPy's dtype for undecoded elements."""
     return _NUMPY.get(dtype, "<u2" if dtype == "BF16" else "<u1")
-
-
-def _decoded(raw: Array, dtype: str) -> Array:
-    if dtype == "BF16":
-        bits = raw.astype(np.uint32)
-        bits <<= 16
-        return bits.view(np.float32)
-    if dtype in ("F8_E4M3", "F8_E5M2"):
-        return _float8_table(dtype)[raw]
-    return raw
-
-
-def _float8_table(dtype: str) -> npt.NDArray[np.float32]:
-    """All 256 values of a float8 format (Micikevicius et al., FP8 formats for deep learning, 2022)."""
-    mantissa_bits, bias = (3, 7) if dtype == "F8_E4M3" else (2, 15)
-    codes = np.arange(256)
-    exponent = (codes & 0x7F) >> mantissa_bits
-    mantissa = codes & ((1 << mantissa_bits) - 1)
-    fraction = mantissa / (1 << mantissa_bits)
-    magnitude = np.where(
-        exponent == 0,
-        fraction * 2.0 ** (1 - bias),
-        (1 + fraction) * np.exp2(exponent.astype(np.float64) - bias),
-    )
-    if dtype == "F8_E4M3":
-        magnitude[(codes & 0x7F) == 0x7F] = np.nan
-    else:
-        magnitude[exponent == 31] = np.where(mantissa[exponent == 31] == 0, np.inf, np.nan)
-    return np.where(codes & 0x80, -magnitude, magnitude).astype(np.float32)
