@@ -56,6 +56,6 @@ def measured(command: Sequence[str], *, allowed: Sequence[int] = (0,)) -> Usage:
     return Usage(said["wall_s"], said["cpu_s"], said["peak_bytes"], done.stdout)
 
 
-def compare_command(reference: Path, candidate: Path) -> list[str]:
+def compare_command(reference: Path, candidate: Path, *options: str) -> list[str]:
     """`lockstep compare` of two recordings, printed to nowhere."""
-    return [*LOCKSTEP, "compare", str(reference), str(candidate), "--json"]
+    return [*LOCKSTEP, "compare", str(reference), str(candidate), "--json", *options]

@@ -30,7 +30,7 @@ ROWS = {
         "torch.dot",
         "measure every pair, one thread",
         "compare, all digests differ, numbers equal",
-        "the latter as a process, wall to wall",
+        "noise everywhere, as a process, fixed rule",
     },
     "Memory of comparing whole tensors": set(),
     "Comparing many sketches, as processes": {

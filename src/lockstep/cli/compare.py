@@ -11,6 +11,7 @@ from lockstep.capture.options import StepSelection
 from lockstep.cli.progress import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.locate.garbage import rare_collections
 from lockstep.locate.run import Rule, compare_recordings, read_indices
 from lockstep.plugins import report_writers
@@ -64,6 +65,13 @@ _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
 )
 @click.option("--limit", type=click.IntRange(min=1), help="List at most so many pairs.")
 @click.option("--steps", default="", help="Compare these steps only: 0, 0:3, 10,20.")
+@click.option(
+    "--memory-bytes",
+    type=click.IntRange(min=1 << 20),
+    default=MEMORY_BYTES,
+    show_default="1 GB",
+    help="Memory that comparing may take; operators that take more to re-run are judged without.",
+)
 @click.option("--force", is_flag=True, help="Replace report files that are there.")
 @rare_collections()
 def compare(
@@ -81,6 +89,7 @@ def compare(
     cosine: float | None,
     limit: int | None,
     steps: str,
+    memory_bytes: int,
     force: bool,
 ) -> int:
     """Compare two recordings and name the first operator where CANDIDATE leaves REFERENCE.
@@ -109,6 +118,7 @@ def compare(
             noise=[_noise(path, reference) for path in noise],
             mapping=mapping,
             steps=chosen,
+            memory_bytes=memory_bytes,
             progress=progress,
         )
     if as_json:

@@ -56,6 +56,13 @@ def differing_settings(reference: dict[str, Any], candidate: dict[str, Any]) -> 
     ]
 
 
+def are_set_otherwise(reference: dict[str, Any], candidate: dict[str, Any]) -> bool:
+    """Whether plain arguments differ other than in a dtype; one that is left out has its default."""
+    if reference.keys() != candidate.keys():
+        return True
+    return any(not one.names_dtypes for one in differing_settings(reference, candidate))
+
+
 def _is_same(left: Any, right: Any) -> bool:
     numbers = (int, float)
     if isinstance(left, numbers) and isinstance(right, numbers):

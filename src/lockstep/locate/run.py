@@ -26,7 +26,7 @@ from lockstep.core.finding import (
     Pair,
     Verdict,
 )
-from lockstep.core.manifest import Event
+from lockstep.core.manifest import MEMORY_BYTES, Event
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.locate.garbage import rare_collections
 from lockstep.locate.ledger import Ledger, State
@@ -66,6 +66,7 @@ def compare_recordings(
     mapping: NameMapping | str | Path | None = None,
     steps: Collection[int] | None = None,
     read_tensors: bool = True,
+    memory_bytes: int = MEMORY_BYTES,
     progress: Progress | None = None,
 ) -> Comparison:
     """Align two recordings, judge every pair of tensors and name where they part.
@@ -88,6 +89,9 @@ def compare_recordings(
         Compare only these; None for all that both hold.
     read_tensors
         Whether tensors that were saved whole are read; otherwise sketches and statistics decide.
+    memory_bytes
+        Memory that comparing may take; operators that take more to be run again are judged without, and listed
+        under `notes`.
     progress
         Told before each pair of tensors: the step, how many pairs of it are done, of how many.
 
@@ -113,7 +117,7 @@ def compare_recordings(
         site_noise = measure_noise(reference, runs, steps=steps, read_tensors=read_tensors)
         judge = CalibratedJudge(site_noise, judge)
     if read_tensors and given is None and rule is Rule.ERROR_MODEL:
-        judge = _with_local_error(judge, reference, candidate)
+        judge = _with_local_error(judge, reference, candidate, memory_bytes)
     ranks = [name for name in reference.ranks if name in candidate.ranks]
     run = _Run(judge, read_tensors, _names(reference, candidate, ranks, mapping))
     stopper = _why_incomparable(reference, candidate, ranks, steps, run.names)
@@ -137,13 +141,15 @@ def read_indices(recordings: Iterable[Recording], progress: Progress | None = No
             rank.index(partial(progress, what) if progress is not None else None)
 
 
-def _with_local_error(judge: Judge, reference: Recording, candidate: Recording) -> Judge:
+def _with_local_error(
+    judge: Judge, reference: Recording, candidate: Recording, memory_bytes: int
+) -> Judge:
     """The judge behind one that re-runs single operators, where both runs saved whole tensors."""
     whole = all(
         any(rank.has_tensors for rank in recording.ranks.values())
         for recording in (reference, candidate)
     )
-    return LocalErrorJudge(judge) if whole else judge
+    return LocalErrorJudge(judge, memory_bytes=memory_bytes) if whole else judge
 
 
 def _opened(recording: Recording | str | Path) -> Recording:
@@ -382,6 +388,8 @@ def _conclusion(
         for text in recording.missing
     ]
     notes.extend(dict.fromkeys(note for names in run.names.values() for note in names.notes()))
+    if isinstance(run.judge, LocalErrorJudge):
+        notes.extend(run.judge.notes())
     return Comparison(
         reference=str(reference.path),
         candidate=str(candidate.path),

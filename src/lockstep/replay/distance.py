@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +12,10 @@ import torch
 
 from lockstep.kernels.jit import available
 from lockstep.kernels.moments import has_beyond, moments, moments_of_difference
+from lockstep.replay.roundoff import SENTINEL
 
-_SENTINEL = 2.0**20
-"""Magnitude, in units of the median, from which on elements count as a population of their own: an
-attention mask's -3e38 and -1e9 would hide any fault in the scores beside them."""
+_PIECE = 1 << 18
+"""Elements that are widened at once."""
 
 _SAMPLE = 1 << 16
 """Elements that the median is taken over."""
@@ -44,7 +45,7 @@ def populations(truth: torch.Tensor) -> list[torch.Tensor | None]:
     sample = sample[(sample > 0) & sample.isfinite()]
     if sample.numel() == 0:
         return [None]
-    limit = float(sample.median()) * _SENTINEL
+    limit = float(sample.median()) * SENTINEL
     doubles = _doubles(flat)
     if doubles is not None and not has_beyond(doubles, limit):
         return [None]
@@ -77,6 +78,18 @@ def _spread_over(total: float, fourth: float) -> Size:
     return Size(math.sqrt(total), max(1.0, total * total / fourth) if fourth > 0 else 1.0)
 
 
+def together(parts: Iterable[Size]) -> Size:
+    """Size of something in parts."""
+    total = fourth = 0.0
+    for part in parts:
+        if not math.isfinite(part.norm):
+            return Size(math.inf)
+        square = part.norm * part.norm
+        total += square
+        fourth += square * square / part.spread
+    return _spread_over(total, fourth)
+
+
 def _doubles(tensor: torch.Tensor) -> npt.NDArray[np.float64] | None:
     """All elements of a tensor of doubles without a copy, shape (n,); None where something else is asked for."""
     plain = tensor.dtype is torch.float64 and tensor.is_contiguous() and tensor.device.type == "cpu"
@@ -90,6 +103,9 @@ def error_of(actual: torch.Tensor, truth: torch.Tensor, where: torch.Tensor | No
     """
     if where is not None:
         actual, truth = actual[where], truth[where]
+    if actual.dtype != truth.dtype and truth.dtype is torch.float64 and actual.shape == truth.shape:
+        pairs = zip(*(side.reshape(-1).split(_PIECE) for side in (actual, truth)), strict=True)
+        return together(error_of(piece.double(), other) for piece, other in pairs)
     one, other = _doubles(actual), _doubles(truth)
     if one is not None and other is not None and actual.shape == truth.shape:
         total, fourth = moments_of_difference(one, other)
@@ -147,7 +163,6 @@ class _Perturbation:
         factor = torch.rand(tensor.shape, generator=self._generator, dtype=real)
         factor.mul_(2).sub_(1).mul_(self._unit).add_(1)  # in place: these are large
         for where in populations(tensor)[1:]:
-            factor = (
-                torch.where(where, torch.ones_like(factor), factor) if where is not None else factor
-            )
-        return tensor * factor
+            if where is not None:
+                factor[where] = 1.0
+        return factor.mul_(tensor) if factor.dtype == tensor.dtype else tensor * factor

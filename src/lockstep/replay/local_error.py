@@ -1,5 +1,8 @@
 """The judge that re-runs single operators: local error, where whole tensors are there.
 
+What cannot hold a local error worth finding is not run again (`lockstep.replay.screening`), nor what takes more memory
+than a comparison may (`lockstep.replay.budget`).
+
 What an operator adds on its own is separated from what its inputs bring: each side's call is run
 again alone in double precision, on that side's own recorded inputs, forward and backward. With `y`
 what was recorded and `f64` the operator in double precision,
@@ -20,18 +23,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
-from lockstep.compare.judge import Judge, Judgement, Operation
+from lockstep.compare.judge import Judge, Judgement, Operation, is_gradient
 from lockstep.compare.measured import Measured
 from lockstep.core.finding import CallPair
+from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.record import Call
+from lockstep.replay.budget import TooLarge, check_memory
 from lockstep.replay.errors import CannotReplay
+from lockstep.replay.screening import screened, screened_update
 
 if TYPE_CHECKING:
     from lockstep.replay.verdict import Verdicts
 
 NAME = "local-error"
+
+P = ParamSpec("P")
 
 Progress = Callable[[str, int], None]
 """Called with the operator that is re-run and how many outputs were judged by a re-run so far."""
@@ -45,27 +53,37 @@ class LocalErrorJudge:
     fallback
         Judges what cannot be run again: calls without partner, custom functions, random operators,
         tensors that were not saved whole.
+    memory_bytes
+        Memory that the whole process may take: a call whose re-run takes more is left to `fallback`.
     progress
         Told before each re-run.
 
     Attributes
     ----------
     decided
-        How many outputs were judged by a re-run.
+        How many outputs were judged by local error.
     refused
         Why others were not, with how often, per operator.
     """
 
-    def __init__(self, fallback: Judge, *, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        fallback: Judge,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        progress: Progress | None = None,
+    ) -> None:
         self.decided = 0
         self.refused: dict[tuple[str, str], int] = {}
         self._fallback = fallback
+        self._memory_bytes = memory_bytes
+        self._too_large: dict[str, tuple[int, int]] = {}
         self._progress = progress
         self._verdicts: Verdicts | None = None
 
     @property
     def name(self) -> str:
-        """As it stands under `judged_by`: the fallback's while nothing was re-run."""
+        """As it stands under `judged_by`: the fallback's while nothing else decided."""
         return NAME if self.decided else self._fallback.name
 
     def operator(self, operation: Operation, output: Measured) -> Judgement:
@@ -73,10 +91,10 @@ class LocalErrorJudge:
         calls = operation.calls
         tensors = (*operation.entering, *operation.outputs, output)
         other_layout = any(item.pair.layout is not None for item in tensors)
+        explained = self._fallback.operator(operation, output)
         if output.equal or other_layout or not _is_whole(calls):
-            return self._fallback.operator(operation, output)
-        found = self._tried(operation.op, lambda verdicts: verdicts.operator(operation, output))
-        return found or self._fallback.operator(operation, output)
+            return explained
+        return self._tried(operation.op, self._operator, operation, output, explained) or explained
 
     def passage(
         self, sources: Sequence[Measured], target: Measured, *, operators: int
@@ -89,13 +107,53 @@ class LocalErrorJudge:
     ) -> Judgement:
         """Judge a parameter or a state after an optimizer step, by replaying the update."""
         other_layout = output.pair.layout is not None
+        explained = self._fallback.update(entering, output, calls=calls)
         if output.equal or other_layout or calls is None or not _is_whole(calls):
-            return self._fallback.update(entering, output, calls=calls)
+            return explained
         op = calls.present.site.op
-        found = self._tried(op, lambda verdicts: verdicts.update(calls, output))
-        return found or self._fallback.update(entering, output, calls=calls)
+        return self._tried(op, self._update, calls, output, explained) or explained
 
-    def _tried(self, op: str, judge: Callable[[Verdicts], Judgement]) -> Judgement | None:
+    def _operator(self, operation: Operation, output: Measured, explained: Judgement) -> Judgement:
+        found = screened(operation, output, explained)
+        if found is None:
+            if operation.calls is not None:
+                backward = is_gradient(output)
+                check_memory(operation.calls, self._memory_bytes, backward=backward)
+            found = self._reruns(operation.op).operator(operation, output)
+        return found
+
+    def _update(self, calls: CallPair, output: Measured, explained: Judgement) -> Judgement:
+        found = screened_update(calls, output, explained)
+        return found or self._reruns(calls.present.site.op).update(calls, output)
+
+    def _tried(
+        self, op: str, judge: Callable[P, Judgement], *args: P.args, **kwargs: P.kwargs
+    ) -> Judgement | None:
+        """What a look at the recordings or else a re-run says; None where neither can tell."""
+        try:
+            judgement = judge(*args, **kwargs)
+        except TooLarge as error:
+            count, most = self._too_large.get(op, (0, 0))
+            self._too_large[op] = count + 1, max(most, error.needed_bytes)
+            return None
+        except (CannotReplay, MemoryError, RuntimeError) as error:
+            # torch reports memory that it cannot get as a RuntimeError.
+            key = (op, str(error))
+            self.refused[key] = self.refused.get(key, 0) + 1
+            return None
+        self.decided += 1
+        return replace(judgement, judged_by=NAME)
+
+    def notes(self) -> list[str]:
+        """What was not run again because of its size, in words."""
+        return [
+            f"{op}: {count} {'tensors' if count > 1 else 'tensor'} judged without a re-run, which takes"
+            f" {most / 1e9:.1f} GB of memory; --memory-bytes allows {self._memory_bytes / 1e9:.1f} GB"
+            for op, (count, most) in self._too_large.items()
+        ]
+
+    def _reruns(self, op: str) -> Verdicts:
+        """What runs operators again; loads torch."""
         if self._verdicts is None:
             # Read by torch as it is loaded: large tensors in large pages. A re-run makes and drops many of them, and
             # most of its time went into getting their memory, 4 KiB at a time.
@@ -105,15 +163,7 @@ class LocalErrorJudge:
             self._verdicts = Verdicts()
         if self._progress is not None:
             self._progress(op, self.decided)
-        try:
-            judgement = judge(self._verdicts)
-        except (CannotReplay, MemoryError, RuntimeError) as error:
-            # torch reports memory that it cannot get as a RuntimeError.
-            key = (op, str(error))
-            self.refused[key] = self.refused.get(key, 0) + 1
-            return None
-        self.decided += 1
-        return replace(judgement, judged_by=NAME)
+        return self._verdicts
 
 
 def _is_whole(calls: CallPair | None) -> bool:

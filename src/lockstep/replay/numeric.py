@@ -16,7 +16,8 @@ from lockstep.replay.errors import CannotReplay
 from lockstep.replay.pairing import Pairing
 from lockstep.replay.rerun import widened
 from lockstep.replay.rounding import recognised
-from lockstep.replay.side import SINGLE, Local, Reading, Side, local_error, relative_errors
+from lockstep.replay.roundoff import SINGLE
+from lockstep.replay.side import Local, Reading, Side, local_error, relative_errors
 
 AMPLIFIED = 100.0
 """Condition number from which on a difference counts as amplified rather than handed on."""

@@ -8,7 +8,7 @@ from typing import Any
 from lockstep.compare.judge import Operation
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import canonical_name
-from lockstep.compare.settings import differing_settings
+from lockstep.compare.settings import are_set_otherwise
 from lockstep.core.finding import CallPair
 from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import Role
@@ -74,7 +74,11 @@ def paired(calls: CallPair, backward: bool, *, settings: bool = True) -> Pairing
         raise CannotReplay("the two runs call other operators, or one with more tensors")
     one, two = rebuild(left), rebuild(right)
     as_called = None
-    if settings and left.site.op == right.site.op and _are_set_otherwise(left, right):
+    if (
+        settings
+        and left.site.op == right.site.op
+        and are_set_otherwise(left.arguments, right.arguments)
+    ):
         own = Side(Rerun(right, two), backward=backward)
         two, replaced = _with_settings(right, two, one, backward)
         as_called = own if replaced else None
@@ -83,14 +87,6 @@ def paired(calls: CallPair, backward: bool, *, settings: bool = True) -> Pairing
         Side(Rerun(right, two), backward=backward),
         as_called,
     )
-
-
-def _are_set_otherwise(left: Call, right: Call) -> bool:
-    """Whether plain arguments differ; one that is left out has its default."""
-    if left.arguments.keys() != right.arguments.keys():
-        return True
-    differing = differing_settings(left.arguments, right.arguments)
-    return any(not one.names_dtypes for one in differing)
 
 
 def _makes_of(call: Call) -> tuple[str, int]:

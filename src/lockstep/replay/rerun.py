@@ -24,6 +24,9 @@ from lockstep.replay.rebuild import Rebuilt, tensors_in, torch_dtype
 Alter = Callable[[torch.Tensor], torch.Tensor]
 """Changes a floating-point tensor before the call sees it: rounds or perturbs it."""
 
+LARGE = 1 << 21
+"""Elements from which on a tensor is not kept for later but read, or made, again."""
+
 _GRADIENTS = (Role.GRAD_INPUT, Role.PARAM_GRAD)
 
 _REFUSALS = (
@@ -114,7 +117,9 @@ class Rerun:
         self.cast = cast_of(call)
 
     def load(self, record: TensorRecord) -> torch.Tensor:
-        """A tensor of the call, read once."""
+        """A tensor of the call; a small one is read once."""
+        if record.content.numel >= LARGE:
+            return load(record)
         if record.content.id not in self._loaded:
             self._loaded[record.content.id] = load(record)
         return self._loaded[record.content.id]
@@ -178,9 +183,12 @@ class Rerun:
             if record.index not in outputs and position in passed:
                 outputs[record.index] = passed[position]
         gradients = self._gradients(outputs, leaves, alter) if backward else {}
-        return Results(
-            {key: _in_a_row(value.detach()) for key, value in outputs.items()}, gradients
-        )
+        kept = {
+            key: _in_a_row(value.detach())
+            for key, value in outputs.items()
+            if not backward or value.numel() < LARGE  # gradients are what is asked for
+        }
+        return Results(kept, gradients)
 
     def _prepared(
         self,

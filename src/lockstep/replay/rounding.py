@@ -11,7 +11,8 @@ from lockstep.core.record import TensorRecord
 from lockstep.replay.distance import error_of, rounded
 from lockstep.replay.errors import CannotReplay
 from lockstep.replay.rerun import Precision, outputs_of, widened
-from lockstep.replay.side import SINGLE, Local, Reading, Side
+from lockstep.replay.roundoff import SINGLE
+from lockstep.replay.side import Local, Reading, Side
 
 EXPLAINED = 0.2
 """Share of the error that a rounding must not leave unexplained: another rounding of the same size

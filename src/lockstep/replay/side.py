@@ -25,10 +25,16 @@ from lockstep.replay.distance import (
 )
 from lockstep.replay.errors import CannotReplay
 from lockstep.replay.rebuild import torch_dtype
-from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of, plain_kernels, widened
-
-SINGLE = 2.0**-24
-"""Unit roundoff of single precision, in which 16-bit kernels accumulate too."""
+from lockstep.replay.rerun import (
+    LARGE,
+    Precision,
+    Rerun,
+    Results,
+    outputs_of,
+    plain_kernels,
+    widened,
+)
+from lockstep.replay.roundoff import QUIET, SINGLE, always_allowed, carrier
 
 MARGIN = 8.0
 """How many times the noise of a sound kernel another sound kernel may be off, in fp32. Sound kernels
@@ -44,13 +50,6 @@ machine's plain kernels are asked besides."""
 FEW_ELEMENTS = 3.0
 """Few elements may be lucky in one kernel and not in the other: both margins grow by `1 + 3 /
 sqrt(n)`, n the number of elements that carry the error."""
-
-ROUNDINGS = 16.0
-"""Unit roundoffs of the result's norm that a sound fp32 kernel may always be off: fast exponentials
-and reciprocals are good to a few units in the last place."""
-
-QUIET = 4.0
-"""Unit roundoffs of the result's norm that need no second look."""
 
 TRUST = 64.0
 """A re-run in the recorded dtype tells how far a sound kernel is off; unless it is further off than
@@ -148,7 +147,7 @@ class Side:
         CannotReplay
             If that is not possible, or it gives outputs of other shapes.
         """
-        results = self._double(True)
+        results = self.rerun.run(Precision.DOUBLE, backward=False)
         for record in self.call.with_role(Role.OUTPUT):
             outputs_of(results, record)
 
@@ -163,7 +162,9 @@ class Side:
         return bool(((made == actual) | ((made != made) & (actual != actual))).all())
 
     def actual(self, record: TensorRecord) -> torch.Tensor:
-        """The recorded tensor, widened; the latest one is kept."""
+        """The recorded tensor, widened unless it is large; the latest one is kept."""
+        if record.content.numel >= LARGE:
+            return self.rerun.load(record)
         if self._actual is None or self._actual[0] != record.content.id:
             self._actual = record.content.id, widened(self.rerun.load(record))
         return self._actual[1]
@@ -213,19 +214,18 @@ class Side:
 
     def unit(self, record: TensorRecord) -> float:
         """Unit roundoff that an output carries: its own, for gradients that of the call too."""
-        return unit_roundoff(self.carrier(record))
-
-    def carrier(self, record: TensorRecord) -> str:
-        """The coarsest dtype that an output went through."""
-        dtypes = [record.dtype]
-        if record.role in (Role.GRAD_INPUT, Role.PARAM_GRAD):
-            passed = self.call.with_role(Role.OUTPUT, Role.GRAD_OUTPUT)
-            dtypes += [other.dtype for other in passed]
-        return max(dtypes, key=unit_roundoff)
+        return unit_roundoff(carrier(self.call, record))
 
     def _roughest_input(self) -> float:
         dtypes = [record.dtype for record in self.call.with_role(Role.INPUT)]
         return min(max((unit_roundoff(dtype) for dtype in dtypes), default=SINGLE), SINGLE)
+
+    def forget(self) -> None:
+        """Drop what a large output was held against, but for the double-precision result."""
+        if any(record.content.numel >= LARGE for record in self.call.records):
+            self._shaken.clear()
+            for name in ("_own", "_plain"):
+                self.__dict__.pop(name, None)
 
     def _double(self, cast: bool) -> Results:
         if cast not in self._doubles:
@@ -260,20 +260,6 @@ class Side:
             other for other in self.call.with_role(Role.INPUT) if unit_roundoff(other.dtype) > 0
         ]
         return family_of(self.call.site.op) is Family.BILINEAR and len(entering) > 2
-
-    def sum_length(self, record: TensorRecord) -> float:
-        """About how many terms were added up into one element of an output."""
-        entering = sorted(
-            other.content.numel
-            for other in self.call.with_role(Role.INPUT, Role.GRAD_OUTPUT)
-            if unit_roundoff(other.dtype) > 0
-        )
-        count = max(1, record.content.numel)
-        length = max(1.0, (entering[-1] if entering else 1) / count)
-        sums = family_of(self.call.site.op) in (Family.BILINEAR, Family.ATTENTION, Family.UNKNOWN)
-        if sums and len(entering) > 1:
-            length = max(length, math.sqrt(entering[-1] * entering[-2] / count))
-        return length
 
 
 def _picked(results: Results | None, record: TensorRecord, reading: Reading) -> torch.Tensor | None:
@@ -314,6 +300,7 @@ def local_error(
         judged(_Held(side, record, reading, actual, truth, other, relative), where)
         for where, relative in zip(groups, known, strict=True)
     ]
+    side.forget()
     return max(found, key=lambda one: one.excess)
 
 
@@ -346,8 +333,7 @@ def _in_single(held: _Held, where: torch.Tensor | None) -> Local:
     error = error_of(held.actual, truth, where)
     if error.norm <= QUIET * unit * norm:
         return Local(error, QUIET * unit * norm, norm)
-    growth = 0.5 * math.sqrt(side.sum_length(record))
-    always = (ROUNDINGS + growth) * unit * norm
+    always = always_allowed(side.call, record) * unit * norm
     shaken = _noise((side.shaken(record, reading, 0),), truth, where)
     margin = MARGIN * (1.0 + FEW_ELEMENTS / math.sqrt(error.spread))
     own = _noise((side.own(record, reading),), truth, where)
@@ -367,7 +353,7 @@ _FEW_CARRIERS = 64.0
 
 def _in_16_bit(held: _Held, where: torch.Tensor | None) -> Local:
     side, record, reading, truth = held.side, held.record, held.reading, held.truth
-    dtype = torch_dtype(side.carrier(record))
+    dtype = torch_dtype(carrier(side.call, record))
     norm = size_of(truth, where).norm
     nearest = rounded(truth, dtype)
     error = error_of(held.actual, torch.where(nearest.isfinite(), truth, nearest), where)

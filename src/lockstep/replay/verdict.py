@@ -17,10 +17,9 @@ from lockstep.core.finding import CallPair, Kind
 from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.replay.decisions import Dropped, decided, decision_words, dropped
-from lockstep.replay.distance import error_of
 from lockstep.replay.errors import CannotReplay
 from lockstep.replay.numeric import fault, moved, numeric
-from lockstep.replay.optimizers import UpdateRerun, update_rerun
+from lockstep.replay.optimizers import UpdateRerun, replayed
 from lockstep.replay.pairing import calls_of, key_of, paired, present, records_of
 from lockstep.replay.side import Side
 
@@ -41,14 +40,21 @@ Kept = TypeVar("Kept")
 @contextmanager
 def threads_for(*calls: Call | None) -> Iterator[None]:
     """Compute with one thread where the calls' tensors are small."""
-    before = torch.get_num_threads()
     largest = max(
         (record.content.numel for call in calls if call is not None for record in call.records),
         default=0,
     )
-    if before == 1 or largest >= _WORTH_THREADS:
+    if largest >= _WORTH_THREADS:
         yield
-        return
+    else:
+        with single_thread():
+            yield
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Compute with one thread."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
@@ -102,7 +108,7 @@ class Verdicts:
         CannotReplay
             If the optimizer is not one of torch's, or its state was not saved whole.
         """
-        with threads_for(calls.reference, calls.candidate):
+        with single_thread():  # a few elements at a time
             return self._updated(calls, output)
 
     def _updated(self, calls: CallPair, output: Measured) -> Judgement:
@@ -114,8 +120,8 @@ class Verdicts:
             key,
             calls,
             lambda: (
-                update_rerun(present(calls.reference)),
-                update_rerun(present(calls.candidate)),
+                UpdateRerun(present(calls.reference)),
+                UpdateRerun(present(calls.candidate)),
             ),
         )
         return _update(left, right, reference, candidate, output)
@@ -269,13 +275,13 @@ def _update(
     candidate: TensorRecord,
     output: Measured,
 ) -> Judgement:
-    alone = (left.local(reference), right.local(candidate))
+    found = replayed(left, right, reference, candidate)
+    alone = found.alone
     if all(one.sound for one in alone):
         scale = output.norm if output.norm > 0 else 1.0
         floor = alone[0].tolerance + alone[1].tolerance
-        inherited = error_of(right.truth(candidate), left.truth(reference)).norm
         return Judgement(
-            (floor + inherited) / scale,
+            (floor + found.inherited) / scale,
             floor / scale,
             beyond_floor=output.distance > floor,
             unexplained=False,

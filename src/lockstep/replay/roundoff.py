@@ -1,0 +1,56 @@
+"""How far off a sound kernel may always be, by what a call alone tells: dtypes and extents. Knows no torch."""
+
+from __future__ import annotations
+
+import math
+
+from lockstep.compare.operators import Family, family_of
+from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.record import Call, TensorRecord
+from lockstep.core.site import Role
+
+SINGLE = 2.0**-24
+"""Unit roundoff of single precision, in which 16-bit kernels accumulate too."""
+
+ROUNDINGS = 16.0
+"""Unit roundoffs of the result's norm that a sound fp32 kernel may always be off: fast exponentials
+and reciprocals are good to a few units in the last place."""
+
+QUIET = 4.0
+"""Unit roundoffs of the result's norm that need no second look."""
+
+UPDATE_ROUNDINGS = 4.0
+"""Unit roundoffs of the parameter that an update may always leave: one where weight decay shrinks
+it, one where the step is added, each up to once more in a fused kernel."""
+
+SENTINEL = 2.0**20
+"""Magnitude, in units of the median, from which on elements count as a population of their own: an
+attention mask's -3e38 and -1e9 would hide any fault in the scores beside them."""
+
+
+def carrier(call: Call, record: TensorRecord) -> str:
+    """The coarsest dtype that an output went through: its own, for gradients those of the call too."""
+    dtypes = [record.dtype]
+    if record.role in (Role.GRAD_INPUT, Role.PARAM_GRAD):
+        dtypes += [other.dtype for other in call.with_role(Role.OUTPUT, Role.GRAD_OUTPUT)]
+    return max(dtypes, key=unit_roundoff)
+
+
+def sum_length(call: Call, record: TensorRecord) -> float:
+    """About how many terms were added up into one element of an output."""
+    entering = sorted(
+        other.content.numel
+        for other in call.with_role(Role.INPUT, Role.GRAD_OUTPUT)
+        if unit_roundoff(other.dtype) > 0
+    )
+    count = max(1, record.content.numel)
+    length = max(1.0, (entering[-1] if entering else 1) / count)
+    sums = family_of(call.site.op) in (Family.BILINEAR, Family.ATTENTION, Family.UNKNOWN)
+    if sums and len(entering) > 1:
+        length = max(length, math.sqrt(entering[-1] * entering[-2] / count))
+    return length
+
+
+def always_allowed(call: Call, record: TensorRecord) -> float:
+    """Unit roundoffs of the result's norm that a sound fp32 kernel may always leave."""
+    return ROUNDINGS + 0.5 * math.sqrt(sum_length(call, record))
