@@ -263,5 +263,37 @@ def test_what_takes_too_much_memory_is_judged_without_a_rerun_and_said(tmp_path:
     assert usual.notes == ()
 
 
+def test_no_file_of_tensors_stays_open_behind_a_step(tmp_path: Path) -> None:
+    # Given two opened recordings of three steps that differ
+    reference, candidate = (
+        _three_steps(tmp_path / name, off) for name, off in (("ref", 0.0), ("cand", 1e-6))
+    )
+    # When they are compared; then tensors were read, and their files and mapped pages are gone
+    comparison = compare_recordings(reference, candidate)
+    assert comparison.judged_by == "local-error"
+    assert [path for path in _open_files() if path.is_relative_to(tmp_path)] == []
+    # And they can be read again
+    assert next(reference.records()).load().size
+
+
+def _three_steps(directory: Path, off: float) -> Recording:
+    generator = torch.Generator().manual_seed(6)
+    parameter = torch.nn.Parameter(torch.randn(64, 64, generator=generator) * (1 + off))
+    optimizer = torch.optim.SGD([parameter], lr=1e-2)
+
+    def program() -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.gelu(parameter).sum().backward()
+            optimizer.step()
+
+    return recorded(directory, program, steps=3)
+
+
+def _open_files() -> list[Path]:
+    """Every file that this process holds open, memory maps among them."""
+    return [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+
+
 def _activated(x: Tensor, approximate: str) -> Tensor:
     return F.gelu(x, approximate=approximate)

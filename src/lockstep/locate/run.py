@@ -250,6 +250,8 @@ def _compare_steps(
         finally:
             for ledger in run.ledgers.values():
                 ledger.end()
+            for recording in (reference, candidate):
+                recording.close_tensors()
 
 
 def _compare_step(

@@ -156,6 +156,10 @@ class StoredContents:
         assert data is not None
         return np.frombuffer(data, dtype="<f8")
 
+    def close_tensors(self) -> None:
+        """Let go of the files of whole tensors until one is asked for."""
+        self._tensors.close()
+
     def tensor(self, shard: int, stored: int | None, shape: tuple[int, ...]) -> Array:
         """One whole tensor.
 

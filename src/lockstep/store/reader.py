@@ -85,6 +85,11 @@ class Recording:
             return ("no process of the command reached a training step, so nothing was recorded",)
         return tuple(sentence for rank in self.ranks.values() for sentence in rank.missing)
 
+    def close_tensors(self) -> None:
+        """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""
+        for rank in self.ranks.values():
+            rank.close_tensors()
+
     def records(self) -> Iterator[TensorRecord]:
         """All tensor records, rank by rank, step by step, in order of time."""
         for rank in self.ranks.values():
@@ -200,6 +205,10 @@ class RankRecording:
         contents = self._contents.of(self.index().places(numbers))
         decoder = _Decoder(self.path, self.name, step, self.stacks, contents)
         return decoder.calls(rows, records)
+
+    def close_tensors(self) -> None:
+        """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""
+        self._contents.close_tensors()
 
     def _records_of(self, step: int, calls: pl.DataFrame) -> pl.DataFrame:
         """Rows of these calls' records, in order of time."""

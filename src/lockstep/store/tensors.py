@@ -239,6 +239,10 @@ class TensorFiles:
             f"{self._shard(shard).path}: tensor {number} cannot be put together ({error}); record again"
         )
 
+    def close(self) -> None:
+        """Let go of all files, and of their pages that count as memory; each is opened again when asked for."""
+        self._shards = {}
+
     def find(self, stored: Stored) -> tuple[str, Array] | Derived:
         """One tensor as it is stored, undecoded.
 
