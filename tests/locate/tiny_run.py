@@ -335,7 +335,10 @@ class TinyRun:
 def recording(*ranks: TinyRun, path: str = "run") -> Recording:
     """Runs as the recording that they would leave, one per rank."""
     folders = {f"rank{number}": _rank(run) for number, run in enumerate(ranks)}
-    return cast(Recording, SimpleNamespace(path=Path(path), ranks=folders, missing=()))
+    return cast(
+        Recording,
+        SimpleNamespace(path=Path(path), ranks=folders, missing=(), close_tensors=lambda: None),
+    )
 
 
 _MODULES = {name: schema.MODULES[name] for name in ("module", "module_class")}

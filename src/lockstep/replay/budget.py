@@ -21,7 +21,7 @@ _FORWARD, _BACKWARD = 3.0, 5.5
 _UNFOLDED = 2.0
 """How many times more a convolution takes."""
 
-BASE_BYTES = 450 << 20
+BASE_BYTES = 640 << 20
 """What a comparison that has loaded torch takes besides re-runs, measured: its libraries, the records of a step, and
 tensors that are measured ahead."""
 
