@@ -25,7 +25,7 @@ from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.devices.kernels import digest_of, dtype_name, numbers_of, raw_bytes
 from lockstep.kernels.jit import available
 from lockstep.store.formulas import Formula, Stored, View
-from lockstep.store.small import SmallContent, can_wait
+from lockstep.store.small import SmallContent, can_wait, columns_of
 from lockstep.store.tensors import RawTensor, can_store
 from lockstep.store.writer import Row
 
@@ -375,15 +375,4 @@ def _columns(measured: _Measured | None) -> Row:
     where = (None, None) if place is None else (place.number, place.shard)
     if numbers is None:
         return (measured.digest, *(None,) * 7, measured.sketch, *where)
-    return (
-        measured.digest,
-        numbers.minimum,
-        numbers.maximum,
-        numbers.mean,
-        numbers.norm,
-        numbers.nan_count,
-        numbers.inf_count,
-        numbers.zero_count,
-        measured.sketch,
-        *where,
-    )
+    return (measured.digest, *columns_of(numbers), measured.sketch, *where)

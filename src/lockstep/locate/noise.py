@@ -97,3 +97,5 @@ def _pairs(
             for pair in pair_records(calls):
                 if pair.reference is not None and pair.candidate is not None:
                     yield pair
+        reference.close_tensors()
+        run.close_tensors()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.core.record import Statistics
 from lockstep.kernels.numbers import numbers_of_each
 
 SmallContent = tuple[int, str, tuple[int, ...], str, str, bytes, bool]
@@ -51,13 +52,7 @@ def _measured(
             shape,
             device,
             digest,
-            numbers.minimum,
-            numbers.maximum,
-            numbers.mean,
-            numbers.norm,
-            numbers.nan_count,
-            numbers.inf_count,
-            numbers.zero_count,
+            *columns_of(numbers),
             sketch,
             None,
             None,
@@ -67,3 +62,16 @@ def _measured(
             contents, found, packed, strict=True
         )
     ]
+
+
+def columns_of(numbers: Statistics) -> tuple[float, ...]:
+    """Statistics in the order of a content's row."""
+    return (
+        numbers.minimum,
+        numbers.maximum,
+        numbers.mean,
+        numbers.norm,
+        numbers.nan_count,
+        numbers.inf_count,
+        numbers.zero_count,
+    )
