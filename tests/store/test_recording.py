@@ -304,6 +304,18 @@ def test_sketches_of_an_older_schema_are_left_out_in_one_sentence(recording: Pat
     np.testing.assert_array_equal(content.load(), WEIGHT)
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_digests_of_an_older_schema_are_told_of(recording: Path, version: int) -> None:
+    # given a recording whose long tensors were digested in another way
+    path = recording / "rank0" / schema.MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": version}))
+    # when it is opened, then it says so, and its sketches count
+    opened = open_recording(recording)
+    (sentence,) = opened.missing
+    assert f"digests of long tensors are those of schema version {version}" in sentence
+    assert opened.ranks["rank0"].calls(0)[0].records[0].content.sketch is not None
+
+
 def test_sketches_are_left_out_on_request(recording: Path) -> None:
     # when a recording is opened as if it held statistics alone
     opened = open_recording(recording, read_sketches=False)

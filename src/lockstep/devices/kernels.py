@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import xxhash
 
 from lockstep.core.record import Statistics
 from lockstep.core.sketch import (
@@ -24,12 +24,13 @@ from lockstep.core.sketch import (
     plan_of,
     sign_table,
 )
+from lockstep.devices.team import on_torchs_threads
+from lockstep.kernels.digest import digest_of_bytes
 from lockstep.kernels.jit import available
-from lockstep.kernels.numbers import numbers_of_array, prepare
+from lockstep.kernels.numbers import measured_array, numbers_of_array, prepare
 
 _WIDENED = {torch.float16, torch.bfloat16}
 _COMPILED = (torch.float32, torch.float64, torch.bfloat16)
-_ON_HOST = (torch.float32, torch.float64, torch.int64)
 _HUGE = 2.0**100
 _EIGHT_BIT = tuple(
     getattr(torch, name)
@@ -59,16 +60,23 @@ def raw_bytes(flat: torch.Tensor) -> npt.NDArray[np.uint8]:
 
 
 def digest_of(flat: torch.Tensor) -> str:
-    """XXH3-128 (https://xxhash.com) of a contiguous one-dimensional tensor's bytes, as 32 hex digits."""
-    if flat.dtype in _ON_HOST and flat.device.type == "cpu":
-        return xxhash.xxh3_128_hexdigest(flat.numpy().data)
-    return xxhash.xxh3_128_hexdigest(raw_bytes(flat).data)
+    """Digest of a contiguous one-dimensional tensor's bytes, as 32 hex digits; see `lockstep.kernels.digest`."""
+    return digest_of_bytes(raw_bytes(flat), on_torchs_threads)
 
 
 def prepare_kernels() -> None:
     """Have compiled code at hand before the first tensor comes."""
     if available():
         prepare()
+
+
+def measured(
+    flat: torch.Tensor, *, with_sketch: bool
+) -> tuple[str, Statistics, npt.NDArray[np.float64] | None]:
+    """`digest_of` and `numbers_of` a tensor, in one pass where that can be."""
+    if _is_compiled(flat):
+        return measured_array(_array(flat), with_sketch=with_sketch, run=on_torchs_threads)
+    return digest_of(flat), *numbers_of(flat, with_sketch=with_sketch)
 
 
 def numbers_of(
@@ -88,9 +96,8 @@ def numbers_of(
     tuple
         `Statistics`, and the sketch as float64 of shape (SKETCH_SIZE,) or None.
     """
-    if flat.dtype in _COMPILED and flat.device.type == "cpu" and available():
-        raw = flat.view(torch.uint16) if flat.dtype is torch.bfloat16 else flat
-        return numbers_of_array(raw.numpy(), with_sketch=with_sketch)
+    if _is_compiled(flat):
+        return numbers_of_array(_array(flat), with_sketch=with_sketch, run=on_torchs_threads)
     rounds = flat.dtype.is_floating_point or flat.dtype.is_complex
     # The two parts of a complex number are sketched as two elements.
     width = 2 if flat.dtype.is_complex else 1
@@ -108,6 +115,16 @@ def numbers_of(
         if sketch is not None:
             sketch.add(finite, huge=total.peak > _HUGE)
     return total.statistics(flat.numel()), None if sketch is None else sketch.numbers()
+
+
+def _is_compiled(flat: torch.Tensor) -> bool:
+    return flat.dtype in _COMPILED and flat.device.type == "cpu" and available()
+
+
+def _array(flat: torch.Tensor) -> npt.NDArray[Any]:
+    raw = flat.view(torch.uint16) if flat.dtype is torch.bfloat16 else flat
+    array: npt.NDArray[Any] = raw.numpy()
+    return array
 
 
 def _real(part: torch.Tensor) -> torch.Tensor:

@@ -7,11 +7,13 @@ process after an installation compiles. Where Numba cannot be used (a NumPy newe
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -46,12 +48,51 @@ class _Part:
         return self.function(*arguments)
 
 
-def part(function: Function) -> Function:
-    """A loop that the compiled functions of the same file are made of.
+@dataclass(frozen=True, slots=True)
+class _FromNumba:
+    """What compiled code calls and only Numba can make."""
 
-    In another file its change would not be noticed: what is kept is tied to one file each.
-    """
+    make: Callable[[Any], Any]
+
+
+def from_numba(make: Callable[[Any], Any]) -> Any:
+    """What compiled functions may call and only Numba can make; `make` is called with Numba once it is loaded."""
+    return _FromNumba(make)
+
+
+def _counter(numba: Any) -> Any:
+    """Add one to the first of some 64-bit integers, for all threads to see; the number that it had before."""
+
+    @numba.extending.intrinsic  # type: ignore[untyped-decorator]
+    def taken(_: Any, numbers: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            one = context.get_constant(numba.types.int64, 1)
+            return builder.atomic_rmw("add", pointer, one, "seq_cst")
+
+        return numba.types.int64(numbers), generate
+
+    return taken
+
+
+array_at = from_numba(lambda numba: numba.carray)
+"""In compiled code: `array_at(address, shape, dtype)`, the array that lies there."""
+
+taken = from_numba(_counter)
+"""In compiled code: `taken(numbers)`, what one of several threads takes next; counts up the first of some int64."""
+
+
+def part(function: Function) -> Function:
+    """A loop that compiled functions are made of, of the same file and of those that import it."""
     return cast(Function, _Part(function, _OPTIONS))
+
+
+def inlined(function: Function) -> Function:
+    """As `part`, and made one with what calls it: sums are taken in the same order whatever that is.
+
+    Where the compiler chooses, that depends on what was compiled before.
+    """
+    return cast(Function, _Part(function, _OPTIONS | {"forceinline": True}))
 
 
 def exactly_part(function: Function) -> Function:
@@ -74,6 +115,35 @@ def compiled(signature: str) -> Callable[[Function], Function]:
     ...     return result
     """
     return _decorator(signature, _OPTIONS)
+
+
+class Task:
+    """A compiled function that threads of any kind may run at once, by its address.
+
+    It takes the address of a list of addresses, whose arrays it makes with `array_at`, and gives nothing back; with
+    `taken` those who run it share the work out. Made by `task`.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._compiled: Any = None
+
+    @property
+    def address(self) -> int:
+        """Where its machine code is, a C function `void (*)(void **)`; it is compiled the first time."""
+        if self._compiled is None:
+            self._compiled = _compile_task(self._function)
+        return int(self._compiled.address)
+
+    def __call__(self, addresses: Any) -> None:
+        """Run it in this thread alone; others run meanwhile."""
+        _ = self.address
+        self._compiled.ctypes(addresses)
+
+
+def task(function: Callable[..., Any]) -> Task:
+    """Compile a function as a `Task`, the first time it is run."""
+    return Task(function)
 
 
 def exactly(signature: str) -> Callable[[Function], Function]:
@@ -101,10 +171,7 @@ def _compile(
 ) -> Callable[..., Any]:
     import numba  # late: what measures no tensor should start without it
 
-    names = function.__globals__
-    for name, value in list(names.items()):
-        if isinstance(value, _Part):  # Numba finds by its name what a function calls
-            names[name] = numba.njit(**value.options)(value.function)
+    _complete(function)
     try:
         dispatcher = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no place to keep it: neither beside the source nor in a home
@@ -113,3 +180,37 @@ def _compile(
         dispatcher.compile(signature)
     dispatcher.disable_compile()
     return cast(Callable[..., Any], dispatcher)
+
+
+def _compile_task(function: Callable[..., Any]) -> Any:
+    import numba
+
+    _complete(function)
+    types: Any = numba.types
+    signature = types.void(types.CPointer(types.voidptr))
+    options = {name: value for name, value in _OPTIONS.items() if name != "nogil"}
+    try:
+        return numba.cfunc(signature, cache=True, **options)(function)
+    except (RuntimeError, OSError):  # no place to keep it, or a full one
+        return numba.cfunc(signature, **options)(function)
+
+
+def _complete(function: Callable[..., Any]) -> None:
+    """Put what Numba made where it looks for what a function calls: among the names of its file.
+
+    What is kept of it has a stamp of the other files whose parts it calls in its name: Numba looks at its own alone.
+    """
+    import numba
+
+    names, others = function.__globals__, set()
+    for name, value in list(names.items()):
+        if isinstance(value, _Part):
+            if value.function.__globals__ is not names:
+                _complete(value.function)
+                others.add(value.function.__code__.co_filename)
+            names[name] = numba.njit(**value.options)(value.function)
+        elif isinstance(value, _FromNumba):
+            names[name] = value.make(numba)
+    if others:
+        stamp = zlib.crc32(b"".join(Path(file).read_bytes() for file in sorted(others)))
+        function.__qualname__ = f"{function.__name__}_{stamp:08x}"

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import polars as pl
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 SKETCHES_SINCE = 2
 """Schema version that began today's plan of `lockstep.core.sketch`: sketches of older recordings are
 left out, their tensors are compared by statistics."""
+DIGESTS_SINCE = 4
+"""Schema version that began today's digests of long tensors, see `lockstep.kernels.digest`."""
 
 MANIFEST = "manifest.json"
 
