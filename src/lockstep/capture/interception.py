@@ -190,6 +190,8 @@ class Taps:
             enter_above_emulations(self._aten)
 
     def _leave_thread(self) -> None:
+        if not getattr(self._thread, "entered", True):
+            return
         self._thread.entered = False
         if self._functions is not None:
             _take_out(self._functions)

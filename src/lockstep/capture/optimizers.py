@@ -18,6 +18,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from lockstep.capture.compiled import untraced
 from lockstep.capture.interception import Patch
 from lockstep.capture.leaves import plain
 from lockstep.capture.quiet import quiet
@@ -133,7 +134,7 @@ class Optimizers:
         self._hooks_are_untraced = "torch._dynamo" in sys.modules
         if self._hooks_are_untraced:
             # Where an optimizer's step is compiled, its graph breaks at the hooks.
-            before, after = torch.compiler.disable(before), torch.compiler.disable(after)
+            before, after = untraced(before), untraced(after)
         self._handles = [
             register_optimizer_step_pre_hook(before),
             register_optimizer_step_post_hook(after),
@@ -214,6 +215,8 @@ class Optimizers:
 
     def _missing(self) -> set[Optimizer]:
         """Those that have to step before the step ends."""
+        if len(self._stepped) == len(self._all):
+            return set()
         waiting = (other for other in self._all if other not in self._stepped)
         return {other for other in waiting if self._takes_part(other)}
 
