@@ -38,7 +38,7 @@ from lockstep.core.manifest import (
     StepSummary,
 )
 from lockstep.devices.emulation import unmatched_operators
-from lockstep.devices.kernels import prepare_kernels
+from lockstep.devices.kernels import copy_bytes, prepare_kernels
 from lockstep.store.writer import RankWriter
 
 _active: Recorder | None = None
@@ -269,6 +269,7 @@ class Recorder:
             directory,
             memory_bytes=self._options.memory_bytes,
             max_bytes=self._options.max_bytes,
+            copy=copy_bytes,
         )
         self._session = Session(
             writer,

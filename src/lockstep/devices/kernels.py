@@ -64,6 +64,11 @@ def digest_of(flat: torch.Tensor) -> str:
     return digest_of_bytes(raw_bytes(flat), on_torchs_threads)
 
 
+def copy_bytes(target: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8]) -> None:
+    """Copy host memory, contiguous and of shape (n,), on torch's threads: one alone does not keep the memory busy."""
+    torch.from_numpy(target).copy_(torch.from_numpy(source))
+
+
 def prepare_kernels() -> None:
     """Have compiled code at hand before the first tensor comes."""
     if available():

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from lockstep.core.errors import CorruptError
@@ -38,6 +39,10 @@ from lockstep.store.small import SmallContent, measured
 from lockstep.store.tensors import RawTensor, TensorFiles, compacted, size_bytes, write_shard
 
 Row = tuple[Any, ...]
+
+Copy = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.uint8]], None]
+"""Fills an array from another one."""
+
 _CHUNK_RECORDS = 16384
 _CHUNK_CONTENTS = 4096
 _FLUSH_S = 1.0
@@ -75,12 +80,12 @@ class _Chunk:
         """Whether so many bytes fit into its buffer."""
         return self.buffer is not None and self.used_bytes + size_bytes <= self.buffer.nbytes
 
-    def add(self, tensor: RawTensor) -> None:
+    def add(self, tensor: RawTensor, copy: Copy) -> None:
         """Copy a tensor into its buffer."""
         assert self.buffer is not None
         end = self.used_bytes + tensor.data.nbytes
         copied = self.buffer[self.used_bytes : end]
-        np.copyto(copied, tensor.data)
+        copy(copied, tensor.data)
         self.tensors.append(dataclasses.replace(tensor, data=copied))
         self.used_bytes = -(-end // _ALIGNED_BYTES) * _ALIGNED_BYTES
 
@@ -101,6 +106,8 @@ class RankWriter:
         the training waits; the rest is for tables, and for work on one tensor at a time.
     max_bytes
         Cap on bytes on disk, None for no cap; beyond it `failure` says so and nothing more is written.
+    copy
+        Copies bytes into an array from another, as `numpy.copyto` does.
 
     Attributes
     ----------
@@ -114,8 +121,10 @@ class RankWriter:
         *,
         memory_bytes: int = MEMORY_BYTES,
         max_bytes: int | None = None,
+        copy: Copy = np.copyto,
     ) -> None:
         self.directory = directory
+        self._copy = copy
         self.failure = ""
         self.bytes_written = 0
         self._memory_bytes = memory_bytes
@@ -175,14 +184,14 @@ class RankWriter:
             return self._write_through(tensor)
         with self._gathering:
             if self._chunk.has_room(size):
-                self._chunk.add(tensor)
+                self._chunk.add(tensor, self._copy)
                 return self._next_chunk
         if self._chunk.buffer is not None:
             self.flush()
         buffer = self._buffers.take(size, self._say_full)
         with self._gathering:
             self._chunk.buffer = buffer
-            self._chunk.add(tensor)
+            self._chunk.add(tensor, self._copy)
             return self._next_chunk
 
     def _write_through(self, tensor: RawTensor) -> int:
