@@ -107,7 +107,11 @@ def test_nothing_is_measured_after_the_end() -> None:
         loads.append(1)
         return np.zeros(3, np.float32)
 
-    with ThreadPoolExecutor(1) as pool, patch.object(ahead, "pool", lambda: pool):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        patch.object(ahead, "pool", lambda: pool),
+        patch.object(ahead, "threads", lambda: 2),
+    ):
         found = Ahead({0: (content(slow, 3), content(slow, 3)), 1: (content(later, 3),) * 2})
         assert reading.wait(60)
         # when it is stopped while the first one is read
@@ -117,3 +121,27 @@ def test_nothing_is_measured_after_the_end() -> None:
     assert not loads
     assert found.take(0) is None
     assert found.take(1) is None
+
+
+def test_who_asks_measures_where_no_other_thread_does() -> None:
+    # given a machine of one processor
+    pairs = {number: pair_of(10, number) for number in range(3)}
+    with patch.object(ahead, "threads", lambda: 1), patch.object(ahead, "pool") as pool:
+        found = Ahead(pairs)
+        # when the last pair is asked for
+        last = found.take(2)
+    # then it is measured, and no thread was woken for it
+    assert last == measure(*pairs[2], read_tensors=True)
+    assert not pool.called
+
+
+def test_an_interruption_is_not_kept_for_later() -> None:
+    # given a user who interrupts while a pair is measured that somebody asked for
+    def interrupted() -> Array:
+        raise KeyboardInterrupt
+
+    with patch.object(ahead, "threads", lambda: 1):
+        found = Ahead({0: (content(interrupted, 3), content(interrupted, 3)), 1: pair_of(3)})
+    # then it ends at once, though another pair was asked for
+    with pytest.raises(KeyboardInterrupt):
+        found.take(1)

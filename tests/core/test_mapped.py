@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep.core.mapped import let_go, let_go_part
+from lockstep.core import mapped
+from lockstep.core.mapped import Pages, give_back, let_go, let_go_part
 
 
 def resident_bytes() -> int:
@@ -22,8 +23,8 @@ def test_a_tensor_in_a_mapped_file_gives_its_memory_back(tmp_path: Path) -> None
     path = tmp_path / "shard"
     path.write_bytes(bytes(range(256)) * (1 << 17))
     with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    tensor = np.frombuffer(mapped, np.uint8, offset=8).reshape(2, -1)
+        held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    tensor = np.frombuffer(held, np.uint8, offset=8).reshape(2, -1)
     total = int(tensor.sum(dtype=np.int64))
     before = resident_bytes()
     # when a view of a part is let go of,
@@ -39,8 +40,8 @@ def test_a_part_of_a_tensor_gives_back_its_own_memory_alone(tmp_path: Path) -> N
     path = tmp_path / "shard"
     path.write_bytes(bytes(range(256)) * (1 << 17))
     with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    tensor = np.frombuffer(mapped, np.uint8, offset=8)
+        held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    tensor = np.frombuffer(held, np.uint8, offset=8)
     total = int(tensor.sum(dtype=np.int64))
     before = resident_bytes()
     # when a quarter is let go of,
@@ -69,3 +70,31 @@ def test_ordinary_and_empty_arrays_are_left_alone() -> None:
         let_go(array)
         let_go_part(array)
         assert (array == before).all()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_parts_are_given_back_a_good_deal_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given 32 MB of a file that were read through a map, of which a quarter may be kept though nobody needs it,
+    path = tmp_path / "shard"
+    path.write_bytes(bytes(range(256)) * (1 << 17))
+    with path.open("rb") as file:
+        held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    tensor = np.frombuffer(held, np.uint8, offset=8)
+    monkeypatch.setattr(mapped, "_MOST_BYTES", tensor.size // 4)
+    total, pages, eighth = int(tensor.sum(dtype=np.int64)), Pages(tensor), tensor.size // 8
+    before = resident_bytes()
+    # when an eighth is let go of, then it is still there;
+    pages.let_go(0, eighth)
+    assert before - resident_bytes() < eighth / 2
+    # when it is half of all, then all that was let go of has been given back, and the numbers are still there;
+    for start in range(eighth, 4 * eighth, eighth):
+        pages.let_go(start, start + eighth)
+    assert before - resident_bytes() > 2.5 * eighth
+    assert int(tensor.sum(dtype=np.int64)) == total
+    # and what is left is given back when somebody says so.
+    pages.let_go(7 * eighth, tensor.size)
+    before = resident_bytes()
+    give_back()
+    assert before - resident_bytes() > eighth / 2

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,3 +88,24 @@ def test_without_a_compiler_the_general_paths_are_taken(away: str) -> None:
     )
     # then it gets them
     assert done.stdout == "999.0 (256,) 1.0\n", done.stderr
+
+
+def test_a_change_in_a_file_whose_parts_are_called_is_noticed(tmp_path: Path) -> None:
+    # given a function that is kept, and calls a part of another file
+    parts, function = tmp_path / "parts.py", tmp_path / "function.py"
+    header = "from lockstep.kernels.jit import compiled, part\n"
+    once = f"{header}@part\ndef changed(value):\n    return value + 1.0\n"
+    function.write_text(
+        f"{header}from parts import changed\n@compiled('float64(float64)')\n"
+        "def call(value):\n    return changed(value)\nprint(call(1.0))\n"
+    )
+    said = []
+    for text in (once, once, once.replace("1.0", "2.0")):
+        # when the other file changes, and it is called in a new process
+        parts.write_text(text)
+        ran = subprocess.run(
+            [sys.executable, str(function)], capture_output=True, text=True, check=True
+        )
+        said.append(float(ran.stdout))
+    # then it gives what the part now says
+    assert said == [2.0, 2.0, 3.0]

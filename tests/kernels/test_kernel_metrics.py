@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.kernels.jit import available
-from lockstep.kernels.metrics import COUNTS, GRIDS, SUMS, add_chunks
+from lockstep.kernels.metrics import COUNTS, SUMS, add_chunks
+from lockstep.kernels.ulps import GRIDS
 
 pytestmark = pytest.mark.skipif(not available(), reason="Numba cannot be used here")
 

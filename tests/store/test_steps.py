@@ -212,7 +212,7 @@ def test_a_sketch_that_was_let_go_is_read_again(
     long_run: tuple[Path, Written], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given that one chunk at a time stays in memory
-    monkeypatch.setattr(stored_contents, "_CHUNKS_KEPT", 1)
+    monkeypatch.setattr(stored_contents, "_MOST_ROWS", 1)
     rank = opened(long_run[0])
     contents = [rank.calls(step)[1].records[0].content for step in (5, 30)]
     # when sketches of two chunks are looked at in turn, then each is its own

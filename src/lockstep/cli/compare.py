@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from lockstep.capture.options import StepSelection
 from lockstep.cli.progress import progress_bar
+from lockstep.compare.passes import prepare
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.manifest import MEMORY_BYTES
-from lockstep.locate.garbage import rare_collections
 from lockstep.locate.run import Rule, compare_recordings, read_indices
 from lockstep.plugins import report_writers
 from lockstep.report.json import render_json
@@ -73,7 +75,6 @@ _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
     help="Memory that comparing may take; operators that take more to re-run are judged without.",
 )
 @click.option("--force", is_flag=True, help="Replace report files that are there.")
-@rare_collections()
 def compare(
     reference: Path,
     candidate: Path,
@@ -111,6 +112,7 @@ def compare(
     with progress_bar("comparing") as progress:
         read_indices(recordings, progress)
         chosen = _chosen_steps(recordings, steps) if steps else None
+        _prepare(recordings)
         comparison = compare_recordings(
             *recordings,
             rule=_RULES[rule],
@@ -130,6 +132,27 @@ def compare(
             _write_report(comparison, path, write)
         click.echo(f"wrote {path}", err=as_json)
     return _EXIT_CODES[comparison.verdict]
+
+
+def _prepare(recordings: Sequence[Recording]) -> None:
+    """Load what measures whole tensors, where both sides have some."""
+    if all(any(rank.has_tensors for rank in one.ranks.values()) for one in recordings):
+        # Numba looks for SciPy and does without; it would take a seventh of a second.
+        with _absent("scipy.linalg"):
+            prepare()
+
+
+@contextmanager
+def _absent(module: str) -> Iterator[None]:
+    """Have imports of a module fail as if it were not installed, unless it is loaded already."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
 
 
 def _chosen_steps(recordings: tuple[Recording, Recording], text: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import click
 
 from lockstep.core.errors import LockstepError
 from lockstep.core.version import VERSION
+from lockstep.locate.garbage import rare_collections
 
 VERBS = {
     "record": "Run a command and record its training.",
@@ -57,7 +58,8 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; the one place where errors become text."""
     try:
-        code = cli.main(args=arguments, prog_name="lockstep", standalone_mode=False)
+        with rare_collections():  # loading modules makes many objects too
+            code = cli.main(args=arguments, prog_name="lockstep", standalone_mode=False)
     except LockstepError as error:
         print(f"lockstep: {error}", file=sys.stderr)
         return 2

@@ -1,8 +1,9 @@
 """Measuring pairs of whole tensors ahead of who asks for them, on all processors.
 
 Asked for one after the other, each pair would wait for the walk, and the walk for each pair. So threads measure them in
-the order in which they will be asked for, several stretches of a large one at a time. All that is kept of a pair is
-its numbers; what went wrong with it is raised when it is asked for.
+the order in which they will be asked for, several stretches of a large one at a time. Who asks for a pair that is not
+ready measures with them, so that there are no more threads than processors, and none wakes another for each pair. All
+that is kept of a pair is its numbers; what went wrong with it is raised when it is asked for.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class Ahead:
         self._waiting = deque(jobs.values())
         self._opened: deque[tuple[_Job, Pass, int]] = deque()
         self._lock = Lock()
-        for _ in range(min(threads(), len(jobs))):
+        for _ in range(min(threads() - 1, len(jobs))):
             pool().submit(self._work)
 
     def take(self, key: Hashable) -> Metrics | None:
-        """What was measured of a pair, waited for where need be; None if it is not one of these, or taken before.
+        """What was measured of a pair, now if need be; None if it is not one of these, or taken before.
 
         Raises
         ------
@@ -50,7 +51,12 @@ class Ahead:
             If a tensor file is damaged.
         """
         result = self._results.pop(key, None)
-        return None if result is None else result.result()
+        if result is None:
+            return None
+        with np.errstate(all="ignore"):
+            while not result.done() and self._do_next():
+                pass
+        return result.result()
 
     def stop(self) -> None:
         """Measure no more; those that nobody took are forgotten."""
@@ -62,19 +68,26 @@ class Ahead:
     def _work(self) -> None:
         """What one thread does until nothing is left."""
         with np.errstate(all="ignore"):
-            while True:
-                with self._lock:
-                    if not self._opened and not self._waiting:
-                        return
-                    stretch = self._opened.popleft() if self._opened else None
-                    job = self._waiting.popleft() if stretch is None else stretch[0]
-                try:
-                    if stretch is None:
-                        self._begin(job)
-                    else:
-                        self._measure(*stretch)
-                except BaseException as error:  # raised where the pair is asked for
-                    job.fail(error)
+            while self._do_next():
+                pass
+
+    def _do_next(self) -> bool:
+        """Measure one stretch; whether one was left."""
+        with self._lock:
+            if not self._opened and not self._waiting:
+                return False
+            stretch = self._opened.popleft() if self._opened else None
+            job = self._waiting.popleft() if stretch is None else stretch[0]
+        try:
+            if stretch is None:
+                self._begin(job)
+            else:
+                self._measure(*stretch)
+        except BaseException as error:  # raised where the pair is asked for
+            job.fail(error)
+            if not isinstance(error, Exception):  # Ctrl-C, which is not about the pair
+                raise
+        return True
 
     def _begin(self, job: _Job) -> None:
         """Open a pair, and measure its first stretch."""

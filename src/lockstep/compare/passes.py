@@ -10,6 +10,7 @@ import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,28 @@ import numpy.typing as npt
 from lockstep.compare.sums import Sums, blocks, common_exponent
 from lockstep.core.mapped import let_go, let_go_part
 from lockstep.core.record import Array, Pieces
+from lockstep.kernels.formulas import Operand
 from lockstep.kernels.jit import available
-from lockstep.kernels.metrics import CHUNK_ELEMENTS, COUNTS, GRIDS, SUMS, add_chunks
+from lockstep.kernels.metrics import (
+    CHUNK_ELEMENTS,
+    COUNTS,
+    SUMS,
+    add_chunks,
+    add_operands,
+)
+from lockstep.kernels.ulps import GRIDS
 
 STRETCH_CHUNKS = 16
 """Chunks that one thread takes at a time, after which mapped memory is let go of: a millisecond of work."""
 
-_MADE_CHUNKS = 4
+_MADE_CHUNKS = 2
 """Chunks that are read at a time where reading makes a copy: it should still be in a processor's cache when it is
 measured."""
+
+_WIDEST_BYTES = 8
+
+_rooms = local()
+"""Memory of each thread for what is made of either side: fresh memory has to be found and cleared by the system."""
 
 _WORTH_THREADS = 1 << 18
 """Elements from which on a second thread is worth waking up."""
@@ -59,6 +73,12 @@ def sums_of(reference: Array | Pieces, candidate: Array | Pieces, dtype: str) ->
         if not other.cancelled():
             other.result()
     return work.sums()
+
+
+def prepare() -> None:
+    """Load the compiled pass, which takes some tenths of a second, before a tensor is there to be measured."""
+    nothing = np.empty(0, np.float32)
+    sums_of(nothing, nothing, "float32")
 
 
 class Pass:
@@ -98,6 +118,11 @@ class Pass:
         self._stretch = stretch_chunks
         self.stretches = -(-chunks // self._stretch) if self._common is not None else 1
         self._refused = self._common is None
+        copied = self._common is not None and any(
+            _copies(side, self._common) for side in self._sides
+        )
+        self._at_once = _MADE_CHUNKS if copied else self._stretch
+        self._operands = [_operand(side) for side in self._sides] if copied else []
         self._sums = np.zeros((chunks, len(SUMS)))
         self._counts = np.zeros((chunks, len(COUNTS)), np.int64)
 
@@ -107,17 +132,36 @@ class Pass:
             return
         first = number * self._stretch
         last = min(first + self._stretch, len(self._sums))
-        copied = any(_copies(side, self._common) for side in self._sides)
-        step = _MADE_CHUNKS if copied else self._stretch
-        for chunk in range(first, last, step):
-            rows = slice(chunk, min(chunk + step, last))
+        start, stop = first * CHUNK_ELEMENTS, min(last * CHUNK_ELEMENTS, self.size)
+        match self._operands:
+            case [Operand() as reference, Operand() as candidate]:
+                rows = slice(first, last)
+                add_operands(
+                    reference,
+                    candidate,
+                    start,
+                    stop,
+                    grid=self._grid,
+                    sums=self._sums[rows],
+                    counts=self._counts[rows],
+                )
+            case _:
+                self._take_parts(first, last, self._common)
+        for side in self._sides:
+            side.let_go(start, stop)
+
+    def _take_parts(self, first: int, last: int, common: np.dtype[Any]) -> None:
+        """Measure chunks from first to last, some at a time."""
+        for chunk in range(first, last, self._at_once):
+            rows = slice(chunk, min(chunk + self._at_once, last))
             start, stop = chunk * CHUNK_ELEMENTS, min(rows.stop * CHUNK_ELEMENTS, self.size)
-            parts = [_part(side, start, stop, self._common) for side in self._sides]
+            parts = [
+                _part(side, start, stop, common, room)
+                for side, room in zip(self._sides, _both_rooms(), strict=True)
+            ]
             self._refused |= not add_chunks(
                 *parts, grid=self._grid, sums=self._sums[rows], counts=self._counts[rows]
             )
-        for side in self._sides:
-            side.let_go(first * CHUNK_ELEMENTS, min(last * CHUNK_ELEMENTS, self.size))
 
     def sums(self) -> Sums:
         """What was found in all stretches; where they could not be taken that way, all is done here."""
@@ -136,7 +180,7 @@ class _Whole:
         self.size, self.dtype = array.size, array.dtype
         self.is_made = not array.flags.c_contiguous
 
-    def part(self, start: int, stop: int) -> Array:
+    def part(self, start: int, stop: int, room: Array | None = None) -> Array:
         flat: Any = self._array.flat if self.is_made else self._array.reshape(-1)
         return flat[start:stop]  # type: ignore[no-any-return]
 
@@ -172,17 +216,33 @@ def _common_dtype(reference: Pieces, candidate: Pieces, dtype: str) -> np.dtype[
     return np.dtype(np.float32)
 
 
+def _operand(side: Pieces) -> Operand | None:
+    """What makes the elements of a side within the compiled pass, where that can be."""
+    return getattr(side, "operand", None)
+
+
 def _copies(side: Pieces, dtype: np.dtype[Any]) -> bool:
     """Whether the compiled pass takes copies of parts."""
     return side.is_made or side.dtype != dtype or not side.part(0, side.size).flags.aligned
 
 
-def _part(side: Pieces, start: int, stop: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _part(
+    side: Pieces, start: int, stop: int, dtype: np.dtype[Any], room: npt.NDArray[np.uint8]
+) -> npt.NDArray[Any]:
     """A part as the compiled pass takes it; a view where that is possible."""
-    part = side.part(start, stop)
+    part = side.part(start, stop, room.view(side.dtype) if side.is_made else None)
     if part.dtype == dtype and part.flags.aligned:
         return part
     return part.astype(dtype)
+
+
+def _both_rooms() -> npt.NDArray[np.uint8]:
+    """Memory of this thread, a row for each side."""
+    try:
+        found: npt.NDArray[np.uint8] = _rooms.both
+    except AttributeError:
+        found = _rooms.both = np.empty((2, _MADE_CHUNKS * CHUNK_ELEMENTS * _WIDEST_BYTES), np.uint8)
+    return found
 
 
 def threads() -> int:

@@ -31,8 +31,11 @@ class Pieces(Protocol):
     def is_made(self) -> bool:
         """Whether a part is made when it is read, rather than a view of what lies in memory or in a mapped file."""
 
-    def part(self, start: int, stop: int) -> Array:
-        """Elements from start to stop, contiguous, not to be written to; `start` is a multiple of `PIECE`."""
+    def part(self, start: int, stop: int, room: Array | None = None) -> Array:
+        """Elements from start to stop, contiguous, not to be written to; `start` is a multiple of `PIECE`.
+
+        What is made is put into `room` where there is some: of this dtype, and of as many elements or more.
+        """
 
     def let_go(self, start: int, stop: int) -> None:
         """Give pages of a mapped file back that the part was read from."""
@@ -130,7 +133,8 @@ class Content:
         LookupError
             If the tensor was not saved whole (`--save tensors`).
         """
-        return self.loader.pieces() if isinstance(self.loader, InPieces) else self.load()
+        pieces = getattr(self.loader, "pieces", None)  # quicker than asking for the protocol
+        return self.load() if pieces is None else pieces()
 
 
 @dataclass(slots=True)

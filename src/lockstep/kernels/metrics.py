@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.kernels.jit import compiled, part
+from lockstep.kernels.formulas import OPERAND, Operand, evaluate, new_table
+from lockstep.kernels.jit import compiled, inlined
+from lockstep.kernels.ulps import most_double_ulps, most_ulps
 
 CHUNK_ELEMENTS = 1 << 16
 """Elements that share one row of sums."""
@@ -44,10 +46,6 @@ _NAN_MISMATCH, _INF_MISMATCH, _RELATIVE_ELEMENTS, _WITHIN_1E_3, _WITHIN_5E_3, _C
     len(COUNTS)
 )
 
-GRIDS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 5}
-"""Numbers that ULPs are counted on, by dtype: how wide they are, or for float16, which is no shorter single, how wide
-their exponent is."""
-
 LEAST, LARGEST = 2.0**-400, 2.0**400
 """Doubles of other sizes are refused: squares and reciprocals of these are exact enough."""
 
@@ -73,7 +71,7 @@ _LOG = (
 Numbers = npt.NDArray[Any]
 
 
-@part
+@inlined
 def _look(left: Any, left_bits: Any, right_bits: Any, sizes: Any) -> Any:
     """Bits that differ, and of the left side the largest pattern without sign, the sum of squares and that of sizes."""
     differing, peak, squares, total = sizes & 0, sizes & 0, 0.0, 0.0
@@ -86,7 +84,7 @@ def _look(left: Any, left_bits: Any, right_bits: Any, sizes: Any) -> Any:
     return differing, peak, squares, total
 
 
-@part
+@inlined
 def _look_at_both(left_bits: Any, right_bits: Any, sizes: Any) -> Any:
     """Largest pattern without sign, and how many zeros there are."""
     peak, zeros = sizes & 0, 0
@@ -97,7 +95,7 @@ def _look_at_both(left_bits: Any, right_bits: Any, sizes: Any) -> Any:
     return peak, zeros
 
 
-@part
+@inlined
 def _is_out_of_range(bits: Any, least: Any, largest: Any, infinity: Any) -> bool:
     """Whether a finite number other than zero is too small or too large."""
     outside = 0
@@ -107,7 +105,7 @@ def _is_out_of_range(bits: Any, least: Any, largest: Any, infinity: Any) -> bool
     return outside > 0
 
 
-@part
+@inlined
 def _keep_comparable(
     left: Any, right: Any, kept_left: Any, kept_right: Any, infinity: Any, counts: Any
 ) -> int:
@@ -128,7 +126,7 @@ def _keep_comparable(
     return kept
 
 
-@part
+@inlined
 def _add_equal(count: int, squares: float, sizes: float, sums: Any, counts: Any) -> None:
     """Add a block whose sides are equal bit by bit."""
     sums[_DOT] += squares
@@ -142,7 +140,7 @@ def _add_equal(count: int, squares: float, sizes: float, sums: Any, counts: Any)
     _merge_scatter(count, 0.0, 0.0, sums, counts)
 
 
-@part
+@inlined
 def _merge_scatter(added: int, mean: float, scatter: float, sums: Any, counts: Any) -> None:
     """Merge mean and scatter (Chan, Golub and LeVeque, 1979, equation 2.1), and count the block."""
     before = counts[_COMPARED]
@@ -153,7 +151,7 @@ def _merge_scatter(added: int, mean: float, scatter: float, sums: Any, counts: A
     sums[_MEAN] += shift * share
 
 
-@part
+@inlined
 def _add_products(left: Any, right: Any, difference: Any, sums: Any) -> float:
     """Leaves the differences behind; returns their sum."""
     dot, squares, sizes, total = 0.0, 0.0, 0.0, 0.0
@@ -170,7 +168,7 @@ def _add_products(left: Any, right: Any, difference: Any, sums: Any) -> float:
     return total
 
 
-@part
+@inlined
 def _add_differences(difference: Any, total: float, sums: Any, counts: Any) -> None:
     mean = total / difference.size
     scatter, squares, sizes, peak = 0.0, 0.0, 0.0, np.int64(0)
@@ -186,7 +184,7 @@ def _add_differences(difference: Any, total: float, sums: Any, counts: Any) -> N
     _merge_scatter(difference.size, mean, scatter, sums, counts)
 
 
-@part
+@inlined
 def _add_relative(
     left: Any, right: Any, difference: Any, ratio: Any, change: Any, sums: Any, counts: Any
 ) -> float:
@@ -215,7 +213,7 @@ def _add_relative(
     return largest
 
 
-@part
+@inlined
 def _count_within(left: Any, difference: Any, counts: Any) -> None:
     within_1e_3, within_5e_3 = 0, 0
     for place in range(left.size):
@@ -226,7 +224,7 @@ def _count_within(left: Any, difference: Any, counts: Any) -> None:
     counts[_WITHIN_5E_3] += within_5e_3
 
 
-@part
+@inlined
 def _add_relative_beside_zeros(
     left: Any, right: Any, difference: Any, ratio: Any, change: Any, sums: Any, counts: Any
 ) -> int:
@@ -251,7 +249,7 @@ def _add_relative_beside_zeros(
     return vanished
 
 
-@part
+@inlined
 def _weighted_logarithms(weights: Any, ratio: Any, change: Any) -> float:
     """Sum of sizes times logarithms of ratios; `change` is the ratio less 1, exact where that is small."""
     total = 0.0
@@ -271,7 +269,7 @@ def _weighted_logarithms(weights: Any, ratio: Any, change: Any) -> float:
     return total
 
 
-@part
+@inlined
 def _weighted_near_logarithms(weights: Any, change: Any) -> float:
     """The same where no ratio is further than `_NEAR_ONE` from 1: the first terms of the series."""
     total = 0.0
@@ -283,7 +281,7 @@ def _weighted_near_logarithms(weights: Any, change: Any) -> float:
     return total
 
 
-@part
+@inlined
 def _add_vanished(left: Any, right: Any, ratio: Any, change: Any, sums: Any) -> None:
     """Add the numbers that face a zero: their sizes, and these times their logarithms."""
     total = 0.0
@@ -297,7 +295,7 @@ def _add_vanished(left: Any, right: Any, ratio: Any, change: Any, sums: Any) -> 
     sums[_VANISHED_LOGARITHMS] += _weighted_logarithms(left, ratio, change)
 
 
-@part
+@inlined
 def _add_block(
     left: Any, right: Any, zeros: int, squares: float, sizes: float, scratch: Any, sums: Any, counts: Any
 ) -> None:  # fmt: skip
@@ -319,64 +317,7 @@ def _add_block(
         sums[_LOGARITHMS] -= _weighted_logarithms(left, ratio, change)
 
 
-@part
-def _bfloat16_place(number: Any) -> Any:
-    """Place among the bfloat16 numbers: the upper half of a single, rounded to nearest even."""
-    bits = np.int64(np.float32(number).view(np.int32))
-    size = bits & 0x7FFF_FFFF
-    size = (size + 0x7FFF + ((size >> 16) & 1)) >> 16
-    return -size if bits < 0 else size
-
-
-@part
-def _float16_place(number: Any) -> Any:
-    """Place among the float16 numbers, rounded to nearest even; 0.5 has the spacing of the subnormal ones."""
-    size = abs(np.float32(number))
-    bits = np.int64(np.float32(size).view(np.int32))
-    normal = (bits - (112 << 23) + 0xFFF + ((bits >> 13) & 1)) >> 13
-    shifted = np.float32(size + np.float32(0.5))
-    subnormal = np.int64(shifted.view(np.int32)) - 0x3F00_0000
-    found: Any = min(normal if size >= np.float32(2.0**-14) else subnormal, 0x7C00)
-    return -found if number < 0 else found
-
-
-@part
-def _single_place(number: Any) -> Any:
-    """Place among the singles, zero at 0."""
-    bits = np.int64(np.float32(number).view(np.int32))
-    size = bits & 0x7FFF_FFFF
-    return -size if bits < 0 else size
-
-
-@part
-def _most_ulps(left: Any, right: Any, grid: int) -> float:
-    """Numbers of a grid between two, at most; `grid` is one of `GRIDS`, or 0 for none."""
-    most = np.int64(0)
-    if grid == 32:
-        for place in range(left.size):
-            most = max(most, abs(_single_place(left[place]) - _single_place(right[place])))
-    elif grid == 16:
-        for place in range(left.size):
-            most = max(most, abs(_bfloat16_place(left[place]) - _bfloat16_place(right[place])))
-    elif grid == 5:
-        for place in range(left.size):
-            most = max(most, abs(_float16_place(left[place]) - _float16_place(right[place])))
-    return np.float64(most)
-
-
-@part
-def _most_double_ulps(left: Any, right: Any) -> float:
-    """The same for doubles, whose places may be more than `2**63` apart."""
-    most = np.uint64(0)
-    for place in range(left.size):
-        one, two = left[place], right[place]
-        one = -(one & 0x7FFF_FFFF_FFFF_FFFF) if one < 0 else one
-        two = -(two & 0x7FFF_FFFF_FFFF_FFFF) if two < 0 else two
-        most = max(most, np.uint64(max(one, two)) - np.uint64(min(one, two)))
-    return np.float64(most)
-
-
-@part
+@inlined
 def _add_singles(
     left: Any, right: Any, grid: int, scratch: Any, kept: Any, sums: Any, counts: Any
 ) -> None:
@@ -393,10 +334,10 @@ def _add_singles(
             one, two = kept[0, :count], kept[1, :count]
             bits = one.view(np.int32)
             _, _, squares, sizes = _look(one, bits, bits, np.int32(0x7FFF_FFFF))
-            sums[_MAX_ULP] = max(sums[_MAX_ULP], _most_ulps(one, two, grid))
+            sums[_MAX_ULP] = max(sums[_MAX_ULP], most_ulps(one, two, grid))
             _add_block(one, two, 1, squares, sizes, scratch, sums, counts)
     else:
-        sums[_MAX_ULP] = max(sums[_MAX_ULP], _most_ulps(left, right, grid))
+        sums[_MAX_ULP] = max(sums[_MAX_ULP], most_ulps(left, right, grid))
         _add_block(left, right, zeros, squares, sizes, scratch, sums, counts)
 
 
@@ -413,7 +354,32 @@ def _of_singles(left: Any, right: Any, grid: int, sums: Any, counts: Any) -> Non
         )
 
 
-@part
+@compiled(f"void({OPERAND}, {OPERAND}, uint64, uint64, int64, float64[:, ::1], int64[:, ::1])")
+def _of_operands(
+    left: Any, right: Any, start: int, stop: int, grid: int, sums: Any, counts: Any
+) -> None:
+    program, numbers, used, one, two, filled, corrected, places, values = left
+    program_2, numbers_2, used_2, one_2, two_2, filled_2, corrected_2, places_2, values_2 = right
+    table, table_2 = new_table(program, numbers, used), new_table(program_2, numbers_2, used_2)
+    scratch, kept = np.empty((3, BLOCK_ELEMENTS)), np.empty((2, BLOCK_ELEMENTS), np.float32)
+    both = np.empty((2, BLOCK_ELEMENTS), np.float32)
+    for first in range(start, stop, np.uint64(BLOCK_ELEMENTS)):
+        count: Any = min(np.uint64(BLOCK_ELEMENTS), stop - first)
+        evaluate(
+            program, used, one, two, filled, corrected, places, values,
+            table, first, both, np.uint64(0), count,
+        )  # fmt: skip
+        evaluate(
+            program_2, used_2, one_2, two_2, filled_2, corrected_2, places_2, values_2,
+            table_2, first, both, np.uint64(1), count,
+        )  # fmt: skip
+        size, chunk = np.int64(count), np.int64(first - start) // CHUNK_ELEMENTS
+        _add_singles(
+            both[0, :size], both[1, :size], grid, scratch, kept, sums[chunk], counts[chunk]
+        )
+
+
+@inlined
 def _add_doubles(
     left: Any, right: Any, grid: int, scratch: Any, kept: Any, sums: Any, counts: Any
 ) -> bool:
@@ -442,9 +408,9 @@ def _add_doubles(
     if count:
         one, two = kept[0, :count], kept[1, :count]
         if grid == 64:
-            most = _most_double_ulps(one.view(np.int64), two.view(np.int64))
+            most = most_double_ulps(one.view(np.int64), two.view(np.int64))
         else:
-            most = _most_ulps(one, two, grid)
+            most = most_ulps(one, two, grid)
         sums[_MAX_ULP] = max(sums[_MAX_ULP], most)
         _add_block(one, two, zeros, squares, sizes, scratch, sums, counts)
     return True
@@ -494,3 +460,17 @@ def add_chunks(
         _of_singles(reference, candidate, grid, sums, counts)
         return True
     return bool(_of_doubles(reference, candidate, grid, sums, counts))
+
+
+def add_operands(
+    reference: Operand,
+    candidate: Operand,
+    start: int,
+    stop: int,
+    *,
+    grid: int,
+    sums: npt.NDArray[np.float64],
+    counts: npt.NDArray[np.int64],
+) -> None:
+    """The same for singles from start to stop of two operands, made as they are added; `start` begins a chunk."""
+    _of_operands(tuple(reference), tuple(candidate), start, stop, grid, sums, counts)

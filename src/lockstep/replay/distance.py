@@ -40,13 +40,11 @@ class Size:
 def populations(truth: torch.Tensor) -> list[torch.Tensor | None]:
     """Which elements belong together: all of them (None), or ordinary and sentinel ones apart."""
     flat = truth.detach().reshape(-1)
-    step = max(1, flat.numel() // _SAMPLE)
-    sample = flat[::step].abs()
-    sample = sample[(sample > 0) & sample.isfinite()]
-    if sample.numel() == 0:
-        return [None]
-    limit = float(sample.median()) * SENTINEL
     doubles = _doubles(flat)
+    median = _median(flat)
+    if median is None:
+        return [None]
+    limit = median * SENTINEL
     if doubles is not None and not has_beyond(doubles, limit):
         return [None]
     magnitude = flat.abs()
@@ -55,6 +53,20 @@ def populations(truth: torch.Tensor) -> list[torch.Tensor | None]:
     if not bool(huge.any()):
         return [None]
     return [(~huge).reshape(truth.shape), huge.reshape(truth.shape)]
+
+
+def _median(flat: torch.Tensor) -> float | None:
+    """The lower median of the sizes of a sample, zeros left out; None where all of it is zero or not finite.
+
+    By NumPy: for so few elements, torch's threads wait longer for each other than they work.
+    """
+    some = flat[:: max(1, flat.numel() // _SAMPLE)]
+    sample = np.abs((some.abs() if some.is_complex() else some).double().numpy(force=True))
+    sample = sample[(sample > 0) & (sample < math.inf)]
+    if not sample.size:
+        return None
+    middle = (sample.size - 1) // 2
+    return float(np.partition(sample, middle)[middle])
 
 
 def size_of(tensor: torch.Tensor, where: torch.Tensor | None = None) -> Size:

@@ -159,6 +159,10 @@ class Side:
         made, actual = own.outputs[record.index], self.rerun.load(record)
         if made.dtype != actual.dtype or made.shape != actual.shape:
             return False
+        if torch.equal(made, actual):
+            return True
+        if not bool(made.isnan().any()):
+            return False
         return bool(((made == actual) | ((made != made) & (actual != actual))).all())
 
     def actual(self, record: TensorRecord) -> torch.Tensor:

@@ -18,9 +18,8 @@ from lockstep.store.formulas import Derived, Formula, Stored
 from lockstep.store.tables import Chunks, LatestChunks
 from lockstep.store.tensors import TensorFiles
 
-_CHUNKS_KEPT = 16
-"""Chunks of contents that stay in memory: some 3 MB of sketches each, at most 4096 of 2 kB; those of a
-step and of the parameters that the step before left."""
+_MOST_ROWS = 1 << 16
+"""Contents that stay in memory at most, of 2 kB where they have a sketch."""
 
 
 class StoredContents:
@@ -40,7 +39,7 @@ class StoredContents:
     def __init__(self, chunks: Chunks, *, with_sketches: bool) -> None:
         self._directory = chunks.directory
         self._with_sketches = with_sketches
-        self._rows = LatestChunks(chunks, "contents", schema.CONTENTS, self._split, _CHUNKS_KEPT)
+        self._rows = LatestChunks(chunks, "contents", schema.CONTENTS, self._split, _MOST_ROWS)
         self._tensors = TensorFiles(chunks.directory)
         self._latest: dict[int, Content] = {}
         self._shapes: dict[tuple[int | None, ...], tuple[int, ...]] = {}
@@ -74,9 +73,8 @@ class StoredContents:
     def _made(
         self, chunk: int, rows: list[int], frame: pl.DataFrame, sketches: list[bytes | None]
     ) -> dict[int, Content]:
-        chosen = frame[rows].select(_COLUMNS)
         made = {}
-        for row, values in zip(rows, chosen.iter_rows(), strict=True):
+        for row, values in zip(rows, frame[rows].iter_rows(), strict=True):
             sketch = StoredSketch(self, chunk, row) if sketches[row] is not None else None
             made[values[0]] = self._content(sketch, *values)
         return made
@@ -140,19 +138,22 @@ class StoredContents:
 
     def _split(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[bytes | None]]:
         """One chunk: everything but the sketches, and the sketches by row."""
+        frame = pl.DataFrame(frame.get_columns())  # of its own, so that the one read stays as it is
+        column = frame.drop_in_place("sketch")
         if not self._with_sketches:
-            return frame.drop("sketch"), [None] * frame.height
-        wrong = frame.filter(pl.col("sketch").bin.size() != _SKETCH_BYTES)
-        if wrong.height:
-            raise CorruptError(
-                f"{self._directory}: the sketch of tensor {wrong['content'][0]} has a wrong length;"
-                " record again"
-            )
-        return frame.drop("sketch"), frame["sketch"].to_list()
+            return frame, [None] * frame.height
+        sketches = column.to_list()
+        for row, sketch in enumerate(sketches):
+            if sketch is not None and len(sketch) != _SKETCH_BYTES:
+                raise CorruptError(
+                    f"{self._directory}: the sketch of tensor {frame['content'][row]} has a wrong length;"
+                    " record again"
+                )
+        return frame, sketches
 
     def sketch(self, chunk: int, row: int) -> Sketch:
         """One sketch, float64 of shape (SKETCH_SIZE,); its chunk is read again where it was let go."""
-        data = next(self._rows.of([chunk]))[1][row]
+        data = self._rows.one(chunk)[1][row]
         assert data is not None
         return np.frombuffer(data, dtype="<f8")
 
@@ -197,7 +198,6 @@ class StoredContents:
 
 
 _SKETCH_BYTES = 8 * SKETCH_SIZE
-_COLUMNS = [name for name in schema.CONTENTS if name != "sketch"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.core.mapped import let_go, let_go_part
+from lockstep.core.mapped import Pages, let_go
 from lockstep.core.record import PIECE, Array, Pieces
 from lockstep.kernels import formulas as kernel
 from lockstep.kernels.jit import available
@@ -29,6 +30,7 @@ from lockstep.store.formulas import (
     Stored,
     View,
 )
+from lockstep.store.pieces import Mapped
 
 WINDOW = PIECE
 """Elements evaluated at a time: half a dozen operands of that many stay in a processor's second cache."""
@@ -72,6 +74,8 @@ def pieces_of(derived: Derived, find: Find) -> Pieces:
         )  # what is hostile and what is not, by the same measure
     except (MemoryError, ValueError) as error:
         raise FormulaError(f"{derived.count} elements do not fit into memory") from error
+    if isinstance(node.formula, _Elements) and not derived.places.size:
+        return Mapped(node.formula.array[:])
     return _Evaluated(node, resolver)
 
 
@@ -186,6 +190,7 @@ class _Resolver:
         self._count = 0
         self._known: dict[tuple[Stored, str, int], _Node] = {}
         self._read: list[Array] = []
+        self._pages: list[Pages] = []
 
     def let_go(self) -> None:
         """What was read for a formula is not needed any more; a file's pages would stay in memory else."""
@@ -194,8 +199,8 @@ class _Resolver:
 
     def let_go_part(self, start: int, stop: int) -> None:
         """As `let_go`, of what these elements were made of."""
-        for array in self._read:
-            let_go_part(array[start:stop])
+        for pages in self._pages:
+            pages.let_go(start, stop)
 
     def elements(self, derived: Derived) -> Array:
         """The whole of a derived tensor."""
@@ -273,8 +278,12 @@ class _Resolver:
 
     def _stored(self, elements: Elements) -> _Elements:
         if isinstance(elements, np.ndarray):
-            self._read.append(elements)
+            self._read_from(elements)
         return _Elements(elements)
+
+    def _read_from(self, array: Array) -> None:
+        self._read.append(array)
+        self._pages.append(Pages(array))
 
     def _viewed(self, view: View, owner: Derived) -> Array:
         found = self._find(view.base)
@@ -304,7 +313,7 @@ class _Resolver:
         except (MemoryError, ValueError, OverflowError) as error:
             raise FormulaError(f"a view of extents {extents} ({error})") from error
         let_go(array)
-        self._read.append(elements)  # where it is no copy
+        self._read_from(elements)  # where it is no copy
         return elements
 
 
@@ -316,12 +325,17 @@ class _Evaluated:
     def __init__(self, node: _Corrected, resolver: _Resolver) -> None:
         self._node, self._resolver = node, resolver
         self.size, self.dtype = node.derived.count, node.derived.values.dtype
-        self._fill, self._at_once = _filler(node.formula, self.size, self.dtype)
+        self.operand = _operand_of(node) if available() else None
 
-    def part(self, start: int, stop: int) -> Array:
-        found = recycling.empty(stop - start, self.dtype)
-        for first in range(0, found.size, self._at_once):
-            self._fill(start + first, found[first : first + self._at_once])
+    @cached_property
+    def _filler(self) -> tuple[_Fill, int]:
+        return _filler(self._node.formula, self.size, self.dtype)
+
+    def part(self, start: int, stop: int, room: Array | None = None) -> Array:
+        found = np.empty(stop - start, self.dtype) if room is None else room[: stop - start]
+        fill, at_once = self._filler
+        for first in range(0, found.size, at_once):
+            fill(start + first, found[first : first + at_once])
         self._node.correct(found, start)
         return found
 
@@ -352,35 +366,38 @@ class _Program:
     """A formula as the lines of `kernels.formulas.run`: inputs have the first numbers, then numbers, then results."""
 
     def __init__(self, node: _Computed) -> None:
-        self._inputs: list[_Node] = []
-        self._numbers: list[Any] = []
+        self.inputs: list[_Node] = []
+        self.numbers: list[Any] = []
         self._lines: list[tuple[int, tuple[str, int], tuple[str, int], tuple[str, int]]] = []
         self._places: dict[int, tuple[str, int]] = {}
         self._place(node)
         first = {
             "input": 0,
-            "number": len(self._inputs),
-            "line": len(self._inputs) + len(self._numbers),
+            "number": len(self.inputs),
+            "line": len(self.inputs) + len(self.numbers),
         }
-        self._program = np.array(
+        self.lines = np.array(
             [
                 (code, *(first[kind] + number for kind, number in operands), first["line"] + line)
                 for line, (code, *operands) in enumerate(self._lines)
             ],
             np.uint64,
         )
-        self.can_run = len(self._inputs) <= kernel.INPUTS
-        self.in_memory = all(map(_is_in_memory, self._inputs))
-        self._rows = len(self._inputs) + len(self._numbers) + len(self._lines)
+        self.can_run = len(self.inputs) <= kernel.INPUTS
+        self.in_memory = all(map(_is_in_memory, self.inputs))
+        self._rows = len(self.inputs) + len(self.numbers) + len(self._lines)
 
     def fill(self, start: int, window: npt.NDArray[np.float32]) -> None:
         """Evaluate one window; several threads may do so at a time."""
         table = np.empty((self._rows, kernel.BLOCK), np.float32)
-        for row, number in enumerate(self._numbers, start=len(self._inputs)):
+        for row, number in enumerate(self.numbers, start=len(self.inputs)):
             table[row] = number
-        parts = [_aligned(node.part(start, start + window.size)) for node in self._inputs]
+        stop = start + window.size
+        parts = [node.part(start, stop) for node in self.inputs]
+        if not self.in_memory:
+            parts = [_aligned(part) for part in parts]
         parts += parts[:1] * (kernel.INPUTS - len(parts))
-        kernel.run(self._program, tuple(parts), len(self._inputs), table, window)
+        kernel.run(self.lines, tuple(parts), len(self.inputs), table, window)
 
     def _place(self, node: _Node) -> tuple[str, int]:
         if isinstance(node, _Corrected) and not node.derived.places.size:
@@ -392,15 +409,60 @@ class _Program:
 
     def _new_place(self, node: _Node) -> tuple[str, int]:
         if isinstance(node, _Number):
-            self._numbers.append(node.value)
-            return "number", len(self._numbers) - 1
+            self.numbers.append(node.value)
+            return "number", len(self.numbers) - 1
         if isinstance(node, _Computed):
             operands = [self._place(operand) for operand in node.operands]
             operands += operands[:1] * (3 - len(operands))
             self._lines.append((_CODES[node.name], operands[0], operands[1], operands[2]))
             return "line", len(self._lines) - 1
-        self._inputs.append(node)
-        return "input", len(self._inputs) - 1
+        self.inputs.append(node)
+        return "input", len(self.inputs) - 1
+
+
+def _operand_of(node: _Corrected) -> kernel.Operand | None:
+    """A float32 tensor as what compiled code can make block by block; None where that takes more than it knows."""
+    inputs, program, numbers = [node.formula], kernel.NO_LINES, kernel.NO_NUMBERS
+    if isinstance(node.formula, _Computed):
+        compiled = _Program(node.formula)
+        inputs, program = compiled.inputs, compiled.lines
+        numbers = np.array(compiled.numbers, np.float32)
+    if node.derived.values.dtype != np.float32 or len(inputs) not in (1, 2):
+        return None
+    corrected = [(kernel.RESULT, node.derived)] if node.derived.places.size else []
+    sources, filled = [], []
+    for number, one in enumerate(inputs):
+        if isinstance(one, _Corrected):
+            corrected.append((number, one.derived))
+            one = one.formula
+        if isinstance(one, _Number):
+            filled.append(float(one.value))
+            sources.append(kernel.NO_NUMBERS)
+        elif isinstance(one, _Elements) and _is_in_memory(one):
+            sources.append(one.array[:])
+        else:
+            return None
+    if len(corrected) > 1 or len(filled) > 1:
+        return None
+    found = kernel.Operand(
+        program, numbers, len(inputs), sources[0], sources[-1], filled[0] if filled else 0.0
+    )
+    return _with_corrections(found, *corrected[0]) if corrected else found
+
+
+def _with_corrections(
+    operand: kernel.Operand, which: int, derived: Derived
+) -> kernel.Operand | None:
+    values = derived.values
+    if derived.places.size > _MOST_PLACES or not (
+        values.flags.aligned and values.flags.c_contiguous
+    ):
+        return None
+    return operand._replace(corrected=which, places=derived.places.astype(np.uint64), values=values)
+
+
+_MOST_PLACES = 1 << 18
+"""Corrections whose places are kept in memory, 2 MB."""
 
 
 def _is_in_memory(node: _Node) -> bool:
@@ -409,6 +471,7 @@ def _is_in_memory(node: _Node) -> bool:
         isinstance(node, _Elements)
         and isinstance(node.array, np.ndarray)
         and node.array.flags.aligned
+        and node.array.dtype == np.float32
     )
 
 

@@ -5,27 +5,35 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.core.mapped import let_go_part
+from lockstep.core.mapped import Pages
 from lockstep.core.record import Array, Pieces
+from lockstep.kernels.formulas import NO_LINES, NO_NUMBERS, Operand
 
 WIDENED = frozenset({"BF16", "F8_E4M3", "F8_E5M2"})
 """Dtypes that NumPy lacks."""
 
 
 class Mapped:
-    """An array in a mapped file as pieces."""
+    """A contiguous array in a mapped file or in memory as pieces."""
 
     is_made = False
 
     def __init__(self, array: Array) -> None:
-        self._array = array
+        self._array, self._pages = array, Pages(array)
         self.size, self.dtype = array.size, array.dtype
 
-    def part(self, start: int, stop: int) -> Array:
+    @property
+    def operand(self) -> Operand | None:
+        """The same for compiled code."""
+        if self.dtype != np.float32 or not self._array.flags.aligned:
+            return None
+        return Operand(NO_LINES, NO_NUMBERS, 1, self._array, self._array, 0.0)
+
+    def part(self, start: int, stop: int, room: Array | None = None) -> Array:
         return self._array[start:stop]
 
     def let_go(self, start: int, stop: int) -> None:
-        let_go_part(self._array[start:stop])
+        self._pages.let_go(start, stop)
 
 
 class Decoded:
@@ -37,8 +45,15 @@ class Decoded:
         self.dtype = np.dtype(np.float32) if dtype in WIDENED else raw.dtype
         self.is_made = raw.is_made or dtype in WIDENED
 
-    def part(self, start: int, stop: int) -> Array:
-        return decoded(self._raw.part(start, stop), self._name)
+    @property
+    def operand(self) -> Operand | None:
+        """The same for compiled code, where it is no other than undecoded."""
+        return None if self._name in WIDENED else getattr(self._raw, "operand", None)
+
+    def part(self, start: int, stop: int, room: Array | None = None) -> Array:
+        if self._name in WIDENED:
+            return decoded(self._raw.part(start, stop), self._name)
+        return self._raw.part(start, stop, room)
 
     def let_go(self, start: int, stop: int) -> None:
         self._raw.let_go(start, stop)

@@ -115,7 +115,7 @@ class RankRecording:
         sketched = read_sketches and self.manifest.schema >= schema.SKETCHES_SINCE
         self._contents = StoredContents(self._chunks, with_sketches=sketched)
         self._records = LatestChunks(
-            self._chunks, "records", schema.RECORDS, lambda frame: frame, _CHUNKS_KEPT
+            self._chunks, "records", schema.RECORDS, lambda frame: frame, _MOST_ROWS
         )
         self._index: Index | None = None
 
@@ -133,6 +133,11 @@ class RankRecording:
             sentences.append(
                 f"{self.name}: its sketches are those of schema version {self.manifest.schema}, which cannot be"
                 " compared with today's, so statistics have to do; record again for estimated distances"
+            )
+        elif self.manifest.schema < schema.DIGESTS_SINCE:
+            sentences.append(
+                f"{self.name}: its digests of long tensors are those of schema version {self.manifest.schema}, which"
+                " tell nothing beside today's, so numbers have to do; record again for bitwise equality"
             )
         done = {step.index for step in self.manifest.steps if step.complete}
         sentences.extend(
@@ -212,13 +217,15 @@ class RankRecording:
 
     def _records_of(self, step: int, calls: pl.DataFrame) -> pl.DataFrame:
         """Rows of these calls' records, in order of time."""
-        frames = [
-            frame.join(calls.select("call_id"), on="call_id", how="semi")
-            for frame in self._records.of(self.index().record_chunks(step))
-        ]
+        frames = list(self._records.of(self.index().record_chunks(step)))
         if not frames:
             return pl.DataFrame(schema=schema.RECORDS)
-        return pl.concat(frames).sort("sequence", maintain_order=True)
+        wanted = calls.select("call_id")
+        return (
+            pl.concat(frames)
+            .join(wanted, on="call_id", how="semi")
+            .sort("sequence", maintain_order=True)
+        )
 
     @cached_property
     def stacks(self) -> dict[int, tuple[Frame, ...]]:
@@ -231,9 +238,8 @@ class RankRecording:
         return {number: tuple(frames) for number, frames in stacks.items()}
 
 
-_CHUNKS_KEPT = 32
-"""Chunks of records that stay in memory, at most some 50 MB: with whole tensors a step has many chunks of few rows, and
-one may hold the end of a step and the beginning of the next."""
+_MOST_ROWS = 1 << 19
+"""Records that stay in memory at most, some 50 MB: a chunk may hold the end of a step and the beginning of the next."""
 
 
 class _Decoder:

@@ -61,6 +61,15 @@ class Chunks:
         """
         return read_table(self.directory / schema.chunk_name(table, number), columns)
 
+    def first(self, table: str, numbers: Sequence[int], size_bytes: int) -> Sequence[int]:
+        """Those of these chunks that come first and are together no larger on disk; at least one."""
+        for count, number in enumerate(numbers):
+            path = self.directory / schema.chunk_name(table, number)
+            size_bytes -= path.stat().st_size if path.exists() else 0
+            if size_bytes < 0:
+                return numbers[: max(1, count)]
+        return numbers[:]
+
     def many(self, table: str, numbers: Sequence[int], columns: pl.Schema) -> list[pl.DataFrame]:
         """The same of several chunks; sound ones are read together, which takes a tenth of the time.
 
@@ -75,7 +84,7 @@ class Chunks:
 
 
 class LatestChunks(Generic[Kept]):
-    """The chunks of one table that were asked for last; those that are missing are read together.
+    """The chunks of one table that were asked for lately; those that are missing are read together.
 
     Parameters
     ----------
@@ -85,8 +94,8 @@ class LatestChunks(Generic[Kept]):
         Which of them, and what of it.
     made
         Makes what is kept of the rows of one chunk.
-    kept
-        How many chunks are kept, at least those that are read together.
+    most_rows
+        How many rows are kept at most, if more than those that are read together.
     """
 
     def __init__(
@@ -95,36 +104,57 @@ class LatestChunks(Generic[Kept]):
         table: str,
         columns: pl.Schema,
         made: Callable[[pl.DataFrame], Kept],
-        kept: int,
+        most_rows: int,
     ) -> None:
         self._chunks, self._table, self._columns = chunks, table, columns
-        self._made, self._kept = made, kept
-        self._latest: dict[int, Kept] = {}
+        self._made, self._most_rows = made, most_rows
+        self._latest: dict[int, tuple[Kept, int]] = {}
+        self._asked: tuple[set[int], set[int]] = (set(), set())
 
     def of(self, numbers: Sequence[int]) -> Iterator[Kept]:
-        """These chunks, one after the other.
+        """The chunks of a step, one after the other; they are kept until the second step after it.
 
         Raises
         ------
         CorruptError
             If one of the files is damaged or lacks a column.
         """
-        for start in range(0, len(numbers), _CHUNKS_AT_ONCE):
-            yield from self._some(numbers[start : start + _CHUNKS_AT_ONCE])
+        self._asked = (self._asked[1], set(numbers))
+        waiting = list(numbers)
+        while waiting:
+            some = self._chunks.first(self._table, waiting, _BYTES_AT_ONCE)
+            del waiting[: len(some)]
+            yield from self._some(some)
+
+    def one(self, number: int) -> Kept:
+        """One chunk, as part of what was asked for last."""
+        self._asked[1].add(number)
+        return self._some([number])[0]
 
     def _some(self, numbers: Sequence[int]) -> list[Kept]:
         missing = [number for number in numbers if number not in self._latest]
         read = self._chunks.many(self._table, missing, self._columns) if missing else []
-        new = {number: self._made(frame) for number, frame in zip(missing, read, strict=True)}
+        new = {
+            number: (self._made(frame), frame.height)
+            for number, frame in zip(missing, read, strict=True)
+        }
         found = [new[number] if number in new else self._latest.pop(number) for number in numbers]
+        if new:
+            self._forget()
         self._latest.update(zip(numbers, found, strict=True))  # those asked for last stand last
-        for number in list(self._latest)[: -self._kept]:
-            del self._latest[number]
-        return found
+        return [kept for kept, _ in found]
+
+    def _forget(self) -> None:
+        """Let go of what is of no step lately asked for, and of the oldest where there are too many rows."""
+        rows = 0
+        for number, (_, height) in reversed(list(self._latest.items())):
+            rows += height
+            if rows > self._most_rows or number not in self._asked[0] | self._asked[1]:
+                del self._latest[number]
 
 
-_CHUNKS_AT_ONCE = 4
-"""Chunks that are read together: full ones of sketches take 8 MB each."""
+_BYTES_AT_ONCE = 32 << 20
+"""Size of files that are read together: full chunks of sketches take 8 MB each, those of whole tensors far less."""
 
 
 class Index:
@@ -304,16 +334,15 @@ def _read_together(paths: Sequence[Path], columns: pl.Schema) -> list[pl.DataFra
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         return None
-    if frame.drop(_PATH).schema != columns or any(
+    runs = frame.drop_in_place(_PATH).rle().to_list()
+    if frame.schema != columns or any(
         frame[name].has_nulls() for name in columns if name not in schema.NULLABLE
     ):
         return None
-    runs = frame[_PATH].rle().struct
-    heights = dict(zip(runs.field("value").to_list(), runs.field("len").to_list(), strict=True))
+    heights = {run["value"]: run["len"] for run in runs}
     if not heights.keys() <= set(names) or sum(heights.values()) != frame.height:
         return None
     ends = np.cumsum([heights.get(name, 0) for name in names]).tolist()
-    frame = frame.drop(_PATH)
     return [frame[end - heights.get(name, 0) : end] for name, end in zip(names, ends, strict=True)]
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.errors import CorruptError
+from lockstep.core.mapped import give_back
 from lockstep.core.record import Array, Pieces
 from lockstep.store.deriving import derived, mostly_zero
 from lockstep.store.evaluating import elements_of, pieces_of
@@ -242,6 +243,7 @@ class TensorFiles:
     def close(self) -> None:
         """Let go of all files, and of their pages that count as memory; each is opened again when asked for."""
         self._shards = {}
+        give_back()
 
     def find(self, stored: Stored) -> tuple[str, Array] | Derived:
         """One tensor as it is stored, undecoded.
