@@ -202,8 +202,10 @@ def kind_of(state: State, *, inherited: bool) -> Kind | None:
 
 def key_of(pair: Pair) -> Key:
     """Content numbers of both sides."""
-    left, right = _contents(pair)
-    return left.id, right.id
+    reference, candidate = pair.reference, pair.candidate
+    assert reference is not None
+    assert candidate is not None
+    return reference.content.id, candidate.content.id
 
 
 def _contents(pair: Pair) -> tuple[Content, Content]:

@@ -129,7 +129,8 @@ class LatestChunks(Generic[Kept]):
     def one(self, number: int) -> Kept:
         """One chunk, as part of what was asked for last."""
         self._asked[1].add(number)
-        return self._some([number])[0]
+        known = self._latest.get(number)
+        return self._some([number])[0] if known is None else known[0]
 
     def _some(self, numbers: Sequence[int]) -> list[Kept]:
         missing = [number for number in numbers if number not in self._latest]
