@@ -22,7 +22,7 @@ import xxhash
 
 from lockstep.core.record import Statistics
 from lockstep.core.sketch import SKETCH_SIZE
-from lockstep.devices.kernels import digest_of, dtype_name, measured, raw_bytes
+from lockstep.devices.kernels import digest_of, dtype_name, measured, numbers_of, raw_bytes
 from lockstep.kernels.jit import available
 from lockstep.store.formulas import Formula, Stored, View
 from lockstep.store.small import SmallContent, can_wait, columns_of
@@ -32,9 +32,9 @@ from lockstep.store.writer import Row
 UNRECORDED = -1
 """Content number of a tensor that is known to come from inside the step but was not measured."""
 
-_BEGINNING = 4096
+_SAMPLE = 1024
 _LARGE_BYTES = 1 << 18
-"""From which size on a look at the first elements costs nothing beside the rest."""
+"""From which size on a look at some elements costs nothing beside the rest."""
 
 
 class ContentSink(Protocol):
@@ -112,7 +112,7 @@ class Contents:
         self._looks = itertools.count(-1, -1)
         self._by_digest: dict[tuple[str, str, tuple[int, ...], str], int] = {}
         self._flat_by_digest: dict[tuple[str, str], _Measured] = {}
-        self._beginnings: set[tuple[int, torch.dtype, str]] = set()
+        self._samples: set[tuple[int, torch.dtype, str]] = set()
         self._spans: dict[Hashable, list[tuple[int, int, Stored]]] = {}
         self._places: dict[int, Stored] = {}
 
@@ -300,14 +300,15 @@ class Contents:
         # The digest needs the bytes here, and numbers that are taken with it cost little more.
         flat = flat.cpu()
         dtype, with_sketch = dtype_name(flat.dtype), self._save != "stats"
-        if self._begins_as_one_before(flat):
-            found = self._flat_by_digest.get((digest_of(flat), dtype))
-            if found is not None:
-                return found
-        digest, statistics, sketch = measured(flat, with_sketch=with_sketch)
-        found = self._flat_by_digest.get((digest, dtype))
-        if found is not None:
-            return found
+        if self._resembles_one_before(flat):
+            digest = digest_of(flat)
+            if (digest, dtype) in self._flat_by_digest:
+                return self._flat_by_digest[(digest, dtype)]
+            statistics, sketch = numbers_of(flat, with_sketch=with_sketch)
+        else:
+            digest, statistics, sketch = measured(flat, with_sketch=with_sketch)
+            if (digest, dtype) in self._flat_by_digest:
+                return self._flat_by_digest[(digest, dtype)]
         place = None
         if self.keeps_tensors and can_store(dtype):
             formula = None if statistics.nan_count else formula
@@ -318,14 +319,17 @@ class Contents:
         found = self._flat_by_digest[(digest, dtype)] = _Measured(digest, statistics, packed, place)
         return found
 
-    def _begins_as_one_before(self, flat: torch.Tensor) -> bool:
+    def _resembles_one_before(self, flat: torch.Tensor) -> bool:
         """Whether a large tensor may well be known by its digest, so that its numbers need not be taken with it."""
         if flat.nbytes < _LARGE_BYTES:
             return False
-        beginning = (flat.nbytes, flat.dtype, digest_of(flat[:_BEGINNING]))
-        known = beginning in self._beginnings
-        self._beginnings.add(beginning)
-        return known
+        # From all over: rows of an embedding that no token used are zero in many tensors.
+        sample = flat[:: flat.numel() // _SAMPLE].contiguous()
+        known = (flat.nbytes, flat.dtype, digest_of(sample))
+        if known in self._samples:
+            return True
+        self._samples.add(known)
+        return False
 
     def _add(self, tensor: torch.Tensor, measured: _Measured | None, note: str) -> int:
         dtype, device = dtype_name(tensor.dtype), str(tensor.device)
