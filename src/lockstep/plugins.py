@@ -22,3 +22,9 @@ def report_writers() -> dict[str, hookspecs.ReportWriter]:
     """Every report format by name, the built-in ones first."""
     found = manager().hook.lockstep_report_writers()
     return {writer.name: writer for writers in reversed(found) for writer in writers}
+
+
+def migration_targets() -> dict[str, hookspecs.MigrationTarget]:
+    """Every migration target by name, the built-in ones first."""
+    found = manager().hook.lockstep_migration_targets()
+    return {target.name: target for targets in reversed(found) for target in targets}

@@ -1,0 +1,106 @@
+"""The engine for Python source: parse, resolve names, let every rule claim its mentions."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lockstep.migrate.advice import find_advice, may_need_advice
+from lockstep.migrate.own import OwnNames
+from lockstep.migrate.plan import Edit, Mention
+from lockstep.migrate.rules.kernels import find_kernels
+from lockstep.migrate.rules.keywords import find_keywords
+from lockstep.migrate.rules.leftovers import find_leftovers
+from lockstep.migrate.rules.methods import find_methods
+from lockstep.migrate.rules.names import find_names
+from lockstep.migrate.rules.profiler import find_profiler_arguments
+from lockstep.migrate.rules.strings import find_strings
+from lockstep.migrate.rules.user import find_user_rules
+from lockstep.migrate.rules.vocabulary import names_a_device
+from lockstep.migrate.scopes import ModuleScopes
+from lockstep.migrate.text import SourceText
+from lockstep.migrate.unit import Settings, Unit
+
+Rule = Callable[[Unit], None]
+"""Reads a module, and claims the places that it understands."""
+
+_RULES = (
+    find_user_rules,
+    find_names,
+    find_kernels,
+    find_methods,
+    find_profiler_arguments,
+    find_strings,
+    find_keywords,
+    find_leftovers,
+    find_advice,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonResult:
+    """What was found in one module.
+
+    Parameters
+    ----------
+    mentions
+        In no particular order.
+    additions
+        What the head of the module needs.
+    """
+
+    mentions: tuple[Mention, ...] = ()
+    additions: tuple[Edit, ...] = ()
+
+
+def parse(text: str) -> ast.Module:
+    """Parse a module without a word on the terminal.
+
+    Raises
+    ------
+    SyntaxError
+        If it is no Python of this interpreter's version, or too deeply nested for its parser.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(text)
+        except (RecursionError, MemoryError) as error:
+            raise SyntaxError("is nested too deeply for Python's parser") from error
+        except ValueError as error:
+            raise SyntaxError(str(error)) from error
+
+
+def migrate_python(
+    source: SourceText, settings: Settings, own: OwnNames, first: Sequence[Rule] = ()
+) -> PythonResult:
+    """Find every mention of the old device in a module and decide it.
+
+    Parameters
+    ----------
+    source
+        The module's text.
+    settings
+        The target and its tables.
+    own
+        What the project defines itself.
+    first
+        Rules for this module alone, which go before all others.
+
+    Raises
+    ------
+    SyntaxError
+        If the module does not parse.
+    """
+    tree = parse(source.text)
+    has_rules = bool(first) or not settings.user_rules.is_empty
+    if not (has_rules or names_a_device(source.text) or may_need_advice(source.text)):
+        return PythonResult()
+    unit = Unit(ModuleScopes(source, tree), settings, own)
+    for rule in (*first, *_RULES):
+        rule(unit)
+    starts = [edit.span.start for mention in unit.mentions for edit in mention.edits]
+    additions = unit.header.additions(min(starts, default=len(source.text)))
+    return PythonResult(tuple(unit.mentions), tuple(additions))

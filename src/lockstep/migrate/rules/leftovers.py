@@ -1,0 +1,112 @@
+"""Whatever names the old device and was claimed by no rule: kept where it is the user's own or prose, else listed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from lockstep.migrate.header import is_type_expression
+from lockstep.migrate.plan import Span
+from lockstep.migrate.rules.strings import is_docstring
+from lockstep.migrate.rules.vocabulary import DEVICE_WORDS
+from lockstep.migrate.unit import Unit
+
+_PROSE = re.compile(r"\s")
+_CODE = re.compile(
+    r"__global__|nvidia-smi|torch\.cuda|\.cuda\(|<<<|blockIdx|CUDA_VISIBLE_DEVICES|NCCL_\w+=|nvcc",
+    re.I,
+)
+_FLAG = re.compile(r"--?[\w-]+\Z")
+
+
+def find_leftovers(unit: Unit) -> None:
+    """Claim every name and string that is left."""
+    for node in unit.scopes.nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if DEVICE_WORDS.search(node.value) and not _is_decided(unit, node):
+                _claim_string(unit, node, node.value)
+            continue
+        for name, span in _names(unit, node):
+            if DEVICE_WORDS.search(name) and not _is_decided(unit, node):
+                _claim_name(unit, node, name, span)
+
+
+def _names(unit: Unit, node: ast.AST) -> Iterator[tuple[str, Span]]:
+    """The identifiers that a node itself holds, with their places."""
+    scopes = unit.scopes
+    if isinstance(node, ast.Name):
+        yield node.id, scopes.span(node)
+    elif isinstance(node, ast.Attribute):
+        end = scopes.span(node).end
+        yield node.attr, Span(end - len(node.attr), end)
+    elif isinstance(node, ast.arg | ast.keyword):
+        name, start = node.arg or "", scopes.span(node).start
+        yield name, Span(start, start + len(name))
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        start = scopes.source.text.index(node.name, scopes.span(node).start)
+        yield node.name, Span(start, start + len(node.name))
+    elif isinstance(node, ast.alias):
+        yield f"{node.name} {node.asname or ''}".strip(), scopes.span(node)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        match = re.compile(r"from\s+([\w.]+)").match(scopes.source.text, scopes.span(node).start)
+        if match:
+            yield node.module, Span(match.start(1), match.end(1))
+    elif isinstance(node, ast.Global | ast.Nonlocal):
+        yield " ".join(node.names), scopes.span(node)
+
+
+def _is_decided(unit: Unit, node: ast.AST) -> bool:
+    """Whether a rule has claimed the node, the chain or import it is part of, or the f-string around it."""
+    if unit.is_claimed(node):
+        return True
+    if isinstance(node, ast.ImportFrom):
+        return any(unit.is_claimed(alias) for alias in node.names)
+    for above in unit.scopes.ancestors(node):
+        if isinstance(node, ast.Constant):
+            return isinstance(above, ast.JoinedStr) and unit.is_claimed(above)
+        if not isinstance(above, ast.Attribute):
+            return False
+        if unit.is_claimed(above):
+            return True
+    return False
+
+
+def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
+    if isinstance(node, ast.Name | ast.Attribute) and _starts_in_torch(unit, node):
+        unit.list(
+            node, "leftovers/torch", "a name of torch for CUDA that no table knows", span=span
+        )
+    elif isinstance(node, ast.alias | ast.ImportFrom):
+        unit.list(node, "leftovers/import", "an import of code that is made for CUDA", span=span)
+    else:
+        unit.keep(node, "leftovers/own-name", "a name of this project's own", span=span)
+
+
+def _starts_in_torch(unit: Unit, node: ast.AST) -> bool:
+    return any(
+        meaning.name.split(".")[0] == "torch" and not meaning.assigned
+        for meaning in unit.scopes.meanings(node)
+    )
+
+
+def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
+    if is_docstring(unit.scopes, node):
+        return
+    parent = unit.scopes.parents[node]
+    if is_type_expression(unit.scopes, parent):
+        unit.keep(node, "leftovers/neutral", "asks for the device type as the script runs")
+    elif _CODE.search(text):
+        unit.list(
+            node, "leftovers/code", "text that a program reads, such as a command or a kernel"
+        )
+    elif _PROSE.search(text.strip()) or isinstance(parent, ast.JoinedStr):
+        unit.keep(node, "leftovers/text", "text for people")
+    elif _FLAG.match(text):
+        unit.keep(node, "leftovers/flag", "a flag of this project's own")
+    else:
+        unit.list(
+            node,
+            "leftovers/string",
+            "a string with the device's name in it; its meaning is not clear",
+        )

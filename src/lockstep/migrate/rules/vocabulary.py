@@ -1,0 +1,27 @@
+"""The words that name the old device."""
+
+from __future__ import annotations
+
+import re
+
+WORDS = re.compile(
+    r"cuda|nccl|cudnn|cublas|cusparse|nvtx|nvml|nvidia|apex|tf32|triton|cupy|gputil|tensorrt|"
+    r"transformer_engine|flash_attn|xformers|bitsandbytes|amp_C|DataParallel|SyncBatchNorm|"
+    r"autocast|GradScaler|ProfilerActivity|set_default_tensor_type|cpp_extension|load_inline|"
+    r"pin_memory|map_location|torch\.load|float32_matmul_precision|device_ids|pycuda|pynvml",
+    re.IGNORECASE,
+)
+"""Any mention holds one of these words."""
+
+DEVICE_WORDS = re.compile(
+    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|apex|tf32|tensorrt|triton|\.cuh?\b|"
+    r"sync_?batch_?norm|syncbn|data_?parallel|custom_[fb]wd|fp16_optimizer|scale_loss|grad_?scaler|"
+    r"autocast",
+    re.IGNORECASE,
+)
+"""Words that a name or string of the user's own may hold too; each one left over is listed or kept with a reason."""
+
+
+def names_a_device(text: str) -> bool:
+    """Whether a text can hold a mention at all."""
+    return WORDS.search(text) is not None

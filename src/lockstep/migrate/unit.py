@@ -1,0 +1,172 @@
+"""One Python module while its mentions are being decided: what rules read, and what they claim."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from lockstep.hookspecs import MigrationTarget
+from lockstep.migrate.header import Header
+from lockstep.migrate.own import OwnNames
+from lockstep.migrate.plan import Edit, Mention, Outcome, Span
+from lockstep.migrate.rules.table import Table
+from lockstep.migrate.scopes import ModuleScopes
+from lockstep.migrate.user_rules import UserRules
+
+_SCRIPTING = frozenset({"torch.jit.script", "torch.jit.script_method", "torch.jit.export"})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for the whole run."""
+
+    target: MigrationTarget
+    table: Table
+    similar: bool = False
+    user_rules: UserRules = field(default_factory=UserRules)
+    advice_apply: bool = False
+
+    def readable(self, becomes: str) -> str:
+        """An expression of the tables in words for a person, without a module's own names."""
+        target = self.target
+        words = {
+            "{module}": target.module or "torch.get_device_module(ACCELERATOR)",
+            "{type}": f'"{target.device}"' if target.device else "ACCELERATOR",
+            "{device}": f'"{target.device}"' if target.device else "accelerator()",
+            "{backend}": f'"{target.backend}"'
+            if target.device
+            else "torch.distributed.get_default_backend_for_device(ACCELERATOR)",
+        }
+        for placeholder, word in words.items():
+            becomes = becomes.replace(placeholder, word)
+        return becomes
+
+
+class Unit:
+    """A module under migration.
+
+    A rule reads `scopes`, `own` and `settings`, and claims each place it understands. A place belongs to the first rule
+    that claims it.
+    """
+
+    def __init__(self, scopes: ModuleScopes, settings: Settings, own: OwnNames) -> None:
+        self.scopes = scopes
+        self.settings = settings
+        self.own = own
+        self.header = Header(scopes, settings.target)
+        self.mentions: list[Mention] = []
+        self._claimed: dict[ast.AST, Mention] = {}
+        self.builds_extensions = _builds_extensions(scopes)
+        """Whether the module builds native code: what it asks of CUDA is then about compiling."""
+
+    @property
+    def target(self) -> MigrationTarget:
+        """The device that the script is written for."""
+        return self.settings.target
+
+    def is_claimed(self, node: ast.AST) -> bool:
+        """Whether a rule has claimed a node."""
+        return node in self._claimed
+
+    def mention_of(self, node: ast.AST) -> Mention | None:
+        """What was claimed at a node."""
+        return self._claimed.get(node)
+
+    def claim(
+        self,
+        node: ast.AST,
+        rule: str,
+        outcome: Outcome,
+        reason: str,
+        *,
+        span: Span | None = None,
+        replacement: str = "",
+        edits: Iterable[Edit] = (),
+    ) -> None:
+        """Decide the mention at a node; a node that is claimed already stays as it was decided."""
+        if node in self._claimed:
+            return
+        place = span or self.scopes.span(node)
+        mention = Mention(rule, outcome, place, reason, replacement, tuple(edits))
+        self._claimed[node] = mention
+        self.mentions.append(mention)
+
+    def rewrite(
+        self,
+        node: ast.AST,
+        rule: str,
+        edits: Iterable[Edit],
+        reason: str,
+        *,
+        span: Span | None = None,
+    ) -> None:
+        """Claim a node with edits."""
+        self.claim(node, rule, Outcome.REWRITTEN, reason, span=span, edits=edits)
+
+    def list(
+        self,
+        node: ast.AST,
+        rule: str,
+        reason: str,
+        *,
+        replacement: str = "",
+        span: Span | None = None,
+    ) -> None:
+        """Claim a node that needs a person."""
+        self.claim(node, rule, Outcome.LISTED, reason, span=span, replacement=replacement)
+
+    def keep(self, node: ast.AST, rule: str, reason: str, *, span: Span | None = None) -> None:
+        """Claim a node that needs nothing."""
+        self.claim(node, rule, Outcome.KEPT, reason, span=span)
+
+    def supersede(
+        self,
+        node: ast.AST,
+        rule: str,
+        edits: Iterable[Edit],
+        reason: str,
+        *,
+        span: Span,
+        replacement: str = "",
+    ) -> None:
+        """Claim a node instead of what claimed it before: rewritten with edits, listed without."""
+        before = self._claimed.pop(node, None)
+        if before is not None:
+            self.mentions.remove(before)
+        changes = tuple(edits)
+        outcome = Outcome.REWRITTEN if changes else Outcome.LISTED
+        self.claim(node, rule, outcome, reason, span=span, replacement=replacement, edits=changes)
+
+    def settle(self, nodes: Iterable[ast.AST], claimed: ast.AST | Mention) -> None:
+        """Count nodes to a mention that was made elsewhere, so that no later rule touches them."""
+        mention = claimed if isinstance(claimed, Mention) else self._claimed.get(claimed)
+        if mention is not None:
+            for node in nodes:
+                self._claimed.setdefault(node, mention)
+
+    def is_scripted(self, node: ast.AST) -> bool:
+        """Whether a node is inside a function that TorchScript compiles by a decorator."""
+        return any(
+            self.scopes.name(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            in _SCRIPTING
+            for above in self.scopes.ancestors(node)
+            for decorator in getattr(above, "decorator_list", ())
+        )
+
+    def fill(self, template: str) -> str:
+        """An expression of the tables in the words of this module: placeholders and the name of torch filled in."""
+        return self.header.fill(template)
+
+    @property
+    def text(self) -> Callable[[ast.AST], str]:
+        """The source of a node."""
+        return self.scopes.text
+
+
+def _builds_extensions(scopes: ModuleScopes) -> bool:
+    return any(
+        binding.qualified.startswith(("torch.utils.cpp_extension", "torch.utils.ffi"))
+        for bindings in scopes.module.bindings.values()
+        for binding in bindings
+    )
