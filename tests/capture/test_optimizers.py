@@ -314,6 +314,28 @@ def test_a_step_that_the_gradient_scaler_skips_is_counted_and_noted(
     assert same(before, values(updates(recording, "weight", step=0)[0], Role.PARAM_AFTER))
 
 
+def test_a_gradient_scaler_that_is_switched_off_steps_as_if_there_were_none(tmp_path: Path) -> None:
+    def build() -> Training:
+        training = scaled("plain", overflow_at=-1)
+        optimizer, model = training.optimizers[0], training.model
+        scaler = torch.amp.GradScaler("cpu", enabled=False)
+
+        def step(_: int) -> Tensor:
+            optimizer.zero_grad()
+            loss = model(torch.randn(3, 4)).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss.detach()
+
+        return Training(model, step, optimizers=[optimizer])
+
+    recording = check(build, tmp_path / "ref", steps=2)
+
+    assert [len(updates(recording, "weight", step=step)) for step in (0, 1)] == [1, 1]
+    assert not recording.ranks["rank0"].manifest.events
+
+
 @pytest.mark.parametrize("level", ["module", "api", "aten"])
 def test_an_optimizer_with_a_closure_runs_the_model_in_its_step(tmp_path: Path, level: str) -> None:
     def build() -> Training:

@@ -296,5 +296,7 @@ def _has_closure(args: Any, kwargs: Any) -> bool:
 
 
 def _overflow_in(scaler: Any, optimizer: Optimizer) -> bool:
+    if not scaler.is_enabled():
+        return False  # it has no state then
     found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
     return any(bool(value.item()) for value in found.values())
