@@ -18,9 +18,9 @@ from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.locate.run import Rule, compare_recordings, read_indices
 from lockstep.plugins import report_writers
 from lockstep.report.json import render_json
+from lockstep.report.output import check_output_file
 from lockstep.report.text import print_comparison
 from lockstep.store.reader import Recording, open_recording
-from lockstep.store.run import check_output_file
 
 _EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGED: 1, Verdict.INCOMPARABLE: 2}
 _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}

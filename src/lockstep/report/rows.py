@@ -10,8 +10,7 @@ from lockstep.compare.rules import accuracy_reached
 from lockstep.core.finding import Comparison, Evidence, Finding, Origin
 from lockstep.core.record import Statistics, TensorRecord
 from lockstep.core.site import Role
-
-Cell = str | int | float | None
+from lockstep.report.tables import Cell
 
 _INDEXED_ROLES = frozenset({Role.INPUT, Role.OUTPUT, Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.LOSS})
 

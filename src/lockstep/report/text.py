@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -21,10 +20,10 @@ from lockstep.core.finding import (
     Verdict,
 )
 from lockstep.core.site import Phase
+from lockstep.report.layout import WIDTH, add_line, add_paragraph, counted, printable
 from lockstep.report.rows import reached_word, tensor_name
 from lockstep.report.tally import Tally, tally_of
 
-WIDTH = 100
 NEXT_ORIGINS = 5
 MEMBERS = 4
 
@@ -73,8 +72,8 @@ def render_comparison(
     text, tally = Text(), tally_of(comparison.findings)
     _add_headline(text, comparison, tally)
     for origin in comparison.origins[:1]:
-        _add_paragraph(text, _verdict(origin))
-        _add_paragraph(text, _tolerance(origin))
+        add_paragraph(text, _verdict(origin))
+        add_paragraph(text, _tolerance(origin))
     _add_uniform(text, comparison)
     _add_next_origins(text, comparison, tally)
     _add_counts(text, comparison, tally)
@@ -84,7 +83,7 @@ def render_comparison(
     _add_list(text, "Events", events)
     _add_list(text, "Notes", comparison.notes)
     if show_all or cosine is not None:
-        _add_paragraph(text, _signs(tally))
+        add_paragraph(text, _signs(tally))
     if show_all:
         _add_table(text, f"All pairs: {len(comparison.findings)}", comparison.findings, limit)
     if cosine is not None:
@@ -109,18 +108,16 @@ def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
     text.append(comparison.verdict.name, style=_STYLES[comparison.verdict])
     if comparison.verdict is Verdict.INCOMPARABLE:
         reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
-        _add_line(text, f": {reasons[0]}")
+        add_line(text, f": {reasons[0]}")
     elif comparison.origins:
         where, source = _place(comparison.origins[0], tally), comparison.origins[0].source
         _add_with_source(text, f" at {where}", source, used=len(comparison.verdict.name))
     elif comparison.verdict is Verdict.DIVERGED and comparison.uniform:
-        _add_line(text, f": {_uniform(comparison.uniform[0])}; no single operator is at fault")
+        add_line(text, f": {_uniform(comparison.uniform[0])}; no single operator is at fault")
     elif comparison.verdict is Verdict.DIVERGED:
-        _add_line(text, f": {comparison.inherited} tensors differ, but none can be named the first")
+        add_line(text, f": {comparison.inherited} tensors differ, but none can be named the first")
     else:
-        _add_line(
-            text, f": {comparison.compared} tensors compared, {_agreement(comparison, tally)}"
-        )
+        add_line(text, f": {comparison.compared} tensors compared, {_agreement(comparison, tally)}")
 
 
 def _agreement(comparison: Comparison, tally: Tally) -> str:
@@ -156,7 +153,7 @@ def _verdict(origin: Origin) -> str:
 
 
 def _uniform(change: UniformChange) -> str:
-    return f"{change.name}, at {_sites(len(change.members), 'site')}"
+    return f"{change.name}, at {counted(len(change.members), 'site')}"
 
 
 def _add_uniform(text: Text, comparison: Comparison) -> None:
@@ -167,7 +164,7 @@ def _add_uniform(text: Text, comparison: Comparison) -> None:
         modules = list(dict.fromkeys(site.module or "the model" for site in change.members))
         shown = ", ".join(modules[:MEMBERS])
         more = f" and {len(modules) - MEMBERS} more" if len(modules) > MEMBERS else ""
-        _add_paragraph(text, f"{_uniform(change)}: {shown}{more}")
+        add_paragraph(text, f"{_uniform(change)}: {shown}{more}")
 
 
 def _tolerance(origin: Origin) -> str:
@@ -177,10 +174,6 @@ def _tolerance(origin: Origin) -> str:
         return ""
     margin = "" if math.isinf(finding.margin) else f", {_figure(finding.margin)} times less"
     return f"tolerance here: rel {_figure(finding.tolerance)}{margin}"
-
-
-def _sites(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _add_next_origins(text: Text, comparison: Comparison, tally: Tally) -> None:
@@ -193,13 +186,13 @@ def _add_next_origins(text: Text, comparison: Comparison, tally: Tally) -> None:
         line = f"  {number}. {_place(origin, tally)}{kind}"
         _add_with_source(text, line, origin.source, used=0)
     if len(following) > NEXT_ORIGINS:
-        _add_line(text, f"  and {len(following) - NEXT_ORIGINS} more (--json lists them)")
+        add_line(text, f"  and {len(following) - NEXT_ORIGINS} more (--json lists them)")
 
 
 def _add_counts(text: Text, comparison: Comparison, tally: Tally) -> None:
     judged = tally.equal + tally.inside + tally.beyond
-    origins = _sites(len(comparison.origins), "origin")
-    later = _sites(comparison.inherited, "later site")
+    origins = counted(len(comparison.origins), "origin")
+    later = counted(comparison.inherited, "later site")
     unaligned = (comparison.unaligned_reference, comparison.unaligned_candidate)
     counts = (
         (comparison.compared, "compared"),
@@ -222,9 +215,9 @@ def _add_counts(text: Text, comparison: Comparison, tally: Tally) -> None:
         text.append("\nTensors\n", style="bold")
     for count, words in counts:
         if count:
-            _add_line(text, f"{count:>8}  {words}")
+            add_line(text, f"{count:>8}  {words}")
     if comparison.compared:
-        _add_paragraph(text, _judgement(comparison))
+        add_paragraph(text, _judgement(comparison))
 
 
 def _judgement(comparison: Comparison) -> str:
@@ -257,11 +250,11 @@ def _add_table(text: Text, title: str, findings: Sequence[Finding], limit: int |
     if not shown:
         return
     header = ("Outcome", "Cosine", "MaxAbsErr", "RelL2", "Margin", "Reached", "Step", "Name")
-    _add_line(text, _columns(header))
+    add_line(text, _columns(header))
     for finding in shown:
-        text.append(f"{_printable(_columns(_cells(finding)))}\n", style=_row_style(finding))
+        text.append(f"{printable(_columns(_cells(finding)))}\n", style=_row_style(finding))
     if len(shown) < len(findings):
-        _add_line(text, f"... and {len(findings) - len(shown)} more")
+        add_line(text, f"... and {len(findings) - len(shown)} more")
 
 
 def _cells(finding: Finding) -> tuple[str, ...]:
@@ -298,40 +291,16 @@ def _add_list(text: Text, title: str, sentences: Sequence[str]) -> None:
         return
     text.append(f"\n{title}\n", style="bold")
     for sentence in sentences:
-        _add_paragraph(text, sentence)
+        add_paragraph(text, sentence)
 
 
 def _add_with_source(text: Text, line: str, source: str, *, used: int) -> None:
     """Add a line and its `file:line`, on a line of its own where both do not fit."""
     if source and used + len(line) + 2 + len(source) > WIDTH:
-        _add_line(text, line)
-        _add_line(text, f"     in {source}")
+        add_line(text, line)
+        add_line(text, f"     in {source}")
     else:
-        _add_line(text, f"{line}, {source}" if source else line)
-
-
-def _add_paragraph(text: Text, words: str) -> None:
-    lines = textwrap.wrap(
-        words,
-        WIDTH - 2,
-        initial_indent="  ",
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    for line in lines:
-        _add_line(text, line)
-
-
-def _add_line(text: Text, line: str) -> None:
-    text.append(f"{_printable(line)}\n")
-
-
-def _printable(words: str) -> str:
-    """The same with control characters spelled out: names come from files that anyone wrote."""
-    if words.isprintable():
-        return words
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in words)
+        add_line(text, f"{line}, {source}" if source else line)
 
 
 def _figure(value: float, sign: str = "") -> str:

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import xlsxwriter
-from xlsxwriter.exceptions import FileCreateError
-
 from lockstep.core.finding import Comparison
-from lockstep.report.output import writing
-from lockstep.report.rows import TITLES, Cell, Row, table_rows
+from lockstep.report.rows import TITLES, Row, table_rows
+from lockstep.report.workbook import SHEET_ROWS, workbook_at, write_sheets
 
-SHEET_ROWS = 1_048_576
-"""Rows that a sheet can hold, the title row included (Excel specifications and limits)."""
-
-_OPTIONS = {
-    "constant_memory": True,
-    "strings_to_formulas": False,
-    "strings_to_urls": False,
-    "strings_to_numbers": False,
-}
 _NAME_WIDTH = 60
 
 
@@ -39,27 +24,23 @@ def write_xlsx(comparison: Comparison, path: Path, *, sheet_rows: int = SHEET_RO
     OSError
         If the file cannot be written.
     """
-    rows, count = table_rows(comparison), len(comparison.findings)
-    with writing(path) as aside, aside.open("wb") as file:
-        workbook = xlsxwriter.Workbook(file, _OPTIONS)
-        formats = _Formats(workbook)
-        per_sheet = sheet_rows - 1
-        for number, start in enumerate(range(0, max(1, count), per_sheet), start=1):
-            name = "Comparison" if number == 1 else f"Comparison {number}"
-            sheet, here = workbook.add_worksheet(name), min(per_sheet, count - start)
-            _write_sheet(sheet, itertools.islice(rows, here), here, formats)
-        try:
-            workbook.close()
-        except FileCreateError as error:
-            cause = error.args[0] if error.args else error
-            raise cause if isinstance(cause, OSError) else OSError(str(cause)) from error
+    with workbook_at(path) as workbook:
+        looks = _Looks(workbook)
+        write_sheets(
+            workbook,
+            "Comparison",
+            TITLES,
+            ((row.cells, looks.of(row)) for row in table_rows(comparison)),
+            len(comparison.findings),
+            widths=(_NAME_WIDTH, _NAME_WIDTH),
+            sheet_rows=sheet_rows,
+        )
 
 
-class _Formats:
+class _Looks:
     """The looks of rows, by what they say."""
 
     def __init__(self, workbook: Any) -> None:
-        self.title = workbook.add_format({"bold": True, "bottom": 1})
         self._plain = workbook.add_format()
         self._missed = workbook.add_format({"bg_color": "#FFFF00"})
         self._origin = workbook.add_format({"bold": True, "font_color": "#C00000"})
@@ -72,27 +53,3 @@ class _Formats:
         if row.reached is False:
             return self._missed_origin if row.origin else self._missed
         return self._origin if row.origin else self._plain
-
-
-def _write_sheet(sheet: Any, rows: Iterable[Row], count: int, formats: _Formats) -> None:
-    last = len(TITLES) - 1
-    sheet.freeze_panes(1, 0)
-    sheet.autofilter(0, 0, max(1, count), last)
-    sheet.set_column(0, last, 14)
-    sheet.set_column(0, 1, _NAME_WIDTH)
-    for column, title in enumerate(TITLES):
-        sheet.write_string(0, column, title, formats.title)
-    for line, row in enumerate(rows, start=1):
-        look = formats.of(row)
-        for column, cell in enumerate(row.cells):
-            _write_cell(sheet, line, column, cell, look)
-
-
-def _write_cell(sheet: Any, line: int, column: int, cell: Cell, look: Any) -> None:
-    if cell is None:
-        sheet.write_blank(line, column, None, look)
-    elif isinstance(cell, str) or not math.isfinite(cell):
-        text = str(cell).encode("utf-8", "backslashreplace").decode()
-        sheet.write_string(line, column, text, look)
-    else:
-        sheet.write_number(line, column, cell, look)
