@@ -1,0 +1,58 @@
+"""Migrate one module in memory and look at the advice it is given."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from lockstep.migrate.own import own_names
+from lockstep.migrate.plan import FilePlan, Outcome, Row, rows_of
+from lockstep.migrate.python import migrate_python, parse
+from lockstep.migrate.rules.table import table_of
+from lockstep.migrate.text import read_python
+from lockstep.migrate.unit import Settings
+from lockstep.plugins import migration_targets
+
+
+@dataclass(frozen=True)
+class Advised:
+    """A module after migrating: its text, and the rows of advice."""
+
+    text: str
+    rows: tuple[Row, ...]
+
+    @property
+    def rules(self) -> list[str]:
+        return [row.rule.removeprefix("advice/") for row in self.rows]
+
+    def of(self, rule: str) -> list[Row]:
+        return [row for row in self.rows if row.rule == f"advice/{rule}"]
+
+    @property
+    def written(self) -> list[Row]:
+        return [row for row in self.rows if row.outcome is Outcome.REWRITTEN]
+
+    def run(self, **given: Any) -> dict[str, Any]:
+        """The names that the migrated module binds."""
+        names: dict[str, Any] = dict(given)
+        exec(compile(self.text, "migrated.py", "exec"), names)
+        return names
+
+
+def advise(text: str, target: str = "npu", *, apply: bool = False) -> Advised:
+    """Migrate a module; a second run must find nothing to change."""
+    chosen = migration_targets()[target]
+    settings = Settings(chosen, table_of(chosen), advice_apply=apply)
+    plan = _plan(textwrap.dedent(text).encode(), settings)
+    again = _plan(plan.migrated(), settings)
+    assert not again.changed, again.migrated().decode()
+    rows = tuple(row for row in rows_of(plan) if row.rule.startswith("advice/"))
+    return Advised(plan.migrated().decode(), rows)
+
+
+def _plan(data: bytes, settings: Settings) -> FilePlan:
+    source = read_python(data)
+    result = migrate_python(source, settings, own_names(parse(source.text)))
+    return FilePlan(PurePosixPath("module.py"), source, result.mentions, result.additions)

@@ -1,0 +1,85 @@
+"""What holds for all advice: it says why, it is told apart, and it stands beside what other rules decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from advising import advise
+
+from lockstep.migrate.advice import PREFIX, RULES, may_need_advice
+from lockstep.migrate.advice.words import all_words
+from lockstep.migrate.catalogue import Catalogue
+from lockstep.migrate.names import has_name
+from lockstep.migrate.options import MigrationOptions
+from lockstep.migrate.project import plan_migration
+from lockstep.plugins import migration_targets
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_every_piece_says_why_and_by_which_source(rule: str) -> None:
+    words = all_words()[rule]
+    assert rule.startswith(PREFIX)
+    assert words.summary.endswith(".")
+    assert words.why
+    assert words.source
+    assert words.equality
+    assert set(words.targets) <= {*migration_targets(), "*"}
+    assert set(words.written) <= {*words.targets, ""}
+    assert Catalogue(migration_targets()["npu"]).words(rule) == words.summary
+
+
+def test_names_of_the_npu_exist() -> None:
+    for name in ("npu_confusion_transpose", "contrib.module.Focus"):
+        assert has_name("npu", f"torch_npu.{name}")
+
+
+def test_without_torch_there_is_nothing_to_look_for() -> None:
+    assert not may_need_advice("for loss in losses:\n    loss.backward()\n")
+    assert not may_need_advice("import torch\n\nx = torch.zeros(3)\n")
+    assert may_need_advice("import torch\n\nloss.backward()\n")
+
+
+def test_advice_is_listed_unless_it_is_asked_for(tmp_path: Path) -> None:
+    # given a model without any mention of a device
+    text = (
+        "import torch\n\n\ndef shuffle(x):\n    b, c, h, w = x.shape\n"
+        "    return x.view(b, 2, c // 2, h, w).transpose(1, 2).reshape(b, c, h, w)\n"
+    )
+    (tmp_path / "model.py").write_text(text)
+    # when it is migrated without and with --advice-apply
+    plain = plan_migration([tmp_path], MigrationOptions(target="npu"))
+    applied = plan_migration([tmp_path], MigrationOptions(target="npu", advice_apply=True))
+    # then only the second changes it
+    assert [row.rule for row in plain.rows()] == ["advice/channel-shuffle"]
+    assert not plain.files[0].changed
+    assert applied.files[0].changed
+    assert b"index_select" in applied.files[0].migrated()
+
+
+def test_what_another_rule_changes_is_carried_over() -> None:
+    # given a shuffle with something in it that the migration changes too
+    text = """
+        import torch
+
+        def shuffle(x):
+            b, c, h, w = x.shape
+            y = x.view(b, 2, c // torch.cuda.device_count(), h, w)
+            return y.transpose(1, 2).reshape(b, c, h, w)
+    """
+    advised = advise(text, "npu", apply=True)
+    (row,) = advised.of("channel-shuffle")
+    assert row.outcome.value == "rewritten"
+    assert ".view(2, c // torch.npu.device_count()).t()" in advised.text
+    assert "reshape" not in advised.text
+
+
+def test_a_notebook_is_given_advice(tmp_path: Path) -> None:
+    cell = '"for x in xs:\\n", "    loss = f(x)\\n", "    loss.backward()\\n", "    print(loss)\\n"'
+    (tmp_path / "a.ipynb").write_text(
+        '{"cells": [{"cell_type": "code", "execution_count": null, "metadata": {}, "outputs": [],'
+        f' "source": ["import torch\\n", {cell}]}}], "metadata": {{}}, "nbformat": 4,'
+        ' "nbformat_minor": 5}\n'
+    )
+    plan = plan_migration([tmp_path], MigrationOptions(target="npu"))
+    assert [row.rule for row in plan.rows()] == ["advice/synchronising-read"]
