@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pluggy
 
-from lockstep.core.finding import Comparison
+if TYPE_CHECKING:  # those who migrate or record compare nothing, and load no arrays
+    from lockstep.core.finding import Comparison
 
 NAME = "lockstep"
 hookspec = pluggy.HookspecMarker(NAME)

@@ -116,11 +116,9 @@ def argument_start(scopes: ModuleScopes, node: ast.AST) -> int:
 def argument_end(scopes: ModuleScopes, node: ast.AST) -> int:
     """The end of an argument, brackets that close around it included."""
     text, end = scopes.source.text, scopes.span(node).end
+    if isinstance(node, ast.keyword):
+        return end  # its own place takes them in
     depth = text[argument_start(scopes, node) : scopes.span(node).start].count("(")
-    value = node.value if isinstance(node, ast.keyword) else node
-    if isinstance(node, ast.keyword) and node.arg:
-        between = text[scopes.span(node).start : scopes.span(value).start]
-        depth = between.count("(")
     while depth > 0:
         blank = _BLANK.match(text, end)
         end = (blank.end() if blank else end) + 1

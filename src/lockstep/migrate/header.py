@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from lockstep.hookspecs import MigrationTarget
 from lockstep.migrate.plan import Edit, Span
@@ -15,8 +15,9 @@ _DEVICE_NAMES = ("accelerator", "accelerator_device", "migrated_accelerator")
 _TYPE_TEXT = 'getattr({torch}.accelerator.current_accelerator(), "type", "cuda")'
 _TYPE_LINES = (
     "# What torch was built for, such as npu; where that is no accelerator, the name used so far.",
-    "{type_name} = " + _TYPE_TEXT,
+    "{type_name} = " + _TYPE_TEXT + "{unless_absent}",
 )
+_UNLESS_ABSENT = ' if {torch} else "cuda"'
 _DEVICE_DOC = "Name this machine's accelerator as a device, or the CPU where there is none."
 _DEVICE_LINES = (
     "",
@@ -30,6 +31,7 @@ _DEVICE_LINES = (
     '    return {type_name} if index is None else f"{{{type_name}}}:{{index}}"',
 )
 _PLACEHOLDER = re.compile(r"\{(type|device|backend|module|torch)\}")
+_LINE_REST = re.compile(r"[ \t\f]*;?[ \t\f]*(?:#[^\r\n]*)?(?:\r|\n|\Z)")
 _DEVICE_PLACEHOLDERS = ("{type}", "{device}", "{backend}", "{module}")
 _BACKEND = "{torch}.distributed.get_default_backend_for_device"
 
@@ -125,26 +127,28 @@ class Header:
         self._neutral_word("device")
         return self._device_name
 
-    def additions(self, first_use: int) -> list[Edit]:
+    def additions(self, edits: Collection[Edit]) -> list[Edit]:
         """The edit that adds what is missing at the head of the module; none if nothing is.
 
         Parameters
         ----------
-        first_use
-            Where the first rewritten place of the module stands: the head goes before it.
+        edits
+            All other edits of the module: the head goes before the first.
         """
+        first_use = min((edit.span.start for edit in edits), default=len(self._scopes.source.text))
         lines = [f"import {name}" for name in self._own_imports if not self._imports_plainly(name)]
-        torch_node = self._torch_binding.node if self._torch_binding else None
-        late = torch_node is not None and self._scopes.span(torch_node).start > first_use
-        if self._needs_torch and (torch_node is None or late):
+        place = self._place(self._scopes.tree.body, first_use)
+        there = self._has_torch_before(place) or self._needs_no_torch_at_head(first_use)
+        local = self._torch_binding is None and self._has_local_torch()
+        if self._needs_torch and not there and not local:
             lines.append("import torch")
-        if self._needs_import and not self._imports(self._target.imports):
-            lines.append(f"import {self._target.imports}")
+        lines += self._import_lines(edits)
         body: list[str] = []
         words = {
             "torch": self._torch_name(),
             "type_name": self._type_name,
             "device_name": self._device_name,
+            "unless_absent": self._unless_absent(),
         }
         if self._needs_type and not self._has_type:
             body += ["", *_TYPE_LINES]
@@ -155,19 +159,76 @@ class Header:
         if self._own_lines:
             lines += ["", *self._own_lines] if self._needs_device and body else self._own_lines
             body += self._own_lines
-        return [self._insertion(lines, first_use, spaced=bool(body))] if lines else []
+        return [self._insertion(lines, place, spaced=bool(body))] if lines else []
+
+    def _needs_no_torch_at_head(self, first_use: int) -> bool:
+        """Whether the module's own import of torch comes before all that uses it."""
+        if self._torch_binding is None or (self._needs_type and not self._has_type):
+            return False
+        return self._scopes.span(self._torch_binding.node).start < first_use
+
+    def _import_lines(self, edits: Collection[Edit]) -> list[str]:
+        """The import of the target's own module; used once, so that no checker calls it unused."""
+        module = self._target.imports
+        if not self._needs_import or self._imports(module):
+            return []
+        root = module.split(".")[0]
+        is_used = any(f"{root}." in edit.text and not self._imports_here(edit) for edit in edits)
+        use = ["", f"assert {root}  # imported for what it adds to torch"]
+        return [f"import {module}", *([] if is_used else use)]
+
+    def _imports_here(self, edit: Edit) -> bool:
+        """Whether an edit is of an import statement, which needs no name itself."""
+        text = self._scopes.source.text
+        line_start = max(text.rfind(end, 0, edit.span.start) for end in "\r\n") + 1
+        line = text[line_start : edit.span.start] + edit.text
+        return line.lstrip().startswith(("from ", "import "))
+
+    def _has_local_torch(self) -> bool:
+        """Whether functions import torch for themselves, by that name, and nothing at the top needs it."""
+        imports = [
+            isinstance(node, ast.Import) and all(alias.asname is None for alias in node.names)
+            for node in self._scopes.nodes
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            and any(name.split(".")[0] == "torch" for name in _imported(node))
+        ]
+        at_top = self._needs_type or self._own_lines
+        return not at_top and bool(imports) and all(imports)
+
+    def _has_torch_before(self, place: ast.stmt | None) -> bool:
+        """Whether torch is imported where the head goes."""
+        if self._torch_binding is None or place is None:
+            return False
+        imported = self._scopes.span(self._torch_binding.node).end
+        return imported <= self._scopes.span(place).end
 
     # -- what is there already
 
     def _torch_name(self) -> str:
         return self._torch_binding.name if self._torch_binding else "torch"
 
+    def _unless_absent(self) -> str:
+        """What the module needs that goes on where torch cannot be imported, its name then being None."""
+        name = self._torch_name()
+        bindings = self._scopes.module.bindings.get(name, [])
+        may_be_none = any(binding.kind is Bound.ASSIGNMENT for binding in bindings)
+        return _UNLESS_ABSENT.format(torch=name) if may_be_none else ""
+
     def _find_torch(self) -> Binding | None:
         for bindings in self._scopes.module.bindings.values():
             for binding in bindings:
-                if binding.kind is Bound.IMPORT and binding.qualified == "torch":
+                is_torch = binding.kind is Bound.IMPORT and binding.qualified == "torch"
+                if is_torch and not self._is_for_types_only(binding):
                     return binding
         return None
+
+    def _is_for_types_only(self, binding: Binding) -> bool:
+        """Whether only type checkers see an import, so that nothing is imported as the script runs."""
+        return any(
+            isinstance(above, ast.If)
+            and self._scopes.name(above.test) in ("typing.TYPE_CHECKING", "TYPE_CHECKING")
+            for above in self._scopes.ancestors(binding.node)
+        )
 
     def _imports(self, module: str) -> bool:
         """Whether the module, or something inside it, is imported at the top."""
@@ -206,13 +267,12 @@ class Header:
 
     # -- where it goes
 
-    def _insertion(self, lines: list[str], first_use: int, *, spaced: bool) -> Edit:
+    def _insertion(self, lines: list[str], place: ast.stmt | None, *, spaced: bool) -> Edit:
         body = self._scopes.tree.body
-        place = self._place(body, first_use)
         line_end = self._scopes.source.line_end
         text = line_end.join(lines)
         if place is None:
-            at = self._scopes.span(body[0]).start if body else 0
+            at = self._start(body[0]) if body else 0
             return Edit(Span(at, at), text + line_end + (line_end if spaced else ""))
         at = self._line_after(self._scopes.span(place).end)
         following = self._scopes.source.text[at:]
@@ -233,19 +293,20 @@ class Header:
         for number, statement in enumerate(body):
             holds_torch = any(node is torch_node for node in ast.walk(statement))
             leading = number == 0 and _is_docstring(statement)
-            heads = _is_import(statement) or self._is_ours(statement)
+            heads = _is_import(statement) or self.is_ours(statement)
             if self._scopes.span(statement).end > first_use and not heads:
                 break
+            alone = self._ends_its_line(statement)
             if leading or heads:
-                after = statement
+                after = statement if alone else after
             elif torch_seen:
                 break
             elif holds_torch:
-                after = statement
+                after = statement if alone else after
             torch_seen = torch_seen or holds_torch
         return after
 
-    def _is_ours(self, statement: ast.stmt) -> bool:
+    def is_ours(self, statement: ast.stmt) -> bool:
         """Whether a statement is of a head that was written before."""
         if isinstance(statement, ast.FunctionDef):
             return self._has_device and statement.name == self._device_name
@@ -255,6 +316,19 @@ class Header:
             and is_type_expression(self._scopes, statement.value)
         )
 
+    def _start(self, statement: ast.stmt) -> int:
+        """Where a statement starts, its decorators included."""
+        start = self._scopes.span(statement).start
+        decorators = getattr(statement, "decorator_list", ())
+        if not decorators:
+            return start
+        return self._scopes.source.text.rindex("@", 0, self._scopes.span(decorators[0]).start)
+
+    def _ends_its_line(self, statement: ast.stmt) -> bool:
+        """Whether no other statement follows on the same line."""
+        end = self._scopes.span(statement).end
+        return bool(_LINE_REST.match(self._scopes.source.text, end))
+
     def _line_after(self, offset: int) -> int:
         match = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)").match(self._scopes.source.text, offset)
         return match.end() if match else offset
@@ -262,6 +336,8 @@ class Header:
 
 def is_type_expression(scopes: ModuleScopes, node: ast.AST) -> bool:
     """Whether an expression is the one that the neutral head asks for the device type with."""
+    if isinstance(node, ast.IfExp):
+        node = node.body
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)

@@ -13,6 +13,7 @@ from lockstep.migrate.plan import Span
 
 _OPENING = re.compile(r"([A-Za-z]{0,2})(\"\"\"|'''|\"|')")
 _BETWEEN = re.compile(r"(?:\s|\\\r?\n|#[^\r\n]*)*")
+_NAMED_CHARACTER = re.compile(r"\\N\{[^{}]*\}")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -80,7 +81,7 @@ def _piece(text: str, start: int) -> Piece:
     body_start = opening.end()
     parts: tuple[Part, ...]
     if "f" in prefix.lower():
-        parts, body_end = _formatted(text, body_start, quote)
+        parts, body_end = _formatted(text, body_start, quote, raw="r" in prefix.lower())
     else:
         body_end = _closing_quote(text, body_start, quote)
         parts = (Part(Span(body_start, body_end)),)
@@ -98,13 +99,17 @@ def _closing_quote(text: str, position: int, quote: str) -> int:
     raise LiteralError("a string literal does not end")
 
 
-def _formatted(text: str, start: int, quote: str) -> tuple[tuple[Part, ...], int]:
+def _formatted(text: str, start: int, quote: str, *, raw: bool) -> tuple[tuple[Part, ...], int]:
     parts: list[Part] = []
     literal = position = start
     while position < len(text):
         if text.startswith(quote, position):
             parts += _literal(literal, position)
             return tuple(parts), position
+        named = None if raw else _NAMED_CHARACTER.match(text, position)
+        if named:
+            position = named.end()
+            continue
         escaped = text[position] == "\\" and not text.startswith("\\{", position)
         if escaped or text.startswith(("{{", "}}"), position):
             position += 2

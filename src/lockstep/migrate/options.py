@@ -25,11 +25,14 @@ class Distribution:
     main
         The script that is started, as it was given.
     model
-        The variable that holds the model in it.
+        The variable that holds the model in it; several with commas between them.
+    started
+        What the script will be called once it is migrated; empty where it keeps its name.
     """
 
     main: Path
     model: str = "model"
+    started: str = ""
 
 
 @dataclass(frozen=True, slots=True)

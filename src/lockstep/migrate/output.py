@@ -48,7 +48,7 @@ def write_tree(plan: Plan, collection: Collection, out: Path, *, force: bool = F
         If `out` would overwrite the input.
     """
     changed = {file.path: file.migrated() for file in plan.files if file.changed}
-    if collection.single and _is_file_name(collection, out):
+    if collection.single and is_file_name(collection, out):
         return _write_single(collection, changed, plan, out, force)
     _refuse(collection, out, force)
     collection = _without_unreadable(collection, plan)
@@ -78,7 +78,8 @@ def _without_unreadable(collection: Collection, plan: Plan) -> Collection:
     return dataclasses.replace(collection, files=files)
 
 
-def _is_file_name(collection: Collection, out: Path) -> bool:
+def is_file_name(collection: Collection, out: Path) -> bool:
+    """Whether `out` names the file that a single file becomes, not a folder to put it into."""
     given = collection.files[0].path
     return bool(given.suffix) and out.suffix == given.suffix and not out.is_dir()
 

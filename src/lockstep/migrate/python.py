@@ -74,7 +74,11 @@ def parse(text: str) -> ast.Module:
 
 
 def migrate_python(
-    source: SourceText, settings: Settings, own: OwnNames, first: Sequence[Rule] = ()
+    source: SourceText,
+    settings: Settings,
+    own: OwnNames,
+    first: Sequence[Rule] = (),
+    tree: ast.Module | None = None,
 ) -> PythonResult:
     """Find every mention of the old device in a module and decide it.
 
@@ -88,19 +92,21 @@ def migrate_python(
         What the project defines itself.
     first
         Rules for this module alone, which go before all others.
+    tree
+        The module, where it has been parsed already; it is used up.
 
     Raises
     ------
     SyntaxError
         If the module does not parse.
     """
-    tree = parse(source.text)
+    tree = tree or parse(source.text)
     has_rules = bool(first) or not settings.user_rules.is_empty
     if not (has_rules or names_a_device(source.text) or may_need_advice(source.text)):
         return PythonResult()
     unit = Unit(ModuleScopes(source, tree), settings, own)
     for rule in (*first, *_RULES):
         rule(unit)
-    starts = [edit.span.start for mention in unit.mentions for edit in mention.edits]
-    additions = unit.header.additions(min(starts, default=len(source.text)))
+    edits = [edit for mention in unit.mentions for edit in mention.edits]
+    additions = unit.header.additions(edits)
     return PythonResult(tuple(unit.mentions), tuple(additions))

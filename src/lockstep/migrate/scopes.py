@@ -7,10 +7,12 @@ here what a name stands for.
 from __future__ import annotations
 
 import ast
+import bisect
 import builtins
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from lockstep.migrate.literals import LiteralError, Piece, pieces_of
 from lockstep.migrate.plan import Span
@@ -116,6 +118,8 @@ class ModuleScopes:
         self._ascii = source.text.isascii()
         self._all_names: set[str] = set()
         self._reads: dict[str, list[ast.Name]] = {}
+        self._uses: dict[str, dict[Binding, list[ast.Name]]] = {}
+        self._byte_starts: dict[int, list[int]] = {}
         self._found: dict[tuple[str, Scope], tuple[Meaning, ...]] = {}
         self._walk()
 
@@ -201,11 +205,13 @@ class ModuleScopes:
 
     def uses(self, binding: Binding) -> list[ast.Name]:
         """Every place that reads a name where this binding may be what it finds."""
-        return [
-            node
-            for node in self._reads.get(binding.name, ())
-            if binding in self.bindings(node.id, self.scope(node))
-        ]
+        if binding.name not in self._uses:
+            uses: dict[Binding, list[ast.Name]] = {}
+            for node in self._reads.get(binding.name, ()):
+                for found in self.bindings(node.id, self.scope(node)):
+                    uses.setdefault(found, []).append(node)
+            self._uses[binding.name] = uses
+        return list(self._uses[binding.name].get(binding, ()))
 
     def is_taken(self, name: str) -> bool:
         """Whether a name is bound or read anywhere in the module, or is a builtin."""
@@ -333,7 +339,7 @@ class ModuleScopes:
         waiting: list[tuple[str, Scope, tuple[str, ...], Binding | None]] = [
             (name, scope, (), None)
         ]
-        seen = {(name, scope, ())}
+        seen: set[tuple[str, Scope, tuple[str, ...]]] = {(name, scope, ())}
         for name, scope, rest, through in waiting:  # grows as it is read
             bindings = self.bindings(name, scope)
             for binding in bindings:
@@ -360,10 +366,17 @@ class ModuleScopes:
         if self._ascii:
             return start + column
         # ast counts columns in bytes of UTF-8, whatever the file's encoding.
-        text = self.source.text[start : start + column]
-        if text.isascii():
-            return start + column
-        return start + len(text.encode("utf-8", "surrogatepass")[:column].decode("utf-8", "ignore"))
+        if line not in self._byte_starts:
+            text = self.source.text[start : self._line_end(line)]
+            widths = (len(character.encode("utf-8", "surrogatepass")) for character in text)
+            starts = [] if text.isascii() else list(accumulate(widths, initial=0))
+            self._byte_starts[line] = starts
+        starts = self._byte_starts[line]
+        return start + (bisect.bisect_left(starts, column) if starts else column)
+
+    def _line_end(self, line: int) -> int:
+        starts = self.source.line_starts
+        return starts[line] if line < len(starts) else len(self.source.text)
 
     def _relocate(self, node: ast.JoinedStr) -> None:
         """Replace an f-string's values by ones read from its text, each with its place."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from lockstep.hookspecs import MigrationTarget, hookimpl
 from lockstep.migrate.names import has_name
 from lockstep.migrate.rules.table import built_in
+from lockstep.migrate.surroundings import surroundings
 
 _NEUTRAL_DEVICES = ("torch.cuda", "torch.npu", "torch.xpu")
 
@@ -31,12 +32,7 @@ def lockstep_migration_targets() -> list[MigrationTarget]:
             backend="hccl",
             method="npu",
             is_device="is_npu",
-            environment={
-                "CUDA_VISIBLE_DEVICES": "ASCEND_RT_VISIBLE_DEVICES",
-                "CUDA_LAUNCH_BLOCKING": "ASCEND_LAUNCH_BLOCKING",
-                "PYTORCH_CUDA_ALLOC_CONF": "PYTORCH_NPU_ALLOC_CONF",
-                "NCCL_SOCKET_IFNAME": "HCCL_SOCKET_IFNAME",
-            },
+            environment=_environment("npu"),
             has_name=_has("npu", "torch.npu"),
             rules=built_in("npu"),
         ),
@@ -47,7 +43,7 @@ def lockstep_migration_targets() -> list[MigrationTarget]:
             backend="xccl",
             method="xpu",
             is_device="is_xpu",
-            environment={"CUDA_VISIBLE_DEVICES": "ZE_AFFINITY_MASK"},
+            environment=_environment("xpu"),
             has_name=_has("xpu", "torch.xpu"),
             rules=built_in("xpu"),
         ),
@@ -58,7 +54,7 @@ def lockstep_migration_targets() -> list[MigrationTarget]:
             imports="habana_frameworks.torch.core",
             importable="habana_frameworks.torch.hpu",
             backend="hccl",
-            environment={"CUDA_VISIBLE_DEVICES": "HABANA_VISIBLE_MODULES"},
+            environment=_environment("hpu"),
             has_name=_has("hpu", "torch.hpu"),
             rules=built_in("hpu"),
         ),
@@ -72,6 +68,12 @@ def lockstep_migration_targets() -> list[MigrationTarget]:
             rules=built_in("mps"),
         ),
     ]
+
+
+def _environment(target: str) -> dict[str, str]:
+    """CUDA's environment variables that have another name on a target, and the same values."""
+    variables = surroundings().variables.values()
+    return {item.name: item.rename[target] for item in variables if target in item.rename}
 
 
 def _has(target: str, module: str) -> Callable[[str], bool]:

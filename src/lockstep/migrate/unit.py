@@ -57,6 +57,7 @@ class Unit:
         self.header = Header(scopes, settings.target)
         self.mentions: list[Mention] = []
         self._claimed: dict[ast.AST, Mention] = {}
+        self._scripted = _scripted(scopes)
         self.builds_extensions = _builds_extensions(scopes)
         """Whether the module builds native code: what it asks of CUDA is then about compiling."""
 
@@ -147,11 +148,8 @@ class Unit:
 
     def is_scripted(self, node: ast.AST) -> bool:
         """Whether a node is inside a function that TorchScript compiles by a decorator."""
-        return any(
-            self.scopes.name(decorator.func if isinstance(decorator, ast.Call) else decorator)
-            in _SCRIPTING
-            for above in self.scopes.ancestors(node)
-            for decorator in getattr(above, "decorator_list", ())
+        return bool(self._scripted) and any(
+            above in self._scripted for above in self.scopes.ancestors(node)
         )
 
     def fill(self, template: str) -> str:
@@ -169,4 +167,18 @@ def _builds_extensions(scopes: ModuleScopes) -> bool:
         binding.qualified.startswith(("torch.utils.cpp_extension", "torch.utils.ffi"))
         for bindings in scopes.module.bindings.values()
         for binding in bindings
+    )
+
+
+def _scripted(scopes: ModuleScopes) -> frozenset[ast.AST]:
+    """The functions and classes that TorchScript compiles by a decorator."""
+    return frozenset(
+        node
+        for node in scopes.nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and any(
+            scopes.name(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            in _SCRIPTING
+            for decorator in node.decorator_list
+        )
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 from lockstep.core.finding import Comparison, Origin
@@ -49,6 +50,17 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
 def render_json(comparison: Comparison) -> str:
     """The same as strict JSON text (RFC 8259: no NaN, no infinities), ASCII only."""
     return json.dumps(comparison_json(comparison), indent=1, allow_nan=False)
+
+
+def write_json(comparison: Comparison, path: Path) -> None:
+    """Write what `render_json` gives; a file that is there already is replaced.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    path.write_text(render_json(comparison))
 
 
 def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:

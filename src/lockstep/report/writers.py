@@ -1,25 +1,34 @@
-"""The built-in report formats, as a plug-in."""
+"""The built-in report formats, as a plug-in.
+
+Every verb loads the plug-ins, so a format is loaded when it is written.
+"""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
-from lockstep.core.finding import Comparison
 from lockstep.hookspecs import ReportWriter, hookimpl
-from lockstep.report.csv import write_csv
-from lockstep.report.json import render_json
-from lockstep.report.xlsx import write_xlsx
+
+if TYPE_CHECKING:
+    from lockstep.core.finding import Comparison
 
 
 @hookimpl
 def lockstep_report_writers() -> list[ReportWriter]:
     """CSV and XLSX with every pair, and the JSON contract."""
     return [
-        ReportWriter("csv", ".csv", write_csv),
-        ReportWriter("xlsx", ".xlsx", write_xlsx),
-        ReportWriter("json", ".json", _write_json),
+        ReportWriter("csv", ".csv", _loaded("csv", "write_csv")),
+        ReportWriter("xlsx", ".xlsx", _loaded("xlsx", "write_xlsx")),
+        ReportWriter("json", ".json", _loaded("json", "write_json")),
     ]
 
 
-def _write_json(comparison: Comparison, path: Path) -> None:
-    path.write_text(render_json(comparison))
+def _loaded(module: str, function: str) -> Callable[[Comparison, Path], None]:
+    def write(comparison: Comparison, path: Path) -> None:
+        found = getattr(importlib.import_module(f"lockstep.report.{module}"), function)
+        cast("Callable[[Comparison, Path], None]", found)(comparison, path)
+
+    return write

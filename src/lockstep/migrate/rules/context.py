@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import enum
+from functools import lru_cache
 
 from lockstep.migrate.scopes import ModuleScopes
 
@@ -111,20 +112,23 @@ def _is_literal_type(scopes: ModuleScopes, node: ast.AST) -> bool:
 
 def _use_in_dict(scopes: ModuleScopes, parent: ast.Dict, node: ast.AST) -> Use:
     if node not in parent.keys:
-        return Use.VALUE
+        pairs = zip(parent.keys, parent.values, strict=True)
+        keys = [key for key, value in pairs if value is node and isinstance(key, ast.Constant)]
+        is_type = any(key.value == "device_type" for key in keys)
+        return Use.TEST if is_type else Use.VALUE
     above = scopes.parents[parent]
     if isinstance(above, ast.Subscript) and above.value is parent:
         return Use.TEST  # the look-up stands beside it
     if isinstance(above, ast.keyword) and above.arg == "map_location":
         return Use.TEST  # a name that stands in the saved file
-    return Use.DEVICE_KEY if _names_other_device(parent.keys) else Use.KEY
+    return Use.DEVICE_KEY if _names_other_device(parent) else Use.KEY
 
 
 def _use_in_sequence(
     scopes: ModuleScopes, parent: ast.Tuple | ast.List | ast.Set, node: ast.AST
 ) -> Use:
     above = scopes.parents[parent]
-    if isinstance(above, ast.Subscript):
+    if isinstance(above, ast.Subscript) and above.slice is parent:
         return Use.ANNOTATION if _is_literal_type(scopes, above) else Use.KEY
     if isinstance(above, ast.Compare):
         return Use.TEST
@@ -132,12 +136,14 @@ def _use_in_sequence(
         return Use.TEST
     if isinstance(above, ast.Call) and _called(above) in _TESTS:
         return Use.TEST
-    return Use.TEST if _names_other_device(parent.elts) else Use.VALUE
+    return Use.TEST if _names_other_device(parent) else Use.VALUE
 
 
 def _use_in_call(scopes: ModuleScopes, parent: ast.Call, node: ast.AST) -> Use:
     if scopes.name(parent.func) in _AMP:
         return Use.TEST
+    if isinstance(scopes.parents[parent], ast.Raise):
+        return Use.TEXT
     called = _called(parent)
     if node is parent.func or node not in parent.args:
         return Use.VALUE
@@ -171,5 +177,8 @@ def _called(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _names_other_device(nodes: list[ast.expr] | list[ast.expr | None]) -> bool:
+@lru_cache(maxsize=8)
+def _names_other_device(parent: ast.Dict | ast.Tuple | ast.List | ast.Set) -> bool:
+    """Whether one of a literal's strings is another device; asked for each of its strings, so remembered."""
+    nodes = parent.keys if isinstance(parent, ast.Dict) else parent.elts
     return any(isinstance(node, ast.Constant) and node.value in _OTHER_DEVICES for node in nodes)

@@ -121,11 +121,12 @@ class Imports:
     def _fate(self, brought: _Brought) -> _Fate:
         uses = self._unit.scopes.uses(brought.binding)
         staying = [use for use in uses if use not in brought.moved]
+        unused = bool(uses) and not staying and not self._is_exported(brought.binding)
         if brought.new_name:
-            return _Fate(brought, _Move.ELSEWHERE)
+            return _Fate(brought, _Move.GONE if unused else _Move.ELSEWHERE)
         if _binds_root(brought.binding):
             return _Fate(brought, self._root_move(brought, staying))
-        if uses and not staying and not self._is_exported(brought.binding):
+        if unused:
             return _Fate(brought, _Move.GONE)
         return _Fate(brought, _Move.STAYS)
 

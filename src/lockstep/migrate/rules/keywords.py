@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from lockstep.migrate.arguments import attribute_span, keyword
+from lockstep.migrate.arguments import attribute_span, insertion, keyword
 from lockstep.migrate.unit import Unit
 
 _KEPT = {
@@ -14,6 +14,15 @@ _KEPT = {
     "device_ids": "numbers of the accelerator's own devices; None for a module on the CPU",
     "output_device": "a number of the accelerator's own devices; None for a module on the CPU",
 }
+_NUMBERED = frozenset({"device_ids", "output_device"})
+_PLAIN = ast.List | ast.Name | ast.Attribute | ast.Constant | ast.Subscript | ast.Call
+_PARALLEL = frozenset(
+    {
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.nn.parallel.distributed.DistributedDataParallel",
+        "apex.parallel.DistributedDataParallel",
+    }
+)
 _LOADERS = frozenset({"torch.load", "torch.hub.load_state_dict_from_url", "torch.jit.load"})
 _LOCATION_AT = 1
 
@@ -23,12 +32,30 @@ def find_keywords(unit: Unit) -> None:
     for node in unit.scopes.nodes:
         if isinstance(node, ast.keyword) and node.arg in _KEPT:
             if not unit.is_claimed(node.value):
-                unit.keep(node, f"keywords/{node.arg}", _KEPT[node.arg])
+                _claim_keyword(unit, node, node.arg)
         elif isinstance(node, ast.Attribute) and node.attr == "pin_memory":
             span = attribute_span(unit.scopes, node)
             unit.keep(node, "keywords/pin_memory", _KEPT["pin_memory"], span=span)
         elif isinstance(node, ast.Call) and unit.scopes.name(node.func) in _LOADERS:
             _claim_load(unit, node)
+
+
+def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:
+    """Keep the argument; the neutral form gives a module on the CPU no device numbers, which it would refuse."""
+    rule, call = f"keywords/{name}", unit.scopes.parents[node]
+    wrapped = isinstance(call, ast.Call) and any(
+        meaning.name in _PARALLEL for meaning in unit.scopes.meanings(call.func)
+    )
+    is_none = isinstance(node.value, ast.Constant) and node.value.value is None
+    if unit.target.device or name not in _NUMBERED or not wrapped or is_none:
+        unit.keep(node, rule, _KEPT[name])
+    elif isinstance(node.value, _PLAIN):
+        test = unit.fill("torch.accelerator.is_available()")
+        edit = insertion(unit.scopes.span(node).end, f" if {test} else None")
+        reason = "DistributedDataParallel takes no device numbers for a module on the CPU"
+        unit.rewrite(node, rule, [edit], reason)
+    else:
+        unit.keep(node, rule, _KEPT[name])
 
 
 def _claim_load(unit: Unit, call: ast.Call) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from lockstep.migrate.header import is_type_expression
 from lockstep.migrate.plan import Span
+from lockstep.migrate.rules.context import Use, use_of
 from lockstep.migrate.rules.strings import is_docstring
 from lockstep.migrate.rules.vocabulary import DEVICE_WORDS
 from lockstep.migrate.unit import Unit
@@ -24,11 +25,12 @@ def find_leftovers(unit: Unit) -> None:
     """Claim every name and string that is left."""
     for node in unit.scopes.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if DEVICE_WORDS.search(node.value) and not _is_decided(unit, node):
+            place = unit.scopes.span(node)
+            if DEVICE_WORDS.search(node.value) and not _is_decided(unit, node, place):
                 _claim_string(unit, node, node.value)
             continue
         for name, span in _names(unit, node):
-            if DEVICE_WORDS.search(name) and not _is_decided(unit, node):
+            if DEVICE_WORDS.search(name) and not _is_decided(unit, node, span):
                 _claim_name(unit, node, name, span)
 
 
@@ -49,27 +51,27 @@ def _names(unit: Unit, node: ast.AST) -> Iterator[tuple[str, Span]]:
     elif isinstance(node, ast.alias):
         yield f"{node.name} {node.asname or ''}".strip(), scopes.span(node)
     elif isinstance(node, ast.ImportFrom) and node.module:
-        match = re.compile(r"from\s+([\w.]+)").match(scopes.source.text, scopes.span(node).start)
+        match = re.compile(r"from[\s\\.]+([\w.]+)").match(
+            scopes.source.text, scopes.span(node).start
+        )
         if match:
             yield node.module, Span(match.start(1), match.end(1))
     elif isinstance(node, ast.Global | ast.Nonlocal):
         yield " ".join(node.names), scopes.span(node)
 
 
-def _is_decided(unit: Unit, node: ast.AST) -> bool:
-    """Whether a rule has claimed the node, the chain or import it is part of, or the f-string around it."""
+def _is_decided(unit: Unit, node: ast.AST, span: Span) -> bool:
+    """Whether a rule has claimed the node, or the chain, the import or the f-string that it is part of."""
     if unit.is_claimed(node):
         return True
-    if isinstance(node, ast.ImportFrom):
-        return any(unit.is_claimed(alias) for alias in node.names)
+    wholes: list[ast.AST] = list(node.names) if isinstance(node, ast.ImportFrom) else []
+    part: type[ast.AST] = ast.JoinedStr if isinstance(node, ast.Constant) else ast.Attribute
     for above in unit.scopes.ancestors(node):
-        if isinstance(node, ast.Constant):
-            return isinstance(above, ast.JoinedStr) and unit.is_claimed(above)
-        if not isinstance(above, ast.Attribute):
-            return False
-        if unit.is_claimed(above):
-            return True
-    return False
+        if not isinstance(above, part):
+            break
+        wholes.append(above)
+    mentions = [mention for whole in wholes if (mention := unit.mention_of(whole))]
+    return any(mention.span.contains(span) for mention in mentions)
 
 
 def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
@@ -100,6 +102,9 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.list(
             node, "leftovers/code", "text that a program reads, such as a command or a kernel"
         )
+    elif _PROSE.search(text.strip()) and use_of(unit.scopes, node) is Use.TEST:
+        reason = "is compared with a message, which reads otherwise on another device"
+        unit.list(node, "leftovers/message", reason)
     elif _PROSE.search(text.strip()) or isinstance(parent, ast.JoinedStr):
         unit.keep(node, "leftovers/text", "text for people")
     elif _FLAG.match(text):

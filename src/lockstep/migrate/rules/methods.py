@@ -40,7 +40,7 @@ def find_methods(unit: Unit) -> None:
         if unit.is_claimed(node):
             continue
         if isinstance(node, ast.Attribute):
-            if node.attr == "cuda":
+            if node.attr == "cuda" and not unit.is_claimed(unit.scopes.parents[node]):
                 _Move(unit, node).claim()
             elif node.attr == "is_cuda":
                 _claim_is_cuda(unit, node)
@@ -69,7 +69,9 @@ class _Move:
         meanings = self._scopes.meanings(self._node)
         if any(meaning.name == "torch.cuda" for meaning in meanings):
             return
-        if any(not m.assigned and m.binding and m.binding.kind is Bound.IMPORT for m in meanings):
+        if any(meaning.name.startswith("torch.") for meaning in meanings):
+            self._claim_uncalled()
+        elif any(not m.assigned and m.binding and m.binding.kind is Bound.IMPORT for m in meanings):
             self._keep("a name of the module that it is read from")
         elif self._call is None:
             self._claim_uncalled()
@@ -210,6 +212,7 @@ class _Move:
         device = self._device()
         return device is None or not any(
             isinstance(node, ast.Call | ast.Await | ast.NamedExpr | ast.Yield)
+            and not (isinstance(node, ast.Call) and self._scopes.name(node.func) == "torch.device")
             for node in ast.walk(device)
         )
 

@@ -98,7 +98,10 @@ class _Rewriting:
             if entry.action is not Action.KEEP:
                 self._list(entry.reason if entry.action is Action.LIST else "is assigned to")
             return
-        if entry.action is Action.KEEP:
+        pattern = isinstance(self._scopes.parents[self._use.node], ast.MatchValue | ast.MatchClass)
+        if pattern and entry.action is not Action.KEEP and not self._unit.target.device:
+            self._list("a pattern of a match statement takes no call")
+        elif entry.action is Action.KEEP:
             self._unit.keep(self._use.node, entry.rule, entry.reason)
         elif entry.action is Action.LIST or (
             entry.action is Action.SIMILAR and not self._unit.settings.similar
@@ -118,6 +121,9 @@ class _Rewriting:
 
     def _rewrite(self) -> None:
         entry = self._use.entry
+        if "#" in self._unit.text(self._use.node):
+            self._list("has a comment inside its name")
+            return
         try:
             edits = self._arguments()
         except CannotRewriteError as error:

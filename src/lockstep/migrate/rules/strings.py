@@ -11,6 +11,7 @@ from lockstep.migrate.literals import Piece
 from lockstep.migrate.plan import Edit, Span
 from lockstep.migrate.rules.context import Use, use_of
 from lockstep.migrate.scopes import ModuleScopes
+from lockstep.migrate.surroundings import surroundings
 from lockstep.migrate.unit import Unit
 
 _DEVICE = re.compile(r"cuda(?::(?P<index>\d+))?\Z")
@@ -84,7 +85,8 @@ class _Text:
         elif use is Use.VALUE or use is Use.DEVICE_KEY:
             self._replace(self._unit.header.device_at(index), "the device there is")
         elif index:
-            self._replace(f'f"{{{self._unit.fill("{type}")}}}:{index}"', "the accelerator there is")
+            text = self._formatted(f"{{{self._unit.fill('{type}')}}}:{index}")
+            self._replace(text, "the accelerator there is")
         else:
             self._replace(self._unit.fill("{type}"), "the accelerator there is")
 
@@ -101,7 +103,8 @@ class _Text:
         elif ":" in value:
             device, backend = self._unit.fill("{type}"), self._unit.fill("{backend}")
             text = value.replace("cuda", f"{{{device}}}").replace("nccl", f"{{{backend}}}")
-            self._replace(f'f"{text}"', "the accelerator there is, with its own backend")
+            text = self._formatted(text)
+            self._replace(text, "the accelerator there is, with its own backend")
         elif value != "nccl":
             self._unit.list(self._node, self._rule, "spells the backend otherwise than torch does",
                             replacement=self._unit.settings.readable("{backend}"))  # fmt: skip
@@ -187,8 +190,19 @@ class _Text:
             replacement = self._unit.settings.readable("{module}")
             reason = "is looked up on torch by name"
             self._unit.list(self._node, self._rule, reason, replacement=replacement)
-            return
-        self._unit.keep(self._node, "strings/own-key", Use.KEY.value)
+        elif self._is_looked_up(parent) and self._node.value not in self._unit.own.attributes:
+            reason = "is looked up by name on something whose class is not known"
+            self._unit.list(self._node, self._rule, reason)
+        else:
+            self._unit.keep(self._node, "strings/own-key", Use.KEY.value)
+
+    def _is_looked_up(self, parent: ast.AST) -> bool:
+        """Whether an attribute of this name is asked for, as `getattr` does."""
+        return (
+            isinstance(parent, ast.Call)
+            and isinstance(parent.func, ast.Name)
+            and parent.func.id in ("getattr", "hasattr", "setattr", "delattr")
+        )
 
     def _first_of_device_call(self) -> bool:
         """Whether this is the type in `torch.device("cuda", index)`."""
@@ -260,6 +274,12 @@ class _Text:
 
     # -- edits
 
+    def _formatted(self, text: str) -> str:
+        """An f-string with the quotes of the literal, which may stand inside another f-string."""
+        start = self._pieces[0].body.start if self._pieces else 0
+        quote = self._scopes.source.text[start - 1] if start else '"'
+        return f"f{quote}{text}{quote}"
+
     def _replace(self, text: str, reason: str) -> None:
         """Put an expression in the place of the whole literal."""
         if len(self._pieces) > 1:
@@ -311,11 +331,10 @@ def _claim_variable(unit: Unit, node: ast.Constant, name: str) -> None:
     elif new:
         _Text(unit, node, "strings/environment")._replace_words({name: new})
     else:
-        if unit.target.device:
-            reason = f"no variable of {unit.target.name} is known to stand for it"
-        else:
-            reason = "is read by CUDA's libraries only; every device has variables of its own"
-        unit.list(node, "strings/environment", reason)
+        known = surroundings().variable(name)
+        about = f"the variable {known.about}" if known else "is read by CUDA's libraries"
+        replacement = known.replacement(unit.target.name) if known else ""
+        unit.list(node, "strings/environment", about, replacement=replacement)
 
 
 def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:

@@ -3,7 +3,8 @@
 A table is CSV with the columns `name,action,becomes,arguments,reason`:
 
 name
-    A dotted name, or a prefix with `.*`; the longest match counts, a target's own table before the common one.
+    A dotted name, or a prefix with `.*`, or the start of a last name with `*`; the longest match counts,
+    a target's own table before the common one.
 action
     `rename` writes `becomes` in its place, `similar` does so only with `--similar` and is a risk, `list` asks a person
     (`becomes` says what to use instead), `keep` leaves it, `alias` looks `becomes` up instead.
@@ -69,9 +70,12 @@ class Table:
         self._target = target
         self._exact: dict[str, Entry] = {}
         self._prefixes: dict[str, Entry] = {}
+        self._starts: dict[str, Entry] = {}
         for entry in entries:  # a target's own rows come first and win
             if entry.name.endswith(".*"):
                 self._prefixes.setdefault(entry.name[:-2], entry)
+            elif entry.name.endswith("*"):
+                self._starts.setdefault(entry.name[:-1], entry)
             else:
                 self._exact.setdefault(entry.name, entry)
 
@@ -92,7 +96,7 @@ class Table:
         """
         parts = name.split(".")
         prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
-        exact = next((prefix for prefix in prefixes if prefix in self._exact), "")
+        exact = next((p for p in prefixes if p in self._exact or self._starting(p)), "")
         wild = next((prefix for prefix in prefixes[1:] if prefix in self._prefixes), "")
         if exact and len(exact) > len(wild):
             entry = self.lookup(exact)
@@ -105,6 +109,9 @@ class Table:
     def _find(self, name: str) -> Entry | None:
         if name in self._exact:
             return self._exact[name]
+        starting = self._starting(name)
+        if starting:
+            return starting
         prefix = name
         while "." in prefix:
             prefix = prefix.rpartition(".")[0]
@@ -113,6 +120,17 @@ class Table:
                 rest = name[len(prefix) + 1 :]
                 return replace(entry, becomes=entry.becomes.replace("*", rest))
         return None
+
+    def _starting(self, name: str) -> Entry | None:
+        """The row for names that start like this one."""
+        return next(
+            (
+                entry
+                for start, entry in self._starts.items()
+                if name.startswith(start) and "." not in name[len(start) :]
+            ),
+            None,
+        )
 
     def _existing(self, entry: Entry, name: str) -> Entry:
         """The row as it is, or a listing where the target has no such name."""

@@ -8,13 +8,13 @@ WORDS = re.compile(
     r"cuda|nccl|cudnn|cublas|cusparse|nvtx|nvml|nvidia|apex|tf32|triton|cupy|gputil|tensorrt|"
     r"transformer_engine|flash_attn|xformers|bitsandbytes|amp_C|DataParallel|SyncBatchNorm|"
     r"autocast|GradScaler|ProfilerActivity|set_default_tensor_type|cpp_extension|load_inline|"
-    r"pin_memory|map_location|torch\.load|float32_matmul_precision|device_ids|pycuda|pynvml",
+    r"pin_memory|map_location|(?:torch|th|jit)\.load\b|load_state_dict_from_url|float32_matmul_precision|device_ids|pycuda|pynvml",
     re.IGNORECASE,
 )
-"""Any mention holds one of these words."""
+"""Any mention holds one of these words, or of those below."""
 
 DEVICE_WORDS = re.compile(
-    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|apex|tf32|tensorrt|triton|\.cuh?\b|"
+    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|apex|tf32|tensorrt|triton|__global__|\.cuh?\b|"
     r"sync_?batch_?norm|syncbn|data_?parallel|custom_[fb]wd|fp16_optimizer|scale_loss|grad_?scaler|"
     r"autocast",
     re.IGNORECASE,
@@ -24,4 +24,4 @@ DEVICE_WORDS = re.compile(
 
 def names_a_device(text: str) -> bool:
     """Whether a text can hold a mention at all."""
-    return WORDS.search(text) is not None
+    return WORDS.search(text) is not None or DEVICE_WORDS.search(text) is not None

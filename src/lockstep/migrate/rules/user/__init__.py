@@ -30,13 +30,21 @@ def find_user_rules(unit: Unit) -> None:
     if rules.is_empty:
         return
     names = Names(unit, rules)
-    for node in unit.scopes.nodes:
+    # What an earlier run wrote at the head is no script of the user's.
+    head = {
+        node
+        for statement in unit.scopes.tree.body
+        if unit.header.is_ours(statement)
+        for node in ast.walk(statement)
+    }
+    nodes = [node for node in unit.scopes.nodes if node not in head]
+    for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             Statement(names, node).claim()
     # Arguments first: what a new argument replaces is nobody else's.
-    for node in unit.scopes.nodes:
+    for node in nodes:
         if isinstance(node, ast.Call):
             Call(names, node).claim()
-    for node in unit.scopes.nodes:
+    for node in nodes:
         if isinstance(node, ast.Name | ast.Attribute) and names.is_whole_chain(node):
             Chain(names, node).claim()

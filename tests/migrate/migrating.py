@@ -1,0 +1,77 @@
+"""One piece of Python through the engine, for tests that compare before and after."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import PurePosixPath
+
+from pyflakes.api import check
+from pyflakes.reporter import Reporter
+
+from lockstep.migrate.own import own_names
+from lockstep.migrate.plan import FilePlan, Outcome, apply, merged
+from lockstep.migrate.project import target_named
+from lockstep.migrate.python import migrate_python, parse
+from lockstep.migrate.rules.table import table_of
+from lockstep.migrate.text import read_python
+from lockstep.migrate.unit import Settings
+
+TARGETS = ("neutral", "npu", "xpu", "hpu", "mps")
+PATH = PurePosixPath("script.py")
+
+
+def plan_of_code(code: str | bytes, target: str = "neutral", *, similar: bool = False) -> FilePlan:
+    """What becomes of one script that stands alone."""
+    source = read_python(code.encode() if isinstance(code, str) else code)
+    device = target_named(target)
+    settings = Settings(device, table_of(device), similar=similar)
+    result = migrate_python(source, settings, own_names(parse(source.text), PATH))
+    return FilePlan(PATH, source, result.mentions, result.additions)
+
+
+def migrated(code: str, target: str = "neutral", *, similar: bool = False) -> str:
+    """The whole script as it is after migrating."""
+    return plan_of_code(code, target, similar=similar).migrated().decode()
+
+
+def rewritten(code: str, target: str = "neutral", *, similar: bool = False) -> str:
+    """The script with its own places rewritten, without what the head of the file gains."""
+    plan = plan_of_code(code, target, similar=similar)
+    return apply(code, merged(edit for mention in plan.mentions for edit in mention.edits))
+
+
+def mentions(code: str, outcome: Outcome, target: str = "neutral") -> list[tuple[str, str]]:
+    """The mentions with an outcome, in order: the source of each and its rule."""
+    plan = plan_of_code(code, target)
+    return [
+        (code[mention.span.start : mention.span.end], mention.rule)
+        for mention in sorted(plan.mentions, key=lambda mention: mention.span)
+        if mention.outcome is outcome
+    ]
+
+
+def listed(code: str, target: str = "neutral") -> list[str]:
+    """The source of each mention that needs a person."""
+    return [text for text, _ in mentions(code, Outcome.LISTED, target)]
+
+
+def kept(code: str, target: str = "neutral") -> list[str]:
+    """The source of each mention that needs nothing."""
+    return [text for text, _ in mentions(code, Outcome.KEPT, target)]
+
+
+def warnings_of(code: str) -> list[str]:
+    """What pyflakes says of a script, without places."""
+    told = io.StringIO()
+    check(code, "script.py", Reporter(told, told))
+    return sorted(
+        re.sub(r"^script\.py:\d+:\d+:? | from line \d+", "", line)
+        for line in told.getvalue().splitlines()
+    )
+
+
+def new_warnings(before: str, after: str) -> list[str]:
+    """What pyflakes says of the script after and did not say of the one before."""
+    known = warnings_of(before)
+    return [warning for warning in warnings_of(after) if warning not in known]

@@ -1,0 +1,114 @@
+"""A whole project: every kind of file by its own reader, and what files know of each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.core.errors import UsageError
+from lockstep.migrate.options import MigrationOptions
+from lockstep.migrate.plan import Outcome, Plan
+from lockstep.migrate.project import plan_migration, target_named
+
+
+def planned(folder: Path, files: dict[str, str | bytes], target: str = "neutral") -> Plan:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return plan_migration([folder], MigrationOptions(target))
+
+
+def after(plan: Plan) -> dict[str, str]:
+    """The text of each file that changes."""
+    return {str(file.path): file.migrated().decode() for file in plan.files if file.changed}
+
+
+def test_files_come_in_the_order_of_their_paths_and_others_are_untouched(tmp_path: Path) -> None:
+    plan = planned(tmp_path, {"b.py": "x.cuda()\n", "a.py": "y.cuda()\n", "c.py": "import torch\n"})
+    assert list(after(plan)) == ["a.py", "b.py"]
+    assert plan.failures == ()
+
+
+def test_a_method_of_one_file_is_the_projects_own_in_another(tmp_path: Path) -> None:
+    # given a class with a cuda method in one file and a call on something in another
+    files: dict[str, str | bytes] = {
+        "batch.py": "class Batch:\n    def cuda(self):\n        return self\n",
+        "main.py": "def go(batch):\n    return batch.cuda()\n",
+    }
+    # when the project is migrated, then the call is not rewritten behind the class's back
+    plan = planned(tmp_path, files)
+    assert "main.py" not in after(plan)
+    assert [row.outcome for row in plan.rows() if row.file == "main.py"] == [Outcome.LISTED]
+    # and on a target with a method of that kind both are renamed
+    renamed = after(planned(tmp_path, files, "npu"))
+    assert "def npu(self)" in renamed["batch.py"]
+    assert "batch.npu()" in renamed["main.py"]
+
+
+def test_a_flag_of_one_file_is_read_in_another(tmp_path: Path) -> None:
+    plan = planned(
+        tmp_path,
+        {"options.py": "p.add_argument('--cuda')\n", "main.py": "x = f(args.cuda)\n"},
+    )
+    assert after(plan) == {}
+    assert {row.outcome for row in plan.rows()} == {Outcome.KEPT}
+
+
+def test_a_name_that_one_file_passes_on_is_rewritten_where_it_is_used(tmp_path: Path) -> None:
+    plan = planned(
+        tmp_path,
+        {
+            "lib/__init__.py": "from torch.cuda.amp import autocast\n",
+            "main.py": "from lib import autocast\nwith autocast():\n    pass\n",
+        },
+    )
+    changed = after(plan)
+    assert changed["lib/__init__.py"] == "from torch.amp import autocast\n"
+    assert "from lib import autocast\n" in changed["main.py"]
+    assert "with autocast(ACCELERATOR):\n" in changed["main.py"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"x = 'cuda'\0\n", b"x = 'cuda \xe9'\n", b"# coding: nothing\nx = 'cuda'\n", b"x = ('cuda'\n"],
+)
+def test_a_file_that_cannot_be_read_is_reported_and_the_others_are_done(
+    tmp_path: Path, content: bytes
+) -> None:
+    plan = planned(tmp_path, {"bad.py": content, "good.py": "x.cuda()\n"})
+    assert [str(failure.path) for failure in plan.failures] == ["bad.py"]
+    assert all(failure.reason for failure in plan.failures)
+    assert list(after(plan)) == ["good.py"]
+
+
+def test_what_does_not_fit_the_files_encoding_is_reported_not_written(tmp_path: Path) -> None:
+    plan = planned(tmp_path, {"a.py": "# coding: ascii\nx.cuda()\n"})
+    assert plan.failures == ()
+    assert "accelerator()" in after(plan)["a.py"]
+
+
+def test_a_single_file_keeps_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "one.py"
+    path.write_text("x.cuda()\n")
+    (file,) = plan_migration([path], MigrationOptions()).files
+    assert str(file.path) == "one.py"
+
+
+def test_progress_is_told_for_every_file(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    planned(tmp_path, {"a.py": "x.cuda()\n", "b.py": "y = 1\n"})
+    plan_migration([tmp_path], MigrationOptions(), lambda *step: told.append(step))
+    assert {name for name, _, _ in told} >= {"a.py", "b.py"}
+    assert all(0 <= done <= total for _, done, total in told)
+
+
+def test_a_target_that_is_not_there_is_said_so() -> None:
+    with pytest.raises(UsageError, match="no such target"):
+        target_named("tpu-of-nobody")
+
+
+def test_a_path_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        plan_migration([tmp_path / "missing"], MigrationOptions())

@@ -1,0 +1,569 @@
+"""A user's own rules: the format of the source document, read strictly, carried out with minimal edits."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.core.errors import UsageError
+from lockstep.hookspecs import MigrationTarget
+from lockstep.migrate.plan import FilePlan, Mention, Outcome
+from lockstep.migrate.python import migrate_python
+from lockstep.migrate.rules.table import Table, table_of
+from lockstep.migrate.rules.user import find_user_rules
+from lockstep.migrate.scopes import ModuleScopes
+from lockstep.migrate.text import SourceText
+from lockstep.migrate.unit import OwnNames, Settings, Unit
+from lockstep.migrate.user_rules import (
+    ArgumentRule,
+    FunctionRule,
+    ModuleRule,
+    UserRules,
+    parse_user_rules,
+    read_user_rules,
+)
+from lockstep.plugins import migration_targets
+
+TARGET = MigrationTarget("none", "", "", has_name=lambda name: True)
+
+
+def result(text: str, *rules: ArgumentRule | FunctionRule | ModuleRule) -> FilePlan:
+    """What the rules make of a module, without any built-in rule."""
+    source = SourceText(text.encode(), text, "utf-8")
+    unit = Unit(
+        ModuleScopes(source, ast.parse(text)),
+        Settings(TARGET, Table(TARGET, ()), user_rules=rules_of(*rules)),
+        OwnNames(),
+    )
+    find_user_rules(unit)
+    return FilePlan(PurePosixPath("a.py"), source, tuple(unit.mentions))
+
+
+def rules_of(*rules: ArgumentRule | FunctionRule | ModuleRule) -> UserRules:
+    return UserRules(
+        tuple(rule for rule in rules if isinstance(rule, ArgumentRule)),
+        tuple(rule for rule in rules if isinstance(rule, FunctionRule)),
+        tuple(rule for rule in rules if isinstance(rule, ModuleRule)),
+    )
+
+
+def changed(text: str, *rules: ArgumentRule | FunctionRule | ModuleRule) -> str:
+    """The module after the rules, which change nothing the second time."""
+    new = result(text, *rules).migrated().decode()
+    again = result(new, *rules)
+    assert again.migrated().decode() == new
+    return new
+
+
+def listed(text: str, *rules: ArgumentRule | FunctionRule | ModuleRule) -> list[Mention]:
+    """What is left to a person in a module that does not change."""
+    found = result(text, *rules)
+    assert not found.changed
+    assert {mention.outcome for mention in found.mentions} <= {Outcome.LISTED}
+    return list(found.mentions)
+
+
+RELU = FunctionRule("torch.nn.functional.relu", "gelu")
+AMP = ModuleRule("amp", "new_amp", "torch.cuda")
+
+
+# -- reading
+
+
+def document(**families: Any) -> str:
+    return json.dumps({"rules": families})
+
+
+def test_the_document_of_the_source_is_read() -> None:
+    text = """{
+        "rules": {
+            "ArgsModifyRule": [
+                {"func_name": "name1", "arg_idx": 0, "arg_new": "agrs0"},
+                {"func_name": "name2", "arg_idx": 0, "arg_new": "agrs0"}
+            ],
+            "FuncNameModifyRule": [{"old_name": "func", "new_name": "new_func"}],
+            "ModuleNameModifyRule": [
+                {"old_name": "module", "new_name": "new_module", "parent_module":"parent_module"}
+            ]
+        }
+    }"""
+    assert parse_user_rules(text, "rules.json") == UserRules(
+        (ArgumentRule("name1", 0, "agrs0"), ArgumentRule("name2", 0, "agrs0")),
+        (FunctionRule("func", "new_func"),),
+        (ModuleRule("module", "new_module", "parent_module"),),
+    )
+
+
+def test_families_may_be_left_out_and_a_rule_twice_counts_once() -> None:
+    assert parse_user_rules('{"rules": {}}', "rules.json") == UserRules()
+    rule = {"old_name": "a", "new_name": "b"}
+    assert parse_user_rules(document(FuncNameModifyRule=[rule, rule]), "r").functions == (
+        FunctionRule("a", "b"),
+    )
+
+
+def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "rules.json"
+    path.write_text('{"rules": {}}', encoding="utf-8-sig")
+    assert read_user_rules(path) == UserRules()
+
+
+FUNCTION = {"old_name": "a", "new_name": "b"}
+ARGUMENT = {"func_name": "f", "arg_idx": 0, "arg_new": "x"}
+MODULE = {"old_name": "a", "new_name": "b", "parent_module": "p"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "r.json:1: is no JSON"),
+        ("\n\n]", "r.json:3: is no JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "is no file of rules"),
+        ('{"rules": []}', "is no file of rules"),
+        ('{"rules": {}, "rules": {}}', "the key 'rules' stands twice"),
+        ('{"rules": {}, "more": 1}', "unknown key 'more'"),
+        (document(FuncNameModify=[]), "rules: unknown key 'FuncNameModify'"),
+        (document(FuncNameModifyRule={}), "FuncNameModifyRule: expected a list"),
+        (document(FuncNameModifyRule=[1]), "FuncNameModifyRule, rule 1: expected an object"),
+        (
+            document(FuncNameModifyRule=[FUNCTION, {"old_name": "c"}]),
+            "FuncNameModifyRule, rule 2: lacks new_name",
+        ),
+        (document(FuncNameModifyRule=[FUNCTION | {"x": 1}]), "rule 1: unknown key 'x'"),
+        (document(FuncNameModifyRule=[FUNCTION | {"old_name": 3}]), "old_name is 3"),
+        (document(FuncNameModifyRule=[FUNCTION | {"old_name": "a."}]), "old_name is 'a.'"),
+        (document(FuncNameModifyRule=[FUNCTION | {"new_name": "class"}]), "new_name is 'class'"),
+        (document(FuncNameModifyRule=[FUNCTION | {"new_name": "f()"}]), "new_name is 'f()'"),
+        (document(ArgsModifyRule=[ARGUMENT | {"arg_idx": "0"}]), "arg_idx is '0'"),
+        (document(ArgsModifyRule=[ARGUMENT | {"arg_idx": True}]), "arg_idx is True"),
+        (document(ArgsModifyRule=[ARGUMENT | {"arg_idx": -1}]), "arg_idx is -1"),
+        (document(ArgsModifyRule=[ARGUMENT | {"arg_new": ""}]), "arg_new is ''"),
+        (document(ArgsModifyRule=[ARGUMENT | {"arg_new": "a, b"}]), "arg_new is 'a, b'"),
+        (document(ArgsModifyRule=[ARGUMENT | {"arg_new": "a=b"}]), "arg_new is 'a=b'"),
+        (document(ArgsModifyRule=[ARGUMENT | {"arg_new": "*a"}]), "arg_new is '*a'"),
+        (document(ArgsModifyRule=[ARGUMENT | {"arg_new": "a # b"}]), "arg_new is 'a # b'"),
+        (document(ArgsModifyRule=[ARGUMENT | {"arg_new": "a), (b"}]), "arg_new is"),
+        (document(ModuleNameModifyRule=[MODULE | {"old_name": "a.b"}]), "the last name alone"),
+        (document(ModuleNameModifyRule=[FUNCTION]), "rule 1: lacks parent_module"),
+    ],
+)
+def test_what_is_not_of_the_format_is_named_with_its_place(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=r"^r\.json") as raised:
+        parse_user_rules(text, "r.json")
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("families", "words"),
+    [
+        (
+            {"FuncNameModifyRule": [FUNCTION, FUNCTION | {"new_name": "c"}]},
+            "a becomes both b and c",
+        ),
+        (
+            {"ArgsModifyRule": [ARGUMENT, ARGUMENT | {"arg_new": "y"}]},
+            "argument 0 of f becomes both x and y",
+        ),
+        (
+            {"FuncNameModifyRule": [FUNCTION, {"old_name": "b", "new_name": "c"}]},
+            "FuncNameModifyRule b would change b again",
+        ),
+        (
+            {"FuncNameModifyRule": [FUNCTION, {"old_name": "m.b", "new_name": "c"}]},
+            "FuncNameModifyRule m.b would change b again",
+        ),
+        (
+            {"ModuleNameModifyRule": [MODULE, MODULE | {"old_name": "b", "new_name": "c"}]},
+            "ModuleNameModifyRule p.b would change p.b again",
+        ),
+        (
+            {
+                "ModuleNameModifyRule": [MODULE],
+                "FuncNameModifyRule": [{"old_name": "f", "new_name": "p.a.g"}],
+            },
+            "ModuleNameModifyRule p.a would change p.a.g again",
+        ),
+    ],
+)
+def test_rules_that_contradict_each_other_are_refused(families: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_user_rules(document(**families), "r.json")
+    assert words in str(raised.value)
+
+
+def test_rules_for_one_place_at_two_depths_are_accepted() -> None:
+    text = document(
+        ModuleNameModifyRule=[MODULE],
+        FuncNameModifyRule=[{"old_name": "p.a.f", "new_name": "g"}],
+    )
+    assert parse_user_rules(text, "r.json").functions[0].result == "p.a.g"
+
+
+def test_a_missing_file_and_a_foreign_encoding_are_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_user_rules(tmp_path / "missing.json")
+    (tmp_path / "latin.json").write_bytes(b'{"rules": {}, "\xe9": 1}')
+    with pytest.raises(UsageError, match="UTF-8"):
+        read_user_rules(tmp_path / "latin.json")
+
+
+# -- function names
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("import torch\ntorch.nn.functional.relu(x)", "import torch\ntorch.nn.functional.gelu(x)"),
+        (
+            "import torch.nn.functional as F\ny = F . relu (x)  # kept",
+            "import torch.nn.functional as F\ny = F . gelu (x)  # kept",
+        ),
+        (
+            "from torch.nn.functional import relu\nrelu(relu(x))",
+            "from torch.nn.functional import gelu\ngelu(gelu(x))",
+        ),
+        (
+            "from torch.nn.functional import (mish,\n  relu as act)\nact(x)",
+            "from torch.nn.functional import (mish,\n  gelu as act)\nact(x)",
+        ),
+        ("from torch.nn import functional\nf = functional.relu\nf(x)",
+         "from torch.nn import functional\nf = functional.gelu\nf(x)"),
+    ],
+)  # fmt: skip
+def test_a_dotted_function_is_found_however_it_is_imported(before: str, after: str) -> None:
+    assert changed(before, RELU) == after
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def relu(x): ...\nrelu(x)",
+        "from mine import relu\nrelu(x)",
+        "from .functional import relu\nrelu(x)",
+        "x.relu()",
+        "import torch\ntorch.relu(x)",
+        "'torch.nn.functional.relu'",
+    ],
+)
+def test_another_function_of_that_name_is_left_alone(text: str) -> None:
+    assert result(text, RELU).mentions == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("from m import func\nfunc(1)", "from m import new_func\nnew_func(1)"),
+        ("import m\nm.func(1)", "import m\nm.new_func(1)"),
+        ("x.y().func(1).z", "x.y().new_func(1).z"),
+        ("f(x.func)", "f(x.func)"),
+        ("def func(): ...\nfunc()", "def func(): ...\nfunc()"),
+        ("def f(func):\n    func()", "def f(func):\n    func()"),
+        ("from . import func\nfunc()", "from . import func\nfunc()"),
+        ("from m import func as g\ng()", "from m import new_func as g\ng()"),
+    ],
+)
+def test_a_bare_function_is_an_imported_one_or_a_method_that_is_called(
+    before: str, after: str
+) -> None:
+    assert changed(before, FunctionRule("func", "new_func")) == after
+
+
+def test_a_builtin_may_be_renamed_and_an_own_one_is_left() -> None:
+    assert changed("print(1)", FunctionRule("print", "log")) == "log(1)"
+    assert changed("print = f\nprint(1)", FunctionRule("print", "log")) == "print = f\nprint(1)"
+
+
+def test_a_method_that_the_file_defines_is_its_own() -> None:
+    text = "class A:\n    def func(self): ...\n    def g(self): return self.func(), A.func(self)\n"
+    assert result(text, FunctionRule("func", "new")).mentions == ()
+    # and an object that may be of that class is left to a person
+    found = listed(f"{text}x.func()\n", FunctionRule("func", "new"))
+    assert len(found) == 1
+    assert "defines func itself" in found[0].reason
+    assert found[0].replacement == "new"
+
+
+def test_an_attribute_that_the_file_assigns_is_its_own() -> None:
+    text = "class A:\n    def g(self):\n        self.relu = 1\n        self.relu()\n"
+    assert result(text, FunctionRule("relu", "gelu")).mentions == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "from m import func\nnew = 1\nfunc()",
+            "from m import new as func\nnew = 1\nfunc()",
+        ),
+        ("from m import func", "from m import new as func"),
+        ("__all__ = ['func']\nfrom m import func\nfunc()",
+         "__all__ = ['func']\nfrom m import new as func\nfunc()"),
+        (
+            "try:\n    from m import func\nexcept ImportError:\n    from n import func\nfunc()",
+            "try:\n    from m import new as func\nexcept ImportError:\n    from n import func\nfunc()",
+        ),
+    ],
+    ids=["taken", "unused", "exported", "two imports"],
+)  # fmt: skip
+def test_the_old_name_stays_where_the_new_one_would_break_something(
+    before: str, after: str
+) -> None:
+    assert changed(before, FunctionRule("m.func", "new")) == after
+
+
+def test_a_function_of_another_module_is_imported_from_there() -> None:
+    rule = FunctionRule("torch.nn.functional.relu", "torch_npu.fast.relu6")
+    assert changed("from torch.nn.functional import relu\nrelu(x)", rule) == (
+        "from torch_npu.fast import relu6\nrelu6(x)"
+    )
+    assert changed(
+        "if 1:\n    from torch.nn.functional import mish, relu\n    relu(mish(x))", rule
+    ) == (
+        "if 1:\n    from torch_npu.fast import relu6\n"
+        "    from torch.nn.functional import mish\n    relu6(mish(x))"
+    )
+    assert changed('"""Doc."""\nimport torch.nn.functional as F\nF.relu(F.relu(x))', rule) == (
+        '"""Doc."""\nimport torch_npu.fast\nimport torch.nn.functional as F\n'
+        "torch_npu.fast.relu6(torch_npu.fast.relu6(x))"
+    )
+    # and where its first name means something else, a person decides
+    found = listed("import torch.nn.functional as F\ntorch_npu = 1\nF.relu(x)", rule)
+    assert "torch_npu" in found[0].reason
+
+
+def test_a_name_that_may_be_either_is_left_to_a_person() -> None:
+    text = "try:\n    from m import a as f\nexcept ImportError:\n    from n import a as f\nf.go()"
+    found = listed(text, FunctionRule("m.a.go", "run"))
+    assert "m.a.go or n.a.go" in found[0].reason
+
+
+# -- module names
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("import torch\ntorch.cuda.amp.autocast()", "import torch\ntorch.cuda.new_amp.autocast()"),
+        ("import torch.cuda.amp\ntorch.cuda.amp.autocast()",
+         "import torch.cuda.new_amp\ntorch.cuda.new_amp.autocast()"),
+        ("import torch.cuda.amp as a\na.autocast()", "import torch.cuda.new_amp as a\na.autocast()"),
+        ("from torch.cuda import amp\namp.autocast()",
+         "from torch.cuda import new_amp\nnew_amp.autocast()"),
+        ("from torch.cuda.amp import autocast, GradScaler as G\nautocast()",
+         "from torch.cuda.new_amp import autocast, GradScaler as G\nautocast()"),
+        ("from torch.cuda.amp.grad_scaler import *", "from torch.cuda.new_amp.grad_scaler import *"),
+        ("from torch import cuda\ncuda.amp.autocast()",
+         "from torch import cuda\ncuda.new_amp.autocast()"),
+    ],
+)  # fmt: skip
+def test_a_module_is_renamed_in_imports_and_chains(before: str, after: str) -> None:
+    assert changed(before, AMP) == after
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "amp = 1\namp.autocast()",
+        "from apex import amp\namp.initialize()",
+        "import torch\ntorch.amp.autocast('cuda')",
+        "x.cuda.amp()",
+        "from .cuda import amp\namp()",
+    ],
+)
+def test_a_module_of_another_parent_is_left_alone(text: str) -> None:
+    assert result(text, AMP).mentions == ()
+
+
+def test_a_top_level_module_has_an_empty_parent() -> None:
+    rule = ModuleRule("apex", "npu_apex", "")
+    assert changed("import apex\napex.amp.initialize()", rule) == (
+        "import npu_apex\nnpu_apex.amp.initialize()"
+    )
+    assert changed("from apex.amp import initialize\ninitialize()", rule) == (
+        "from npu_apex.amp import initialize\ninitialize()"
+    )
+    assert changed("import apex\nnpu_apex = 1\napex.a()", rule) == (
+        "import npu_apex as apex\nnpu_apex = 1\napex.a()"
+    )
+
+
+def test_a_module_and_a_function_in_it_change_together() -> None:
+    rules = (AMP, FunctionRule("torch.cuda.amp.autocast", "cast"))
+    assert changed("import torch\ntorch.cuda.amp.autocast()", *rules) == (
+        "import torch\ntorch.cuda.new_amp.cast()"
+    )
+    assert changed("from torch.cuda.amp import autocast\nautocast()", *rules) == (
+        "from torch.cuda.new_amp import cast\ncast()"
+    )
+
+
+# -- arguments
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("import m\nm.func(a, b)", "import m\nm.func(a, new)"),
+        ("import m\nm.func( a ,( b ) , c=1)", "import m\nm.func( a ,( new ) , c=1)"),
+        ("from m import func as f\nf(a, b.c(1))", "from m import func as f\nf(a, new)"),
+        ("x.func(a, 'ü', d)", "x.func(a, new, d)"),
+        ("from m import func\ng = func\ng(a, b)", "from m import func\ng = func\ng(a, new)"),
+        ("func2(a, b)", "func2(a, b)"),
+        ("def func(a, b): ...\nfunc(a, b)", "def func(a, b): ...\nfunc(a, b)"),
+    ],
+)
+def test_an_argument_is_replaced_by_its_place(before: str, after: str) -> None:
+    assert changed(before, ArgumentRule("func", 1, "new")) == after
+
+
+def test_a_generator_that_shares_the_brackets_of_its_call_keeps_them() -> None:
+    assert changed("x.func(a for a in b)", ArgumentRule("func", 0, "new")) == "x.func(new)"
+
+
+def test_brackets_of_the_new_argument_do_not_pile_up() -> None:
+    assert changed("x.func(a)", ArgumentRule("func", 0, "(b)")) == "x.func((b))"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("m.func(a)", "argument 1 is not given by position"),
+        ("m.func(a, b=c)", "argument 1 is not given by position"),
+        ("m.func(*a, b)", "argument 1 is behind a *"),
+        ("m.func(a, *b)", "argument 1 is behind a *"),
+    ],
+)
+def test_an_argument_that_cannot_be_told_is_left_to_a_person(call: str, words: str) -> None:
+    found = listed(f"import m\n{call}", ArgumentRule("m.func", 1, "new"))
+    assert [words in mention.reason for mention in found] == [True]
+    assert found[0].replacement == "new"
+
+
+def test_an_argument_and_the_name_of_its_function_change_together() -> None:
+    # given rules by the old name and by the new one
+    renamed = FunctionRule("m.func", "other")
+    for name in ("m.func", "m.other", "func", "other"):
+        rules = (renamed, ArgumentRule(name, 0, "new"))
+        # then both are done at once, and nothing is left for a second run
+        assert changed("import m\nm.func(a)", *rules) == "import m\nm.other(new)"
+
+
+def test_nothing_inside_a_replaced_argument_is_touched_by_later_rules() -> None:
+    text = "import m\nm.func(x.cuda())"
+    source = SourceText(text.encode(), text, "utf-8")
+    tree = ast.parse(text)
+    rules = rules_of(ArgumentRule("m.func", 0, "new"))
+    settings = Settings(TARGET, Table(TARGET, ()), user_rules=rules)
+    unit = Unit(ModuleScopes(source, tree), settings, OwnNames())
+    find_user_rules(unit)
+    inner = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)][1]
+    assert inner.attr == "cuda"
+    assert unit.is_claimed(inner)
+
+
+# -- everything outside the edits
+
+
+def test_line_ends_and_comments_stay() -> None:
+    text = "import m  # ä\r\n\r\nm.func(\r\n\ta,  # one\r\n\tb)\r\n"
+    assert changed(text, FunctionRule("m.func", "g"), ArgumentRule("m.func", 1, "n")) == (
+        "import m  # ä\r\n\r\nm.g(\r\n\ta,  # one\r\n\tn)\r\n"
+    )
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+LINES = st.sampled_from(
+    [
+        "import a\n", "import a.b\n", "import a.b as c\n", "from a import b\n", "from a import b as d\n",
+        "from a.b import c, d\n", "from b import *\n", "a.b.c(d, 1)\n", "b.c(a)\n", "c(1, 2)\n", "d = a.b\n",
+        "def c(a): return b.a(a)\n", "class d:\n    def b(self): self.b(1); c.b(2)\n", "x = [b for b in a.b()]\n",
+    ]
+)  # fmt: skip
+
+
+@given(
+    st.lists(LINES, max_size=8).map("".join),
+    st.tuples(NAMES, NAMES, NAMES),
+    st.integers(0, 1),
+)
+def test_any_module_still_parses_and_a_second_run_changes_nothing(
+    text: str, names: tuple[str, str, str], index: int
+) -> None:
+    first, second, third = names
+    for rules in (
+        (FunctionRule(first, "new"),),
+        (FunctionRule(f"{first}.{second}", "new"), ArgumentRule(third, index, "(0)")),
+        (FunctionRule(f"{first}.{second}", "other.place"),),
+        (ModuleRule(first, "new", second), FunctionRule(f"{second}.{first}.{third}", "newer")),
+        (ModuleRule(first, "new", ""),),
+    ):
+        once = result(text, *rules).migrated().decode()
+        ast.parse(once)
+        assert result(once, *rules).migrated().decode() == once
+
+
+# -- beside the built-in rules
+
+
+def migrated(text: str, *rules: ArgumentRule | FunctionRule | ModuleRule) -> str:
+    """The module after all rules, for the neutral target."""
+    target = migration_targets()["neutral"]
+    settings = Settings(target, table_of(target), user_rules=rules_of(*rules))
+    source = SourceText(text.encode(), text, "utf-8")
+    found = migrate_python(source, settings, OwnNames())
+    file = FilePlan(PurePosixPath("a.py"), source, found.mentions, found.additions)
+    return file.migrated().decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "after"),
+    [
+        (
+            "import torch\ntorch.cuda.is_available()\n",
+            FunctionRule("torch.cuda.is_available", "is_bf16_supported"),
+            "import torch\ntorch.cuda.is_bf16_supported()\n",
+        ),
+        (
+            "from torch.cuda.amp import autocast\nwith autocast(): pass\n",
+            AMP,
+            "from torch.cuda.new_amp import autocast\nwith autocast(): pass\n",
+        ),
+        ("x.cuda()\n", FunctionRule("cuda", "npu"), "x.npu()\n"),
+        (
+            "import m\nm.place(x.cuda())\n",
+            ArgumentRule("m.place", 0, "x"),
+            "import m\nm.place(x)\n",
+        ),
+    ],
+    ids=["name", "import", "method", "argument"],
+)
+def test_a_users_rule_wins_over_a_built_in_one(
+    text: str, rule: ArgumentRule | FunctionRule | ModuleRule, after: str
+) -> None:
+    without_head = [line for line in migrated(text, rule).splitlines() if line in after]
+    assert "\n".join(without_head) == after.strip()
+    # and without it the built-in one holds
+    assert after.splitlines()[-1] not in migrated(text).splitlines()
+
+
+def test_a_module_without_a_device_is_changed_by_a_users_rule_only() -> None:
+    text = "import m\nm.f()\n"
+    assert migrated(text, FunctionRule("m.f", "g")) == "import m\nm.g()\n"
+    assert migrated(text) == text
+
+
+def test_the_head_that_an_earlier_run_wrote_is_left_alone() -> None:
+    # given a bare rule for a function that the head calls too
+    rule = FunctionRule("is_available", "is_there")
+    once = migrated("import torch\nx.cuda()\ntorch.cuda.is_available()\n", rule)
+    assert "torch.accelerator.is_available()" in once
+    assert "torch.cuda.is_there()" in once
+    # then a second run changes nothing
+    assert migrated(once, rule) == once
