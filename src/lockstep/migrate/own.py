@@ -26,11 +26,14 @@ class OwnNames:
         Attributes, flags, fields and dictionary keys: `--cuda` gives `cuda`.
     exports
         What the project's modules import at their top, by dotted name: `{"utils.autocast": "torch.cuda.amp.autocast"}`.
+    chooses_cards
+        Whether Python code of the project speaks of `CUDA_VISIBLE_DEVICES`: the devices must not be asked for earlier.
     """
 
     methods: Mapping[str, frozenset[str]] = field(default_factory=dict)
     attributes: frozenset[str] = frozenset()
     exports: Mapping[str, str] = field(default_factory=dict)
+    chooses_cards: bool = False
 
 
 def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
@@ -53,7 +56,8 @@ def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
         name: frozenset(found) for name, found in gathered.methods.items() if name in _WATCHED
     }
     exports = gathered.exports(path)
-    return OwnNames(watched, frozenset(gathered.attributes & _WATCHED), exports)
+    attributes = frozenset(gathered.attributes & _WATCHED)
+    return OwnNames(watched, attributes, exports, gathered.chooses_cards)
 
 
 @dataclass(slots=True)
@@ -64,11 +68,14 @@ class _Gathered:
     attributes: set[str] = field(default_factory=set)
     imported: dict[str, str] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
+    chooses_cards: bool = False
 
     def take(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Store):
                 self.bound.add(node.id)
+        elif isinstance(node, ast.Constant):
+            self.chooses_cards |= node.value == "CUDA_VISIBLE_DEVICES"
         elif isinstance(node, ast.Attribute):
             if isinstance(node.ctx, ast.Store):
                 self.attributes.add(node.attr)
@@ -116,12 +123,14 @@ def merged_own(parts: Iterable[OwnNames]) -> OwnNames:
     methods: dict[str, frozenset[str]] = {}
     attributes: frozenset[str] = frozenset()
     exports: dict[str, str] = {}
+    chooses_cards = False
     for part in parts:
         for name, classes in part.methods.items():
             methods[name] = methods.get(name, frozenset()) | classes
         attributes |= part.attributes
         exports.update(part.exports)
-    return OwnNames(methods, attributes, exports)
+        chooses_cards |= part.chooses_cards
+    return OwnNames(methods, attributes, exports, chooses_cards)
 
 
 def _flags(call: ast.Call) -> set[str]:

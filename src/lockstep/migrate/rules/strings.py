@@ -82,7 +82,7 @@ class _Text:
             self._replace_inside("cuda", self._unit.target.device)
         elif self._first_of_device_call():
             self._merge_into_device_call()
-        elif use is Use.VALUE or use is Use.DEVICE_KEY:
+        elif use is Use.VALUE and not self._is_too_early():
             self._replace(self._unit.header.device_at(index), "the device there is")
         elif index:
             text = self._formatted(f"{{{self._unit.fill('{type}')}}}:{index}")
@@ -202,6 +202,22 @@ class _Text:
             isinstance(parent, ast.Call)
             and isinstance(parent.func, ast.Name)
             and parent.func.id in ("getattr", "hasattr", "setattr", "delattr")
+        )
+
+    def _is_too_early(self) -> bool:
+        """Whether this runs at import, in a project that chooses its cards by `CUDA_VISIBLE_DEVICES` later.
+
+        Asking for devices fixes the choice (the driver reads the variable once), and the plain name asked for none.
+        """
+        scope: ast.AST = self._scopes.scope(self._node).node
+        if not self._unit.own.chooses_cards or not isinstance(scope, ast.Module | ast.ClassDef):
+            return False
+        start = self._scopes.span(self._node).start
+        return not any(
+            isinstance(node, ast.Constant)
+            and node.value == "CUDA_VISIBLE_DEVICES"
+            and self._scopes.span(node).start < start
+            for node in self._scopes.nodes
         )
 
     def _first_of_device_call(self) -> bool:

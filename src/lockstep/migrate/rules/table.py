@@ -92,7 +92,7 @@ class Table:
         """The longest prefix of a dotted name that has a row, and that row.
 
         A row of its own beats one with `.*` unless the latter names more of it. Where the target lacks the whole
-        name, a part of it that the target has counts (`torch.cuda.Stream.query`).
+        name, a class in it that the target has counts (`torch.cuda.Stream.query`).
         """
         parts = name.split(".")
         prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
@@ -103,7 +103,11 @@ class Table:
             return (exact, entry) if entry else None
         candidates = [prefix for prefix in prefixes if len(prefix) > len(wild)] if wild else []
         found = [(prefix, entry) for prefix in candidates if (entry := self.lookup(prefix))]
-        there = [pair for pair in found if pair[1].action is not Action.LIST]
+        there = [
+            (prefix, entry)
+            for prefix, entry in found
+            if entry.action is not Action.LIST and (prefix == name or _is_class(prefix))
+        ]
         return next(iter(there or found), None)
 
     def _find(self, name: str) -> Entry | None:
@@ -146,6 +150,11 @@ class Table:
         if becomes.startswith("torch.get_device_module("):
             return self._target.has_name("{module}" + becomes.rpartition(")")[2])
         return bare.startswith("{") or self._target.has_name(bare)
+
+
+def _is_class(name: str) -> bool:
+    """Whether a dotted name is a class by its spelling, so that what follows is an attribute and no other API."""
+    return name.rpartition(".")[2][:1].isupper()
 
 
 @lru_cache(maxsize=8)

@@ -16,7 +16,7 @@ WORDS = re.compile(
 DEVICE_WORDS = re.compile(
     r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|apex|tf32|tensorrt|triton|__global__|\.cuh?\b|"
     r"sync_?batch_?norm|syncbn|data_?parallel|custom_[fb]wd|fp16_optimizer|scale_loss|grad_?scaler|"
-    r"autocast",
+    r"autocast|\bamp\b",
     re.IGNORECASE,
 )
 """Words that a name or string of the user's own may hold too; each one left over is listed or kept with a reason."""

@@ -1,0 +1,124 @@
+"""What a file is in a migration from one card to many: the main script, a module of it, or neither."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from lockstep.core.errors import UsageError
+from lockstep.hookspecs import MigrationTarget
+from lockstep.migrate import distributed
+from lockstep.migrate.options import Distribution, MigrationOptions
+from lockstep.migrate.plan import FilePlan, NewFile, Outcome
+from lockstep.migrate.python import Rule, parse
+from lockstep.migrate.text import UndecodableError
+from lockstep.migrate.visible_device import find_visible_device
+from lockstep.migrate.walk import Collection, Found, Kind, read
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Rules that hold for some files only.
+
+    Parameters
+    ----------
+    main
+        The script that becomes a training on many cards; `None` for none.
+    names
+        The variables that hold its models.
+    modules
+        The project's files that it imports.
+    visible_device
+        Whether every file takes the device from the environment.
+    taken
+        Files that are there already.
+    started
+        What the main script will be called; empty where it keeps its name.
+    """
+
+    main: PurePosixPath | None = None
+    names: tuple[str, ...] = ()
+    modules: frozenset[PurePosixPath] = frozenset()
+    visible_device: bool = False
+    taken: frozenset[PurePosixPath] = frozenset()
+    started: str = ""
+
+    def rules(self, path: PurePosixPath | None = None) -> tuple[Rule, ...]:
+        """The rules for one file, or for a text that is none."""
+        found: list[Rule] = []
+        if path is not None and path == self.main:
+            found.append(partial(distributed.distribute, names=self.names))
+        elif path in self.modules:
+            found.append(distributed.list_elsewhere)
+        if self.visible_device:
+            found.append(find_visible_device)
+        return tuple(found)
+
+    def launch(self, files: Sequence[FilePlan], target: MigrationTarget) -> tuple[NewFile, ...]:
+        """The launch script, where the main script became one for many processes."""
+        for file in files:
+            if file.path == self.main and any(
+                item.rule == distributed.WRAP and item.outcome is Outcome.REWRITTEN
+                for item in file.mentions
+            ):
+                started = file.path.with_name(self.started or file.path.name)
+                return (distributed.launch_script(started, target, self.taken),)
+        return ()
+
+
+def roles_of(collection: Collection, options: MigrationOptions) -> Roles:
+    """Say what each file is.
+
+    Parameters
+    ----------
+    collection
+        The files.
+    options
+        What was asked for.
+
+    Raises
+    ------
+    UsageError
+        If the main script is none of the files.
+    """
+    if options.distribution is None:
+        return Roles(visible_device=options.visible_device)
+    main = _main(collection, options.distribution)
+    trees = _trees(collection)
+    return Roles(
+        main=main,
+        names=tuple(name.strip() for name in options.distribution.model.split(",")),
+        modules=distributed.imported_modules(main, trees),
+        visible_device=options.visible_device,
+        taken=frozenset(found.path for found in collection.files),
+        started=options.distribution.started,
+    )
+
+
+def _main(collection: Collection, distribution: Distribution) -> PurePosixPath:
+    """The main script among the files, given from where the command runs or from the project's root."""
+    scripts = [found for found in collection.files if found.kind is Kind.PYTHON]
+    for start in (Path.cwd(), collection.root):
+        wanted = (start / distribution.main).resolve()
+        for found in scripts:
+            if found.location.resolve() == wanted:
+                return found.path
+    raise UsageError(
+        f"--main {distribution.main}: is no Python file among those to migrate; "
+        f"give its path inside {collection.root}"
+    )
+
+
+def _trees(collection: Collection) -> Mapping[PurePosixPath, ast.Module]:
+    trees = {found.path: _tree(found) for found in collection.files if found.kind is Kind.PYTHON}
+    return {path: tree for path, tree in trees.items() if tree is not None}
+
+
+def _tree(found: Found) -> ast.Module | None:
+    try:
+        return parse(read(found).text)
+    except (OSError, UndecodableError, SyntaxError):
+        return None  # said when the file's turn comes

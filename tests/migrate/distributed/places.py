@@ -1,0 +1,78 @@
+"""Migrates a text in memory for many processes, and shows what became of it."""
+
+import textwrap
+from functools import partial
+from pathlib import PurePosixPath
+
+from lockstep.migrate.distributed import distribute, list_elsewhere
+from lockstep.migrate.own import own_names
+from lockstep.migrate.plan import FilePlan, Outcome, rows_of
+from lockstep.migrate.python import migrate_python, parse
+from lockstep.migrate.rules.table import table_of
+from lockstep.migrate.text import read_python
+from lockstep.migrate.unit import Settings
+from lockstep.migrate.visible_device import find_visible_device
+from lockstep.plugins import migration_targets
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+"""
+
+
+class Migrated:
+    """A text after migration.
+
+    Parameters
+    ----------
+    text
+        The text before.
+    first
+        The rules under test.
+    target
+        Where to.
+    """
+
+    def __init__(self, text, first, target="neutral"):
+        settings = Settings(migration_targets()[target], table_of(migration_targets()[target]))
+        source = read_python(text if isinstance(text, bytes) else textwrap.dedent(text).encode())
+        found = migrate_python(source, settings, own_names(parse(source.text)), first)
+        self.plan = FilePlan(PurePosixPath("main.py"), source, found.mentions, found.additions)
+        self.text = self.plan.migrated().decode(source.encoding)
+        self.rows = list(rows_of(self.plan))
+        compile(self.text, "main.py", "exec")
+
+    @property
+    def unchanged(self):
+        return not self.plan.changed
+
+    def listed(self, rule):
+        """Reasons of what is listed under a rule."""
+        return self._reasons(rule, Outcome.LISTED)
+
+    def rewritten(self, rule):
+        return self._reasons(rule, Outcome.REWRITTEN)
+
+    def kept(self, rule):
+        return self._reasons(rule, Outcome.KEPT)
+
+    def _reasons(self, rule, outcome):
+        return [r.reason for r in self.rows if r.rule == f"{rule}" and r.outcome is outcome]
+
+
+def many(text, *names, target="neutral"):
+    """From one card to many; the text follows the usual imports."""
+    return Migrated(
+        HEAD + textwrap.dedent(text), [partial(distribute, names=names or ("model",))], target
+    )
+
+
+def module(text):
+    """A module that the main script imports."""
+    return Migrated(HEAD + textwrap.dedent(text), [list_elsewhere])
+
+
+def visible(text, target="neutral"):
+    """With the device from the environment."""
+    return Migrated(text, [find_visible_device], target)

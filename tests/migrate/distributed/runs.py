@@ -1,0 +1,70 @@
+"""Migrates the scripts of this folder and starts them as a user would."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lockstep.migrate.options import Distribution, MigrationOptions
+from lockstep.migrate.output import write_tree
+from lockstep.migrate.project import plan_collection
+from lockstep.migrate.walk import collect
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run printed, what each process noted, and where its files are."""
+
+    printed: str
+    notes: list
+    parameters: list
+    folder: Path
+
+    @property
+    def checkpoint(self):
+        return torch.load(self.folder / "net.pt", map_location="cpu")
+
+
+def migrate(script, out, target="neutral"):
+    """Migrate one script for many processes; return the plan."""
+    collection = collect([script], exclude=[out])
+    distribution = Distribution(script)
+    plan = plan_collection(collection, MigrationOptions(target, distribution=distribution))
+    write_tree(plan, collection, out, force=False)
+    return plan
+
+
+def alone(script, folder):
+    """`python script.py`"""
+    return _run([sys.executable, str(script)], folder)
+
+
+def together(launcher, folder, processes=2):
+    """`sh run_distributed.sh`, with as many processes as are asked for."""
+    return _run(["sh", str(launcher)], folder, NPROC_PER_NODE=str(processes))
+
+
+def _run(command, folder, **variables):
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {
+        **{key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")},
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(SCRIPTS),
+        "WITNESS": str(folder),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        **variables,
+    }
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    notes = [json.loads(path.read_text()) for path in sorted(folder.glob("notes-*.json"))]
+    parameters = [torch.load(path) for path in sorted(folder.glob("parameters-*.pt"))]
+    return Run(done.stdout, notes, parameters, folder)

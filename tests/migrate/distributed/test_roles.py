@@ -1,0 +1,158 @@
+"""Which file is the main script, which modules it imports, and what is added to start it."""
+
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+from places import HEAD
+
+from lockstep.core.errors import UsageError
+from lockstep.migrate.distributed import WRAP, imported_modules, launch_script
+from lockstep.migrate.options import Distribution, MigrationOptions
+from lockstep.migrate.plan import Outcome
+from lockstep.migrate.project import plan_migration
+from lockstep.migrate.python import parse
+from lockstep.plugins import migration_targets
+
+MAIN = (
+    HEAD
+    + """
+from data import loader_of
+from net.wide import Net
+model = Net()
+for epoch in range(2):
+    for x in DataLoader([1.0]):
+        model(x).sum().backward()
+"""
+)
+
+
+@pytest.fixture
+def project(tmp_path):
+    files = {
+        "train.py": MAIN,
+        "data.py": HEAD + "loader = DataLoader([1.0])\n",
+        "net/__init__.py": "",
+        "net/wide.py": "import torch\nfrom .deep import x\ntorch.save(1, 'a')\n",
+        "net/deep.py": "import torch\nloss.backward()\n",
+        "apart.py": "import torch\ntorch.save(1, 'b')\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def planned(project, main, **options):
+    distribution = Distribution(Path(main))
+    return plan_migration([project], MigrationOptions(distribution=distribution, **options))
+
+
+def touched(plan):
+    return {
+        str(file.path)
+        for file in plan.files
+        for item in file.mentions
+        if item.rule.startswith("distributed/")
+    }
+
+
+def test_the_main_script_changes_and_its_modules_are_listed(project):
+    plan = planned(project, "train.py")
+    assert touched(plan) == {"train.py", "data.py", "net/wide.py", "net/deep.py"}
+    assert [str(file.path) for file in plan.files if file.changed] == ["train.py"]
+    assert [str(new.path) for new in plan.new_files] == ["run_distributed.sh"]
+
+
+def test_the_launcher_starts_a_single_script_by_its_new_name(project):
+    script = project / "train.py"
+    for started in ("new.py", ""):
+        options = MigrationOptions(distribution=Distribution(script, started=started))
+        (new,) = plan_migration([script], options).new_files
+        assert f'"$here"/{started or "train.py"} ' in new.data.decode()
+
+
+@pytest.mark.parametrize("main", ["train.py", "./train.py", "absolute"])
+def test_the_main_script_may_be_given_in_several_ways(project, main, monkeypatch):
+    monkeypatch.chdir(project)
+    given = project / "train.py" if main == "absolute" else main
+    assert planned(project, given).new_files
+
+
+def test_a_main_script_that_is_not_there_is_an_error(project):
+    with pytest.raises(UsageError, match=r"nowhere\.py"):
+        planned(project, "nowhere.py")
+
+
+def test_without_distribution_nothing_is_distributed(project):
+    plan = plan_migration([project], MigrationOptions())
+    assert not touched(plan)
+    assert not plan.new_files
+
+
+def test_a_script_that_cannot_follow_gets_no_launcher(project):
+    (project / "train.py").write_text("import torch\n")
+    plan = planned(project, "train.py")
+    assert not plan.new_files
+    rows = [row for row in plan.rows() if row.rule.startswith("distributed")]
+    assert [row.outcome for row in rows] == [Outcome.LISTED]
+    assert all(row.rule != WRAP or row.outcome is Outcome.LISTED for row in rows)
+
+
+def test_imports_are_followed_and_cycles_end():
+    trees = {
+        PurePosixPath(name): parse(text)
+        for name, text in {
+            "a/main.py": "import b\nfrom . import c\nimport torch",
+            "a/b.py": "import main\nfrom d.e import f",
+            "a/c.py": "from .b import x",
+            "a/d/e.py": "",
+            "b.py": "",
+        }.items()
+    }
+    found = imported_modules(PurePosixPath("a/main.py"), trees)
+    assert sorted(map(str, found)) == ["a/b.py", "a/c.py", "a/d/e.py"]
+
+
+def test_the_launcher_does_not_replace_a_file():
+    taken = {PurePosixPath("run_distributed.sh"), PurePosixPath("run_distributed_2.sh")}
+    target = migration_targets()["npu"]
+    new = launch_script(PurePosixPath("main.py"), target, taken)
+    assert str(new.path) == "run_distributed_3.sh"
+    assert new.executable
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_the_launcher_starts_torchrun(tmp_path, nodes):
+    # given a torchrun that tells its arguments
+    (tmp_path / "torchrun").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    (tmp_path / "torchrun").chmod(0o755)
+    new = launch_script(PurePosixPath("sub/it's main.py"), migration_targets()["npu"])
+    script = tmp_path / "run.sh"
+    script.write_bytes(new.data)
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "NPROC_PER_NODE": "4",
+        "NNODES": nodes,
+        "NODE_RANK": "1",
+        "MASTER_ADDR": "first",
+    }
+    # when it is started from elsewhere
+    done = subprocess.run(
+        ["sh", str(script), "--lr", "a b"], cwd="/", env=environment, capture_output=True, text=True
+    )
+    # then every word arrives
+    words = done.stdout.split("|")[:-1]
+    assert words[-3:] == [f"{tmp_path}/sub/it's main.py", "--lr", "a b"]
+    assert "--nproc_per_node=4" in words
+    assert ("--standalone" in words) == (nodes == "1")
+    assert ("--master_addr=first" in words) == (nodes == "2")
+
+
+@pytest.mark.parametrize(
+    ("target", "module"), [("npu", "torch.npu"), ("neutral", "torch.accelerator")]
+)
+def test_the_launcher_counts_the_targets_devices(target, module):
+    new = launch_script(PurePosixPath("main.py"), migration_targets()[target])
+    assert f"{module}.device_count()" in new.data.decode()
