@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from lockstep.cli.main import main
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -39,3 +43,30 @@ def without_figures(text: str) -> str:
 def test_command_line_page_is_the_commands_own_help() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "build.py"))["page"]
     assert (ROOT / "docs" / "cli.md").read_text() == page()
+
+
+def test_the_page_on_migrating_shows_true_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given the page's script and rules
+    page = (ROOT / "docs" / "migrate.md").read_text()
+    for name, mark in (("train.py", "script"), ("rules.json", "rules")):
+        (tmp_path / name).write_text(shown_after(page, mark))
+    monkeypatch.chdir(tmp_path)
+    # when the commands run that it shows
+    for command in ("lockstep migrate train.py", "lockstep migrate train.py --diff"):
+        assert main(command.split()[1:]) == 0
+        # then they print what it shows
+        assert capsys.readouterr().out == shown_after(page, command)
+    # and its rules are applied, each of them
+    assert main(["migrate", "train.py", "--rules", "rules.json", "--diff"]) == 0
+    printed = capsys.readouterr().out
+    for part in ("torch.nn.Linear(8, 4)", "torch.optim.Adam(", "torch.cuda.my_amp import"):
+        assert part in printed
+
+
+def shown_after(page: str, mark: str) -> str:
+    """The block of a page that follows a comment."""
+    found = re.search(rf"<!-- {re.escape(mark)} -->\n```\w*\n(.*?)```\n", page, re.DOTALL)
+    assert found is not None, mark
+    return found[1]

@@ -9,9 +9,11 @@ import json
 import os
 import platform
 import random
+import re
 import secrets
 import shutil
 import sys
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ _ENVIRONMENT_PREFIXES = (
     "LOCAL_", "MASTER_", "MIOPEN_", "MKL_", "NCCL_", "NPU_", "NVIDIA_TF32", "OMP_", "ONEDNN_",
     "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "RANK", "ROCM_", "TORCH", "WORLD_SIZE", "XLA_",
 )  # fmt: skip
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+_LOCKSTEP = str(Path(__file__).parents[1]) + os.sep
 _PACKAGES = (
     "torch",
     "torch-npu",
@@ -113,8 +117,28 @@ def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
     manifest.seeds = {"torch": str(torch.initial_seed())}
     if options.seed is not None:
         manifest.seeds["lockstep"] = f"--seed {options.seed}"
+    manifest.sources = loaded_sources()
     note_run_state(manifest)
     return manifest
+
+
+def loaded_sources() -> list[str]:
+    """Files of the modules that are loaded, links resolved, without those of Python and of installed packages."""
+    installed = (
+        *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")},
+        _LOCKSTEP,
+    )
+    # Not by getattr: some modules load others when they are asked for what they have not.
+    modules = tuple(sys.modules.values())
+    files = {getattr(module, "__dict__", {}).get("__file__") for module in modules}
+    return sorted(
+        os.path.realpath(file)
+        for file in files
+        if isinstance(file, str)
+        and not file.startswith(installed)
+        and not _INSTALLED.search(file)
+        and Path(file).is_absolute()
+    )
 
 
 def note_run_state(manifest: RankManifest) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from types import FrameType
+from typing import Any
 
 _SIGNALS = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _FROM_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
@@ -21,13 +22,20 @@ class Command:
     keyboard a signal goes to both, and so does one to the whole process group. That shows in the
     command ending by itself within `_GRACE_S` seconds.
 
+    Parameters
+    ----------
+    command, environment
+        What to run, with which environment.
+    streams
+        Its `cwd`, `stdin`, `stdout` and `stderr`, as `subprocess.Popen` takes them; this process's by default.
+
     Raises
     ------
     OSError
         If the command cannot be started.
     """
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], **streams: Any) -> None:
         self._timers: list[threading.Timer] = []
         self._handlers = {}
         for name in _SIGNALS:
@@ -36,7 +44,7 @@ class Command:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 self._handlers[number] = signal.signal(number, self._pass_on)
         try:
-            self._process = _start(command, environment)
+            self._process = _start(command, environment, streams)
         except OSError:
             self._restore()
             raise
@@ -64,14 +72,16 @@ class Command:
         self._timers.append(timer)
 
 
-def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(
+    command: list[str], environment: dict[str, str], streams: dict[str, Any]
+) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(command, env=environment)
+        return subprocess.Popen(command, env=environment, **streams)
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
         # A script without a first line that names its interpreter: every shell then takes itself.
-        return subprocess.Popen(["/bin/sh", *command], env=environment)
+        return subprocess.Popen(["/bin/sh", *command], env=environment, **streams)
 
 
 def _at_the_keyboard() -> bool:

@@ -16,6 +16,7 @@ VERBS = {
     "record": "Run a command and record its training.",
     "compare": "Compare two recordings and name the operator at fault.",
     "show": "Show what is in a recording.",
+    "migrate": "Rewrite CUDA scripts for another device.",
 }
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -122,7 +125,6 @@ def record(
         raise UsageError(
             f"{command[0]}: command not found; give the command as you would type it, after --"
         )
-    directory = directory.absolute()
     options = Options(
         steps, ranks, level, save, list(only), list(skip), max_bytes, seed, exit_after,
         emulate, calibrate, memory_bytes,
@@ -130,9 +132,68 @@ def record(
     device = device_of(options)
     if device:
         parse_profile(device)
+    recorded = run_recorded(command, directory.absolute(), options, force=force)
+    code, recording = recorded.code, recorded.recording
+    if not recording.ranks:
+        _say(f"nothing was recorded: {recorded.why_nothing}")
+        return code
+    _say(f"recorded {_what(recording)} in {_short(directory)}")
+    problems = _unmatched_patterns(recording)
+    if problems and not code:
+        raise UsageError("; ".join(problems))
+    for problem in problems:
+        _say(problem)
+    return code
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A command that has ended, and what was recorded of it.
+
+    `code` is its exit code as a shell has it; `why_nothing` says why the recording is empty, where it is.
+    """
+
+    code: int
+    recording: Recording
+    why_nothing: str
+
+
+def run_recorded(
+    command: Sequence[str],
+    directory: Path,
+    options: Options,
+    *,
+    force: bool = False,
+    adjust: Callable[[dict[str, str]], dict[str, str]] = dict,
+    **streams: Any,
+) -> Recorded:
+    """Run a command to its end and record it.
+
+    Parameters
+    ----------
+    command
+        What to run.
+    directory
+        Where the recording goes, an absolute path.
+    options
+        What is recorded.
+    force
+        Whether a recording that is there is replaced.
+    adjust
+        Changes the command's environment.
+    streams
+        Its `cwd`, `stdin`, `stdout` and `stderr`, as `subprocess.Popen` takes them; this process's by default.
+
+    Raises
+    ------
+    UsageError
+        If the command cannot be started.
+    OutputExistsError
+        If the directory is taken or cannot be written.
+    """
     run = RunDirectory.create(directory, list(command), options, force=force)
     try:
-        process = Command(list(command), environment_for(directory, options))
+        process = Command(list(command), adjust(environment_for(directory, options)), **streams)
     except OSError as error:
         run.discard()
         reason = error.strerror or error
@@ -142,16 +203,8 @@ def record(
     run.finish(exit_code=code)
     reached, detail = take_traces(directory)
     recording = open_recording(directory)
-    if not recording.ranks:
-        _say(f"nothing was recorded: {_why_nothing(reached, detail, options)}")
-        return code
-    _say(f"recorded {_what(recording)} in {_short(directory)}")
-    problems = _unmatched_patterns(recording)
-    if problems and not code:
-        raise UsageError("; ".join(problems))
-    for problem in problems:
-        _say(problem)
-    return code
+    why_nothing = "" if recording.ranks else _why_nothing(reached, detail, options)
+    return Recorded(code, recording, why_nothing)
 
 
 def _what(recording: Recording) -> str:

@@ -88,7 +88,8 @@ class OptimizerSetup:
 class RankManifest:
     """One training process: `rank0/manifest.json`.
 
-    `unmatched` holds the patterns of --only and --skip that matched nothing, with the nearest names.
+    `unmatched` holds the patterns of --only and --skip that matched nothing, with the nearest names; `sources` the
+    files of Python that were loaded when the first recorded step began, links resolved, installed packages left out.
     """
 
     schema: int
@@ -113,6 +114,7 @@ class RankManifest:
     unmatched: dict[str, list[str]] = field(default_factory=dict)
     not_seen: list[NotSeen] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
 
 
 M = TypeVar("M")
