@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench bench-peer bench-faults bench-faults-peer docs clean
+.PHONY: demo test lint bench bench-peer bench-faults bench-faults-peer bench-migrate docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -33,6 +33,10 @@ bench-faults: $(READY)
 
 bench-faults-peer: $(READY)
 	$(BIN)/python benchmarks/faults --peer
+
+# The scripts are other people's: OPTIONS="--mirror DIR" names a folder of clones, benchmarks/migrate/corpus.yaml which.
+bench-migrate: $(READY)
+	$(BIN)/python benchmarks/migrate $(OPTIONS)
 
 docs: $(READY)
 	$(BIN)/python docs/build.py
