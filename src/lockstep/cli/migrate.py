@@ -13,7 +13,6 @@ import click
 
 from lockstep.cli.progress import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.migrate.catalogue import Catalogue
 from lockstep.migrate.diff import unified_diff
 from lockstep.migrate.journal import undo, write_in_place
 from lockstep.migrate.options import Distribution, Framework, MigrationOptions
@@ -34,7 +33,6 @@ from lockstep.report.migration_files import (
 from lockstep.report.migration_json import render_migration_json
 from lockstep.report.migration_text import Delivery, print_migration
 from lockstep.report.output import check_output_file
-from lockstep.report.sarif import write_sarif
 
 REPORT_FOLDER = "lockstep-migrate"
 """Where reports go inside an output folder."""
@@ -85,6 +83,8 @@ def _show_rules(context: click.Context, parameter: click.Parameter, wanted: bool
     """Print every rule of the target and end, as `--help` does."""
     if not wanted or context.resilient_parsing:
         return
+    from lockstep.migrate.catalogue import Catalogue  # it loads every rule there is
+
     for entry in Catalogue(target_named(context.params.get("to", _NEUTRAL))):
         click.echo(f"{entry.rule}\n    {entry.words}")
     context.exit()
@@ -359,6 +359,9 @@ def _beside(written: Path, names: ReportNames) -> Path:
 
 
 def _write_sarif(plan: Plan, path: Path) -> Path:
+    from lockstep.migrate.catalogue import Catalogue
+    from lockstep.report.sarif import write_sarif
+
     try:
         write_sarif(plan, path, Catalogue(target_named(plan.target)).words)
     except OSError as error:

@@ -6,9 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _PATIENCE_S = 1.0
 """Seconds of work before a bar appears."""
@@ -34,6 +37,15 @@ def progress_bar(verb: str) -> Iterator[Told]:
     if not console.is_terminal:
         yield lambda what, done, total: None
         return
+    # Only a terminal needs it, and it takes as long to load as a small job takes.
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
     appears = threading.Timer(_PATIENCE_S, bar.start)

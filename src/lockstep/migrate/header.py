@@ -384,9 +384,8 @@ def _free(scopes: ModuleScopes, names: tuple[str, ...], prefix: str) -> str:
 def _reads_globals(scopes: ModuleScopes) -> bool:
     """Whether the module takes stock of its own names, as scripts do whose variables are their settings."""
     return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
+        isinstance(node.func, ast.Name)
         and node.func.id in ("globals", "vars", "dir", "locals")
         and not node.args
-        for node in scopes.nodes
+        for node in scopes.of(ast.Call)
     )

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from lockstep.migrate.scopes import parts_of
+
 _FLAG = re.compile(r"--?(?P<name>\w[\w-]*)\Z")
 _WATCHED = frozenset({"cuda", "is_cuda"})
 _WATCHED_PACKAGES = frozenset({"torch", "apex"})
@@ -50,8 +52,10 @@ def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
         Its file, relative to the project: says how other modules call it.
     """
     gathered = _Gathered()
-    for node in ast.walk(tree):
+    waiting: list[ast.AST] = [tree]
+    for node in waiting:  # grows as it is read
         gathered.take(node)
+        waiting.extend(parts_of(node))
     watched = {
         name: frozenset(found) for name, found in gathered.methods.items() if name in _WATCHED
     }

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from lockstep.core.errors import UsageError
 from lockstep.hookspecs import MigrationTarget
-from lockstep.migrate.config import config_kind, config_mentions
 from lockstep.migrate.native import native_mentions
 from lockstep.migrate.notebook import NotebookError, notebook_mentions
 from lockstep.migrate.options import Framework, MigrationOptions
@@ -22,11 +22,13 @@ from lockstep.migrate.rules.table import table_of
 from lockstep.migrate.rules.vocabulary import names_a_device
 from lockstep.migrate.scopes import ModuleScopes
 from lockstep.migrate.shell import shell_mentions
-from lockstep.migrate.tensorflow import Project, project_of, tensorflow_mentions
 from lockstep.migrate.text import SourceText, UndecodableError, read_python
 from lockstep.migrate.unit import Settings
 from lockstep.migrate.walk import Collection, Found, Kind, collect, failure, read
 from lockstep.plugins import migration_targets
+
+if TYPE_CHECKING:
+    from lockstep.migrate.tensorflow import Project
 
 _TREE_CHARACTERS = 1 << 20
 """Source text whose trees are kept between two readings; a tree takes about a hundred times as many bytes."""
@@ -198,9 +200,16 @@ class _Project:
             return shell_mentions(source.text, target), ()
         if found.kind is Kind.NATIVE:
             return native_mentions(source.text, found.path.name, target), ()
+        from lockstep.migrate.config import config_kind, config_mentions  # loads a YAML scanner
+
         return config_mentions(source.text, config_kind(found.path), target), ()
 
     def _tensorflow(self, path: PurePosixPath, source: SourceText) -> Mentioned:
+        from lockstep.migrate.tensorflow import (
+            project_of,
+            tensorflow_mentions,
+        )  # loaded if asked for
+
         if path not in self.modules:
             parse(source.text)  # raises what is wrong with it
         scopes = self.modules[path]
@@ -217,12 +226,14 @@ class _Project:
     def _python_text(self, text: str) -> Mentioned:
         source = SourceText(text.encode("utf-8", "surrogatepass"), text, "utf-8")
         if self.framework is Framework.TENSORFLOW:
+            from lockstep.migrate.tensorflow import tensorflow_mentions
+
             return tensorflow_mentions(ModuleScopes(source, parse(text)))
         return self._python(source, self.roles.rules())
 
 
 def _why_not(plan: FilePlan, kind: Kind) -> str:
-    """Why a file has to stay as it is: its edits cannot be made, or would leave no Python; nothing is wrong if empty."""
+    """Why a file has to stay as it is: its edits cannot be made, or would leave no Python; empty if all is well."""
     try:
         data = plan.migrated()
         if kind is Kind.PYTHON and plan.edits:

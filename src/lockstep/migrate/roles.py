@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 
 from lockstep.core.errors import UsageError
 from lockstep.hookspecs import MigrationTarget
-from lockstep.migrate import distributed
 from lockstep.migrate.options import Distribution, MigrationOptions
 from lockstep.migrate.plan import FilePlan, NewFile, Outcome
 from lockstep.migrate.python import Rule, parse
@@ -48,6 +47,10 @@ class Roles:
 
     def rules(self, path: PurePosixPath | None = None) -> tuple[Rule, ...]:
         """The rules for one file, or for a text that is none."""
+        if self.main is None:
+            return (find_visible_device,) if self.visible_device else ()
+        from lockstep.migrate import distributed  # it loads what nothing else needs
+
         found: list[Rule] = []
         if path is not None and path == self.main:
             found.append(partial(distributed.distribute, names=self.names))
@@ -59,6 +62,10 @@ class Roles:
 
     def launch(self, files: Sequence[FilePlan], target: MigrationTarget) -> tuple[NewFile, ...]:
         """The launch script, where the main script became one for many processes."""
+        if self.main is None:
+            return ()
+        from lockstep.migrate import distributed
+
         for file in files:
             if file.path == self.main and any(
                 item.rule == distributed.WRAP and item.outcome is Outcome.REWRITTEN
@@ -86,6 +93,8 @@ def roles_of(collection: Collection, options: MigrationOptions) -> Roles:
     """
     if options.distribution is None:
         return Roles(visible_device=options.visible_device)
+    from lockstep.migrate import distributed  # it loads what nothing else needs
+
     main = _main(collection, options.distribution)
     trees = _trees(collection)
     return Roles(

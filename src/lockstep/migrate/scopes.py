@@ -13,10 +13,14 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TypeVar
 
+from lockstep.migrate.formatted import values_of
 from lockstep.migrate.literals import LiteralError, Piece, pieces_of
 from lockstep.migrate.plan import Span
 from lockstep.migrate.text import SourceText
+
+_Node = TypeVar("_Node", bound=ast.AST)
 
 _MOST_STEPS = 64
 _BUILTINS = frozenset(dir(builtins))
@@ -110,13 +114,16 @@ class ModuleScopes:
         self.tree = tree
         self.parents: dict[ast.AST, ast.AST] = {}
         self.nodes: list[ast.AST] = []
+        self._by_kind: dict[type[ast.AST], list[ast.AST]] = {}
         self.module = Scope(tree, None)
         self.stars: list[str] = []
         self._scope_of: dict[ast.AST, Scope] = {}
         self._spans: dict[ast.AST, Span] = {}
+        self._meanings_of: dict[ast.AST, tuple[Meaning, ...]] = {}
         self._pieces: dict[ast.AST, tuple[Piece, ...]] = {}
         self._ascii = source.text.isascii()
         self._all_names: set[str] = set()
+        self._carriers: set[str] = set()
         self._reads: dict[str, list[ast.Name]] = {}
         self._uses: dict[str, dict[Binding, list[ast.Name]]] = {}
         self._byte_starts: dict[int, list[int]] = {}
@@ -166,6 +173,21 @@ class ModuleScopes:
                 return above
         return None
 
+    def of(self, *kinds: type[_Node]) -> Iterator[_Node]:
+        """Every node of these kinds, kind after kind, each in the order of the text."""
+        for kind in kinds:
+            yield from self._by_kind.get(kind, ())  # type: ignore[misc]
+
+    def imports(self) -> Iterator[ast.Import | ast.ImportFrom]:
+        """Every import statement."""
+        yield from self.of(ast.Import)
+        yield from self.of(ast.ImportFrom)
+
+    def references(self) -> Iterator[ast.Name | ast.Attribute]:
+        """Every name and every attribute."""
+        yield from self.of(ast.Name)
+        yield from self.of(ast.Attribute)
+
     # -- names
 
     def scope(self, node: ast.AST) -> Scope:
@@ -191,12 +213,24 @@ class ModuleScopes:
         A chain of attributes is resolved by its first name, through imports and through assignments of such chains
         (`cuda = torch.cuda`). Anything else has no name.
         """
-        found = [
-            Meaning(".".join((meaning.name, *attributes)), meaning.binding, meaning.assigned)
-            for base, attributes in _chains(node)
-            for meaning in self._name_meanings(base)
-        ]
-        return tuple(dict.fromkeys(found))
+        if node not in self._meanings_of and not self._may_stand_for(node):
+            return ()
+        if node not in self._meanings_of:
+            found = [
+                Meaning(".".join((meaning.name, *attributes)), meaning.binding, meaning.assigned)
+                for base, attributes in _chains(node)
+                for meaning in self._name_meanings(base)
+            ]
+            self._meanings_of[node] = tuple(dict.fromkeys(found))
+        return self._meanings_of[node]
+
+    def _may_stand_for(self, node: ast.AST) -> bool:
+        """Whether an expression begins with a name that anything carries a qualified name to; a quick look."""
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return isinstance(node, ast.IfExp)
+        return node.id in self._carriers or node.id == "torch" or bool(self.stars)
 
     def name(self, node: ast.AST) -> str:
         """The likeliest qualified name of an expression, or nothing."""
@@ -225,13 +259,16 @@ class ModuleScopes:
         while waiting:
             node, scope = waiting.pop()
             self.nodes.append(node)
-            if isinstance(node, ast.JoinedStr):
-                self._relocate(node)
-            self._bind(node, scope)
+            kind = type(node)
+            self._by_kind.setdefault(kind, []).append(node)
+            if kind is ast.JoinedStr:
+                self._relocate(node)  # type: ignore[arg-type]
+            elif kind in _BINDING:
+                self._bind(node, scope)
             if isinstance(node, _OWN_SCOPES):
                 children = list(self._children(node, scope))
             else:
-                children = [(child, scope) for child in ast.iter_child_nodes(node)]
+                children = [(child, scope) for child in parts_of(node)]
             for child, inner in children:
                 self.parents[child] = node
                 if inner is not scope:
@@ -246,9 +283,7 @@ class ModuleScopes:
             inner = Scope(node, scope)
             outside = [*node.decorator_list, *node.bases, *node.keywords]
             yield from ((child, scope) for child in outside)
-            yield from (
-                (child, inner) for child in ast.iter_child_nodes(node) if child not in outside
-            )
+            yield from ((child, inner) for child in parts_of(node) if child not in outside)
         elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             yield from self._comprehension_children(node, scope)
 
@@ -262,7 +297,7 @@ class ModuleScopes:
             self._all_names.add(argument.arg)
         yield arguments, scope
         body = {id(child) for child in (node.body if isinstance(node.body, list) else [node.body])}
-        for child in ast.iter_child_nodes(node):
+        for child in parts_of(node):
             if child is not arguments:
                 yield child, inner if id(child) in body else scope
 
@@ -271,7 +306,7 @@ class ModuleScopes:
     ) -> Iterator[tuple[ast.AST, Scope]]:
         inner = Scope(node, scope)
         first = node.generators[0]
-        for child in ast.iter_child_nodes(node):
+        for child in parts_of(node):
             yield child, inner
         # The first iterable is evaluated outside.
         self._scope_of[first.iter] = scope
@@ -326,6 +361,8 @@ class ModuleScopes:
 
     def _declare(self, scope: Scope, binding: Binding) -> None:
         self._all_names.add(binding.name)
+        if binding.kind is Bound.IMPORT or any(True for _ in _chains(binding.value)):
+            self._carriers.add(binding.name)
         _add(scope.elsewhere.get(binding.name, scope), binding)
 
     def _name_meanings(self, node: ast.Name) -> tuple[Meaning, ...]:
@@ -380,36 +417,22 @@ class ModuleScopes:
 
     def _relocate(self, node: ast.JoinedStr) -> None:
         """Replace an f-string's values by ones read from its text, each with its place."""
-        values: list[ast.expr] = []
-        for piece in self.pieces(node):
-            for part in piece.parts:
-                value = self._part_value(part.span, is_text=part.field is None)
-                if value is None:
-                    return
-                values.append(value)
-        if values:
-            node.values = values
+        read = values_of(self.source.text, self.pieces(node))
+        if read.values:
+            node.values = read.values
+            self._spans.update(read.spans)
 
-    def _part_value(self, span: Span, *, is_text: bool) -> ast.expr | None:
-        text = self.source.text[span.start : span.end]
-        value: ast.expr
-        if is_text:
-            value = ast.Constant(text)
-            self._spans[value] = span
-            return value
-        try:
-            tree = ast.parse(f"({text}\n)", mode="eval")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
-        source = SourceText(b"", f"({text}\n)", "utf-8")
-        inner = _Places(source)
-        for child in ast.walk(tree.body):
-            if hasattr(child, "end_lineno"):
-                place = inner.span(child)
-                self._spans[child] = Span(place.start - 1 + span.start, place.end - 1 + span.start)
-        value = ast.FormattedValue(tree.body, -1, None)
-        self._spans[value] = span
-        return value
+
+def parts_of(node: ast.AST) -> Iterator[ast.AST]:
+    """What a node is made of, operators and contexts left out."""
+    for name in node._fields:
+        if name in _WORDLESS:
+            continue
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            yield from (item for item in value if isinstance(item, ast.AST))
+        elif isinstance(value, ast.AST):
+            yield value
 
 
 def _chains(node: ast.AST | None) -> Iterator[tuple[ast.Name, tuple[str, ...]]]:
@@ -428,6 +451,25 @@ def _chains(node: ast.AST | None) -> Iterator[tuple[ast.Name, tuple[str, ...]]]:
             waiting += [(node.orelse, whole), (node.body, whole)]
 
 
+_BINDING = frozenset(
+    {
+        ast.Name,
+        ast.Import,
+        ast.ImportFrom,
+        ast.FunctionDef,
+        ast.AsyncFunctionDef,
+        ast.ClassDef,
+        ast.Global,
+        ast.Nonlocal,
+        ast.ExceptHandler,
+        ast.MatchAs,
+        ast.MatchStar,
+        ast.MatchMapping,
+    }
+)
+_WORDLESS = frozenset({"ctx", "op", "ops", "kind", "type_comment", "id", "attr", "n", "s"})
+"""Fields of nodes that hold no expression or statement."""
+
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _OWN_SCOPES = (
     ast.FunctionDef,
@@ -436,24 +478,6 @@ _OWN_SCOPES = (
     ast.ClassDef,
     *_COMPREHENSIONS,
 )
-
-
-class _Places:
-    """Places of nodes in a text of their own."""
-
-    def __init__(self, source: SourceText) -> None:
-        self._source = source
-
-    def span(self, node: ast.AST) -> Span:
-        return Span(
-            self._offset(node.lineno, node.col_offset),  # type: ignore[attr-defined]
-            self._offset(node.end_lineno, node.end_col_offset),  # type: ignore[attr-defined]
-        )
-
-    def _offset(self, line: int, column: int) -> int:
-        start = self._source.line_starts[line - 1]
-        line_text = self._source.text[start : start + column]
-        return start + len(line_text.encode()[:column].decode("utf-8", "ignore"))
 
 
 def _parameters(arguments: ast.arguments) -> Iterator[ast.arg]:

@@ -58,6 +58,8 @@ class Unit:
         self.mentions: list[Mention] = []
         self._claimed: dict[ast.AST, Mention] = {}
         self._scripted = _scripted(scopes)
+        self.has_kernels = "triton" in scopes.source.text
+        """Whether the module may hold kernels written in Triton."""
         self.builds_extensions = _builds_extensions(scopes)
         """Whether the module builds native code: what it asks of CUDA is then about compiling."""
 
@@ -172,11 +174,15 @@ def _builds_extensions(scopes: ModuleScopes) -> bool:
 
 def _scripted(scopes: ModuleScopes) -> frozenset[ast.AST]:
     """The functions and classes that TorchScript compiles by a decorator."""
+    definitions: tuple[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, ...] = (
+        *scopes.of(ast.FunctionDef),
+        *scopes.of(ast.AsyncFunctionDef),
+        *scopes.of(ast.ClassDef),
+    )
     return frozenset(
         node
-        for node in scopes.nodes
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        and any(
+        for node in definitions
+        if any(
             scopes.name(decorator.func if isinstance(decorator, ast.Call) else decorator)
             in _SCRIPTING
             for decorator in node.decorator_list

@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import xlsxwriter
-from xlsxwriter.exceptions import FileCreateError
-
 from lockstep.report.output import writing
 from lockstep.report.tables import Cell
 
@@ -39,6 +36,9 @@ def workbook_at(path: Path) -> Iterator[Any]:
     OSError
         If the file cannot be written.
     """
+    import xlsxwriter  # takes as long to load as a small job takes, and few ask for a workbook
+    from xlsxwriter.exceptions import FileCreateError
+
     with writing(path) as aside, aside.open("wb") as file:
         workbook = xlsxwriter.Workbook(file, _OPTIONS)
         yield workbook

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lockstep.migrate.arguments import keyword
-from lockstep.migrate.scopes import ModuleScopes
+from lockstep.migrate.scopes import ModuleScopes, parts_of
 
 _LOADER = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 _WRAPPERS = frozenset({"enumerate", "tqdm", "trange", "track", "iter", "islice"})
@@ -153,7 +153,7 @@ def inside(loop: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, (*_SCOPES, *_CONDITIONS)):
             continue
         yield node
-        waiting.extend(reversed(list(ast.iter_child_nodes(node))))
+        waiting.extend(reversed(list(parts_of(node))))
 
 
 def is_forward(scopes: ModuleScopes, node: ast.AST) -> bool:

@@ -58,8 +58,8 @@ class Imports:
     def __init__(self, unit: Unit) -> None:
         self._unit = unit
         self._brought: dict[Binding, _Brought] = {}
-        for node in unit.scopes.nodes:
-            if isinstance(node, ast.Import | ast.ImportFrom) and not unit.is_claimed(node):
+        for node in unit.scopes.imports():
+            if not unit.is_claimed(node):
                 self._read(node)
 
     def stands_for(self, binding: Binding | None) -> str:

@@ -13,8 +13,8 @@ _DECORATORS = ("triton.jit", "triton.runtime.jit", "triton.experimental.gluon.ji
 
 def find_kernels(unit: Unit) -> None:
     """Claim every function that Triton compiles."""
-    for node in unit.scopes.nodes:
-        if isinstance(node, ast.FunctionDef) and _is_kernel(unit.scopes, node):
+    for node in unit.scopes.of(ast.FunctionDef):
+        if _is_kernel(unit.scopes, node):
             at = unit.scopes.source.text.index(node.name, unit.scopes.span(node).start)
             unit.list(
                 node,

@@ -29,15 +29,16 @@ _LOCATION_AT = 1
 
 def find_keywords(unit: Unit) -> None:
     """Claim arguments and methods that work on every device, and loads that depend on where a file was saved."""
-    for node in unit.scopes.nodes:
-        if isinstance(node, ast.keyword) and node.arg in _KEPT:
-            if not unit.is_claimed(node.value):
-                _claim_keyword(unit, node, node.arg)
-        elif isinstance(node, ast.Attribute) and node.attr == "pin_memory":
+    for item in unit.scopes.of(ast.keyword):
+        if item.arg in _KEPT and not unit.is_claimed(item.value):
+            _claim_keyword(unit, item, item.arg)
+    for node in unit.scopes.of(ast.Attribute):
+        if node.attr == "pin_memory":
             span = attribute_span(unit.scopes, node)
             unit.keep(node, "keywords/pin_memory", _KEPT["pin_memory"], span=span)
-        elif isinstance(node, ast.Call) and unit.scopes.name(node.func) in _LOADERS:
-            _claim_load(unit, node)
+    for call in unit.scopes.of(ast.Call):
+        if unit.scopes.name(call.func) in _LOADERS:
+            _claim_load(unit, call)
 
 
 def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:

@@ -10,7 +10,7 @@ from lockstep.migrate.header import is_type_expression
 from lockstep.migrate.plan import Span
 from lockstep.migrate.rules.context import Use, use_of
 from lockstep.migrate.rules.strings import is_docstring
-from lockstep.migrate.rules.vocabulary import DEVICE_WORDS
+from lockstep.migrate.rules.vocabulary import DEVICE_WORDS, is_device_word
 from lockstep.migrate.unit import Unit
 
 _PROSE = re.compile(r"\s")
@@ -18,31 +18,49 @@ _CODE = re.compile(
     r"__global__|nvidia-smi|torch\.cuda|\.cuda\(|<<<|blockIdx|CUDA_VISIBLE_DEVICES|NCCL_\w+=|nvcc",
     re.I,
 )
+_NAMING: tuple[type[ast.AST], ...] = (
+    ast.arg,
+    ast.keyword,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.ImportFrom,
+    ast.alias,
+    ast.Global,
+    ast.Nonlocal,
+)
 _FLAG = re.compile(r"--?[\w-]+\Z")
 
 
 def find_leftovers(unit: Unit) -> None:
     """Claim every name and string that is left."""
-    for node in unit.scopes.nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            place = unit.scopes.span(node)
-            if DEVICE_WORDS.search(node.value) and not _is_decided(unit, node, place):
-                _claim_string(unit, node, node.value)
-            continue
-        for name, span in _names(unit, node):
-            if DEVICE_WORDS.search(name) and not _is_decided(unit, node, span):
-                _claim_name(unit, node, name, span)
+    for text in unit.scopes.of(ast.Constant):
+        words = text.value if isinstance(text.value, str) else ""
+        if DEVICE_WORDS.search(words) and not _is_decided(unit, text, unit.scopes.span(text)):
+            _claim_string(unit, text, words)
+    for name in unit.scopes.of(ast.Name):
+        if is_device_word(name.id):
+            _claim_left(unit, name, name.id, unit.scopes.span(name))
+    for attribute in unit.scopes.of(ast.Attribute):
+        if is_device_word(attribute.attr):
+            end = unit.scopes.span(attribute).end
+            place = Span(end - len(attribute.attr), end)
+            _claim_left(unit, attribute, attribute.attr, place)
+    for node in unit.scopes.of(*_NAMING):
+        for word, span in _names(unit, node):
+            if is_device_word(word):
+                _claim_left(unit, node, word, span)
+
+
+def _claim_left(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
+    if not _is_decided(unit, node, span):
+        _claim_name(unit, node, name, span)
 
 
 def _names(unit: Unit, node: ast.AST) -> Iterator[tuple[str, Span]]:
-    """The identifiers that a node itself holds, with their places."""
+    """The identifiers that a statement, argument or import itself holds, with their places."""
     scopes = unit.scopes
-    if isinstance(node, ast.Name):
-        yield node.id, scopes.span(node)
-    elif isinstance(node, ast.Attribute):
-        end = scopes.span(node).end
-        yield node.attr, Span(end - len(node.attr), end)
-    elif isinstance(node, ast.arg | ast.keyword):
+    if isinstance(node, ast.arg | ast.keyword):
         name, start = node.arg or "", scopes.span(node).start
         yield name, Span(start, start + len(name))
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -32,26 +32,29 @@ _DTYPES = {
     "BoolTensor": "bool",
 }
 _TYPE_PREFIX = "torch.cuda."
+_ATTRIBUTES = frozenset({"cuda", "is_cuda", "type"})
+_DEFAULT_TYPE = "set_default_tensor_type"
 
 
 def find_methods(unit: Unit) -> None:
     """Claim every use of a method or attribute that moves to CUDA or asks for it."""
-    for node in unit.scopes.nodes:
-        if unit.is_claimed(node):
+    scopes = unit.scopes
+    for node in scopes.of(ast.Attribute):
+        if node.attr not in _ATTRIBUTES or unit.is_claimed(node):
             continue
-        if isinstance(node, ast.Attribute):
-            if node.attr == "cuda" and not unit.is_claimed(unit.scopes.parents[node]):
-                _Move(unit, node).claim()
-            elif node.attr == "is_cuda":
-                _claim_is_cuda(unit, node)
-            elif node.attr == "type":
-                _claim_type(unit, node)
-        elif isinstance(node, ast.FunctionDef) and node.name == "cuda":
-            _claim_definition(unit, node)
-        elif isinstance(node, ast.Call) and (
-            unit.scopes.name(node.func) == "torch.set_default_tensor_type"
-        ):
-            _claim_default_type(unit, node)
+        if node.attr == "cuda" and not unit.is_claimed(scopes.parents[node]):
+            _Move(unit, node).claim()
+        elif node.attr == "is_cuda":
+            _claim_is_cuda(unit, node)
+        elif node.attr == "type":
+            _claim_type(unit, node)
+    for definition in scopes.of(ast.FunctionDef):
+        if definition.name == "cuda" and not unit.is_claimed(definition):
+            _claim_definition(unit, definition)
+    if _DEFAULT_TYPE in scopes.source.text:
+        for call in scopes.of(ast.Call):
+            if scopes.name(call.func) == f"torch.{_DEFAULT_TYPE}" and not unit.is_claimed(call):
+                _claim_default_type(unit, call)
 
 
 class _Move:

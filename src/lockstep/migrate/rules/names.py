@@ -21,10 +21,8 @@ _TYPE_TESTS = frozenset({"isinstance", "issubclass"})
 def find_names(unit: Unit) -> None:
     """Claim every chain of names that the tables know, and the imports that bring such names."""
     imports = Imports(unit)
-    for node in unit.scopes.nodes:
-        if isinstance(node, ast.Name | ast.Attribute) and not isinstance(
-            unit.scopes.parents[node], ast.Attribute
-        ):
+    for node in unit.scopes.references():
+        if not isinstance(unit.scopes.parents[node], ast.Attribute):
             use = None if unit.is_claimed(node) else _known(unit, node)
             if use is not None:
                 _Rewriting(unit, imports, use).claim()
@@ -71,7 +69,7 @@ def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
         while isinstance(first, ast.Attribute):
             first = first.value  # type: ignore[assignment]
         assert isinstance(inner, ast.Name | ast.Attribute)
-        own_name = unit.text(first) != "triton"
+        own_name = unit.has_kernels and unit.text(first) != "triton"
         if own_name and is_inside_kernel(unit.scopes, node):
             return None  # the kernel is one mention
         if isinstance(inner, ast.Name) and found[0] == "torch":

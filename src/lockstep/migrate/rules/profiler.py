@@ -19,11 +19,10 @@ _PROFILERS = frozenset(
 
 def find_profiler_arguments(unit: Unit) -> None:
     """Claim `use_cuda` where it is given to a profiler of torch."""
-    for node in unit.scopes.nodes:
-        if isinstance(node, ast.Call):
-            item = keyword(node, "use_cuda")
-            if item is not None and unit.scopes.name(node.func) in _PROFILERS:
-                _claim(unit, node, item)
+    for node in unit.scopes.of(ast.Call):
+        item = keyword(node, "use_cuda")
+        if item is not None and unit.scopes.name(node.func) in _PROFILERS:
+            _claim(unit, node, item)
 
 
 def _claim(unit: Unit, call: ast.Call, item: ast.keyword) -> None:

@@ -10,6 +10,7 @@ from lockstep.migrate.header import is_type_expression
 from lockstep.migrate.literals import Piece
 from lockstep.migrate.plan import Edit, Span
 from lockstep.migrate.rules.context import Use, use_of
+from lockstep.migrate.rules.vocabulary import WORDS
 from lockstep.migrate.scopes import ModuleScopes
 from lockstep.migrate.surroundings import surroundings
 from lockstep.migrate.unit import Unit
@@ -28,12 +29,12 @@ _WORDS = re.compile(r"[A-Za-z0-9_]")
 
 def find_strings(unit: Unit) -> None:
     """Claim every string that is a device, a backend, a tensor type or an environment variable."""
-    for node in unit.scopes.nodes:
-        if isinstance(node, ast.JoinedStr):
-            _claim_formatted(unit, node)
-        elif (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
+    for formatted in unit.scopes.of(ast.JoinedStr):
+        _claim_formatted(unit, formatted)
+    for node in unit.scopes.of(ast.Constant):
+        if (
+            isinstance(node.value, str)
+            and WORDS.search(node.value)
             and not isinstance(unit.scopes.parents[node], ast.JoinedStr)
             and not is_docstring(unit.scopes, node)
         ):

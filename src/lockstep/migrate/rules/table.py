@@ -70,6 +70,7 @@ class Table:
         self._target = target
         self._exact: dict[str, Entry] = {}
         self._prefixes: dict[str, Entry] = {}
+        self._longest: dict[str, tuple[str, Entry] | None] = {}
         self._starts: dict[str, Entry] = {}
         for entry in entries:  # a target's own rows come first and win
             if entry.name.endswith(".*"):
@@ -94,6 +95,11 @@ class Table:
         A row of its own beats one with `.*` unless the latter names more of it. Where the target lacks the whole
         name, a class in it that the target has counts (`torch.cuda.Stream.query`).
         """
+        if name not in self._longest:
+            self._longest[name] = self._find_longest(name)
+        return self._longest[name]
+
+    def _find_longest(self, name: str) -> tuple[str, Entry] | None:
         parts = name.split(".")
         prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
         exact = next((p for p in prefixes if p in self._exact or self._starting(p)), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 WORDS = re.compile(
@@ -20,6 +21,12 @@ DEVICE_WORDS = re.compile(
     re.IGNORECASE,
 )
 """Words that a name or string of the user's own may hold too; each one left over is listed or kept with a reason."""
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def is_device_word(name: str) -> bool:
+    """Whether a name holds a word of the old device; names come again and again."""
+    return DEVICE_WORDS.search(name) is not None
 
 
 def names_a_device(text: str) -> bool:
