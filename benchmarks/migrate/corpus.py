@@ -86,7 +86,7 @@ def found_in(folder: Path) -> Gathered:
 def _clone(mirror: Path, repository: Repository) -> Path | None:
     """The git directory that holds the commit."""
     owner, _, name = repository.name.partition("/")
-    places = [mirror / owner / name, mirror / repository.folder, mirror / f"{owner}+{name}/repo"]
+    places = [mirror / owner / name, mirror / repository.folder]
     for place in places:
         for directory in (place / ".git", place):
             git = [

@@ -421,12 +421,13 @@ def _preview(given: list[str]) -> list[str]:
 
 def _trial(plan: Plan, collection: Collection, request: _Request, given: list[str]) -> str:
     """How to see that the result does what the original does: here where it runs anywhere, else on the device."""
-    scripts = [
-        file.path
+    trainings = [
+        file
         for file in plan.files
-        if file.path.suffix == ".py" and "__main__" in file.source.text
+        if file.path.suffix == ".py" and file.changed and ".backward(" in file.source.text
     ]
-    script = scripts[0] if len(scripts) == 1 else None
+    started = [file for file in trainings if "__main__" in file.source.text] or trainings
+    script = started[0].path if len(started) == 1 else None
     if plan.target == _NEUTRAL:
         words, folder = ["lockstep", "migrate", *given, "--verify", "--"], collection.root
     else:

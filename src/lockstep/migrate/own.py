@@ -92,10 +92,14 @@ class _Gathered:
         elif isinstance(node, ast.Dict):
             keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
             self.attributes.update(key for key in keys if isinstance(key, str))
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            if node.module.split(".")[0] in _WATCHED_PACKAGES:
-                for alias in node.names:
-                    self.imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            self._import(node)
+
+    def _import(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        if module.split(".")[0] in _WATCHED_PACKAGES:
+            for alias in node.names:
+                self.imported[alias.asname or alias.name] = f"{module}.{alias.name}"
 
     def _class(self, node: ast.ClassDef) -> None:
         self.bound.add(node.name)
