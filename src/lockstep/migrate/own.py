@@ -13,6 +13,7 @@ from lockstep.migrate.scopes import parts_of
 _FLAG = re.compile(r"--?(?P<name>\w[\w-]*)\Z")
 _WATCHED = frozenset({"cuda", "is_cuda"})
 _WATCHED_PACKAGES = frozenset({"torch", "apex"})
+_PROPERTIES = frozenset({"property", "cached_property", "setter", "getter", "deleter"})
 _NOWHERE = PurePosixPath("module.py")
 
 
@@ -30,12 +31,21 @@ class OwnNames:
         What the project's modules import at their top, by dotted name: `{"utils.autocast": "torch.cuda.amp.autocast"}`.
     chooses_cards
         Whether Python code of the project speaks of `CUDA_VISIBLE_DEVICES`: the devices must not be asked for earlier.
+    falls_back
+        Whether the project itself tests at once that a device is CUDA's and whether CUDA is there, and then goes on.
+    looks_up
+        Whether the project looks something up by the key `"cuda"`.
+    requested
+        What modules of the project import from other ones of its own: `utils.autocast`, by the module's last name.
     """
 
     methods: Mapping[str, frozenset[str]] = field(default_factory=dict)
     attributes: frozenset[str] = frozenset()
     exports: Mapping[str, str] = field(default_factory=dict)
     chooses_cards: bool = False
+    falls_back: bool = False
+    looks_up: bool = False
+    requested: frozenset[str] = frozenset()
 
 
 def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
@@ -61,7 +71,15 @@ def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
     }
     exports = gathered.exports(path)
     attributes = frozenset(gathered.attributes & _WATCHED)
-    return OwnNames(watched, attributes, exports, gathered.chooses_cards)
+    return OwnNames(
+        watched,
+        attributes,
+        exports,
+        gathered.chooses_cards,
+        gathered.falls_back,
+        gathered.looks_up,
+        frozenset(gathered.requested),
+    )
 
 
 @dataclass(slots=True)
@@ -73,6 +91,9 @@ class _Gathered:
     imported: dict[str, str] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
     chooses_cards: bool = False
+    falls_back: bool = False
+    looks_up: bool = False
+    requested: set[str] = field(default_factory=set)
 
     def take(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name):
@@ -85,6 +106,10 @@ class _Gathered:
                 self.attributes.add(node.attr)
         elif isinstance(node, ast.Call):
             self.attributes |= _flags(node)
+        elif isinstance(node, ast.BoolOp):
+            self.falls_back |= _falls_back(node)
+        elif isinstance(node, ast.Subscript):
+            self.looks_up |= isinstance(node.slice, ast.Constant) and node.slice.value == "cuda"
         elif isinstance(node, ast.ClassDef):
             self._class(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -92,12 +117,15 @@ class _Gathered:
         elif isinstance(node, ast.Dict):
             keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
             self.attributes.update(key for key in keys if isinstance(key, str))
-        elif isinstance(node, ast.ImportFrom) and not node.level:
+        elif isinstance(node, ast.ImportFrom):
             self._import(node)
 
     def _import(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
-        if module.split(".")[0] in _WATCHED_PACKAGES:
+        if node.level or module.split(".")[0] not in _WATCHED_PACKAGES:
+            last = module.rpartition(".")[2]
+            self.requested.update(f"{last}.{alias.name}" for alias in node.names)
+        else:
             for alias in node.names:
                 self.imported[alias.asname or alias.name] = f"{module}.{alias.name}"
 
@@ -105,7 +133,10 @@ class _Gathered:
         self.bound.add(node.name)
         for item in node.body:
             if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
-                self.methods.setdefault(item.name, set()).add(node.name)
+                if is_property(item):
+                    self.attributes.add(item.name)
+                else:
+                    self.methods.setdefault(item.name, set()).add(node.name)
             elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
                 self.attributes.add(item.target.id)
             elif isinstance(item, ast.Assign):
@@ -131,14 +162,42 @@ def merged_own(parts: Iterable[OwnNames]) -> OwnNames:
     methods: dict[str, frozenset[str]] = {}
     attributes: frozenset[str] = frozenset()
     exports: dict[str, str] = {}
-    chooses_cards = False
+    requested: frozenset[str] = frozenset()
+    chooses_cards = falls_back = looks_up = False
     for part in parts:
         for name, classes in part.methods.items():
             methods[name] = methods.get(name, frozenset()) | classes
         attributes |= part.attributes
         exports.update(part.exports)
+        requested |= part.requested
         chooses_cards |= part.chooses_cards
-    return OwnNames(methods, attributes, exports, chooses_cards)
+        falls_back |= part.falls_back
+        looks_up |= part.looks_up
+    return OwnNames(methods, attributes, exports, chooses_cards, falls_back, looks_up, requested)
+
+
+def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a method is read like an attribute."""
+    return any(
+        getattr(decorator, "attr", getattr(decorator, "id", "")) in _PROPERTIES
+        for decorator in node.decorator_list
+    )
+
+
+def _falls_back(node: ast.BoolOp) -> bool:
+    """Whether a test asks at once for the name of the device and whether CUDA is there."""
+    named = available = False
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Compare | ast.Call):
+            parts = [*ast.iter_child_nodes(inner)]
+            named |= any(
+                isinstance(part, ast.Constant)
+                and isinstance(part.value, str)
+                and part.value.startswith(("cuda", "nccl"))
+                for part in parts
+            )
+        available |= isinstance(inner, ast.Attribute) and inner.attr == "is_available"
+    return named and available
 
 
 def _flags(call: ast.Call) -> set[str]:

@@ -79,6 +79,7 @@ def migrate_python(
     own: OwnNames,
     first: Sequence[Rule] = (),
     tree: ast.Module | None = None,
+    module: str = "",
 ) -> PythonResult:
     """Find every mention of the old device in a module and decide it.
 
@@ -94,6 +95,8 @@ def migrate_python(
         Rules for this module alone, which go before all others.
     tree
         The module, where it has been parsed already; it is used up.
+    module
+        The last part of the name that others import it by; empty where it has none.
 
     Raises
     ------
@@ -104,7 +107,7 @@ def migrate_python(
     has_rules = bool(first) or not settings.user_rules.is_empty
     if not (has_rules or names_a_device(source.text) or may_need_advice(source.text)):
         return PythonResult()
-    unit = Unit(ModuleScopes(source, tree), settings, own)
+    unit = Unit(ModuleScopes(source, tree), settings, own, module)
     for rule in (*first, *_RULES):
         rule(unit)
     edits = [edit for mention in unit.mentions for edit in mention.edits]

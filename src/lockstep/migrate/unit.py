@@ -50,8 +50,11 @@ class Unit:
     that claims it.
     """
 
-    def __init__(self, scopes: ModuleScopes, settings: Settings, own: OwnNames) -> None:
+    def __init__(
+        self, scopes: ModuleScopes, settings: Settings, own: OwnNames, module: str = ""
+    ) -> None:
         self.scopes = scopes
+        self._module = module
         self.settings = settings
         self.own = own
         self.header = Header(scopes, settings.target)
@@ -147,6 +150,10 @@ class Unit:
         if mention is not None:
             for node in nodes:
                 self._claimed.setdefault(node, mention)
+
+    def is_requested(self, name: str) -> bool:
+        """Whether another module of the project imports a name from this one."""
+        return bool(self._module) and f"{self._module}.{name}" in self.own.requested
 
     def is_scripted(self, node: ast.AST) -> bool:
         """Whether a node is inside a function that TorchScript compiles by a decorator."""

@@ -35,6 +35,27 @@ _AMP = frozenset(
 _NAMING = frozenset(
     {"name", "dest", "key", "flag", "attr", "attribute", "prefix", "suffix", "metavar"}
 )
+_OTHER_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
+_COLUMNS = frozenset({"fieldnames", "columns", "names", "fields", "dtype", "field_names"})
+_FIELDS = frozenset({"__slots__", "__match_args__", "__all__", "_fields"})
+_DECLARING = frozenset(
+    {
+        "namedtuple",
+        "NamedTuple",
+        "make_dataclass",
+        "TypedDict",
+        "DictWriter",
+        "DataFrame",
+        "Enum",
+        "fromkeys",
+    }
+)
+_PLACES = frozenset(
+    {
+        "join", "Path", "PurePath", "getLogger", "len", "exists", "makedirs", "open", "sub", "compile",
+        "listdir", "glob", "import_module", "escape", "sorted", "ord",
+    }
+)  # fmt: skip
 _OTHER_DEVICES = frozenset({"cpu", "mps", "xpu", "npu", "hpu", "meta", "xla", "gpu"})
 
 
@@ -48,6 +69,7 @@ class Use(enum.Enum):
     PATTERN = "is a pattern of a match statement"
     LENGTH = "is compared with a part of a string that is as long as the old name"
     ANNOTATION = "is part of an annotation"
+    ELSE = "is no device, as far as can be told from where it stands"
     TEXT = "is text for people"
 
 
@@ -56,12 +78,27 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
     parent = scopes.parents[node]
     if isinstance(parent, ast.Compare):
         both = [parent.left, *parent.comparators]
+        if any(scopes.text(one) in ("sys.modules", "os.environ") for one in both):
+            return Use.KEY
         sliced = any(
             isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Slice) for one in both
         )
         return Use.LENGTH if sliced else Use.TEST
-    if isinstance(parent, ast.MatchValue):
+    if isinstance(parent, ast.MatchValue) or (
+        isinstance(parent, ast.Match) and parent.subject is node
+    ):
         return Use.PATTERN
+    if isinstance(parent, ast.arg) or node in (
+        getattr(parent, "annotation", None),
+        getattr(parent, "returns", None),
+    ):
+        return Use.ANNOTATION
+    if isinstance(parent, ast.BinOp) and (
+        parent.right is node or isinstance(parent.op, ast.Div | ast.Mult)
+    ):
+        return Use.ELSE
+    if isinstance(parent, ast.Attribute) and parent.attr != "format":
+        return Use.ELSE
     if isinstance(parent, ast.Subscript):
         return Use.ANNOTATION if _is_literal_type(scopes, parent) else Use.KEY
     if isinstance(parent, ast.Dict):
@@ -78,7 +115,49 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
         return use_of(scopes, parent)
     if isinstance(parent, ast.Raise | ast.Assert):
         return Use.TEXT
-    return Use.TEST if _is_named_type(scopes, parent, node) else Use.VALUE
+    if _is_named_type(scopes, parent, node) or _is_compared_constant(scopes, parent):
+        return Use.TEST
+    return Use.KEY if _declares_fields(parent) else Use.VALUE
+
+
+def _declares_fields(parent: ast.AST) -> bool:
+    """Whether an assignment names the fields of a class."""
+    targets = parent.targets if isinstance(parent, ast.Assign) else []
+    return any(getattr(target, "id", "") in _FIELDS for target in targets)
+
+
+def _is_compared_constant(scopes: ModuleScopes, parent: ast.AST) -> bool:
+    """Whether a constant is one of several that stand for devices, or is compared by its name with something else.
+
+    Such a name stands for a type of device, also where there is no such device: `CUDA = "cuda"` beside `CPU = "cpu"`,
+    a member of an Enum, `device == CUDA`.
+    """
+    if not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
+        return False
+    target = parent.targets[0]
+    if not isinstance(target, ast.Name) or not target.id.isupper():
+        return False
+    block = getattr(scopes.parents[parent], "body", [])
+    beside = isinstance(block, list) and any(_is_other_constant(other, parent) for other in block)
+    return beside or any(
+        isinstance(one, ast.Name) and one.id == target.id
+        for compare in scopes.of(ast.Compare)
+        if not any(_is_text(side) for side in (compare.left, *compare.comparators))
+        for one in (compare.left, *compare.comparators)
+    )
+
+
+def _is_other_constant(other: ast.AST, parent: ast.Assign) -> bool:
+    """Whether a statement makes another device or backend a constant, under a name of its own."""
+    return (
+        isinstance(other, ast.Assign)
+        and other is not parent
+        and isinstance(other.value, ast.Constant)
+        and other.value.value in _OTHER_DEVICES | _OTHER_BACKENDS
+        and ast.dump(other.targets[0]) != ast.dump(parent.targets[0])
+        and isinstance(other.targets[0], ast.Name)
+        and other.targets[0].id.lower().endswith(str(other.value.value))
+    )
 
 
 def _is_named_type(scopes: ModuleScopes, parent: ast.AST, node: ast.AST) -> bool:
@@ -128,6 +207,8 @@ def _use_in_sequence(
     scopes: ModuleScopes, parent: ast.Tuple | ast.List | ast.Set, node: ast.AST
 ) -> Use:
     above = scopes.parents[parent]
+    if _is_declared(scopes, parent):
+        return Use.KEY
     if isinstance(above, ast.Subscript) and above.slice is parent:
         return Use.ANNOTATION if _is_literal_type(scopes, above) else Use.KEY
     if isinstance(above, ast.Compare):
@@ -144,9 +225,15 @@ def _use_in_call(scopes: ModuleScopes, parent: ast.Call, node: ast.AST) -> Use:
         return Use.TEST
     if isinstance(scopes.parents[parent], ast.Raise):
         return Use.TEXT
+    if scopes.name(parent.func) == "torch.device":
+        return Use.TEST if use_of(scopes, parent) is Use.TEST else Use.VALUE
     called = _called(parent)
     if node is parent.func or node not in parent.args:
         return Use.VALUE
+    if called in _DECLARING:
+        return Use.KEY
+    if called in _PLACES and not scopes.name(parent.func).startswith("torch."):
+        return Use.ELSE
     place = parent.args.index(node)
     if called in _LOOKUPS and isinstance(parent.func, ast.Attribute) and place == 0:
         return Use.KEY
@@ -168,7 +255,19 @@ def _use_as_keyword(scopes: ModuleScopes, parent: ast.keyword) -> Use:
     if parent.arg == "device_type":
         return Use.TEST
     of_torch = isinstance(call, ast.Call) and scopes.name(call.func).startswith("torch.")
-    return Use.KEY if parent.arg in _NAMING and not of_torch else Use.VALUE
+    return Use.KEY if parent.arg in _NAMING | _COLUMNS and not of_torch else Use.VALUE
+
+
+def _is_declared(scopes: ModuleScopes, node: ast.AST) -> bool:
+    """Whether a sequence names fields of a class, a table or a dictionary."""
+    above = scopes.parents[node]
+    while isinstance(above, ast.Tuple | ast.List):
+        node, above = above, scopes.parents[above]
+    if isinstance(above, ast.keyword):
+        return above.arg in _COLUMNS
+    if isinstance(above, ast.Call):
+        return _called(above) in _DECLARING
+    return _declares_fields(above)
 
 
 def _called(call: ast.Call) -> str:

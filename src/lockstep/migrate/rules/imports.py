@@ -6,11 +6,11 @@ import ast
 import enum
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lockstep.migrate.plan import Edit, Outcome, Span
 from lockstep.migrate.rules.table import Action, Entry
-from lockstep.migrate.scopes import Binding, Bound
+from lockstep.migrate.scopes import Binding, Bound, ModuleScopes
 from lockstep.migrate.unit import Unit
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+\Z")
@@ -104,6 +104,7 @@ class Imports:
     def _add(self, binding: Binding, node: ast.Import | ast.ImportFrom) -> None:
         qualified = self._full_name(binding, node)
         entry = self._unit.settings.table.lookup(qualified)
+        entry = entry and as_optional(self._unit.scopes, binding, entry)
         new_name = ""
         if entry and entry.action is Action.RENAME and not _binds_root(binding):
             filled = entry.becomes.replace("{module}", self._unit.target.module or "{module}")
@@ -168,7 +169,23 @@ class Imports:
             for inner in ast.walk(item.value)
             if isinstance(inner, ast.Constant)
         }
-        return binding.name in names
+        return binding.name in names or self._unit.is_requested(binding.name)
+
+
+def as_optional(scopes: ModuleScopes, binding: Binding | None, entry: Entry) -> Entry:
+    """The row for a use of apex; a listing where the script has a way of its own to go on without apex."""
+    if binding is None or not binding.qualified.startswith("apex") or entry.action is Action.KEEP:
+        return entry
+    parent = scopes.parents.get(binding.node)
+    if not isinstance(parent, ast.Try) or binding.node not in parent.body:
+        return entry
+    raises = any(
+        isinstance(inner, ast.Raise) for handler in parent.handlers for inner in ast.walk(handler)
+    )
+    if raises:
+        return entry
+    reason = "apex is optional here: the script goes on without it as its except says"
+    return replace(entry, action=Action.LIST, reason=reason)
 
 
 def _binds_root(binding: Binding) -> bool:

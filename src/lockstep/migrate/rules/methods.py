@@ -13,6 +13,7 @@ from lockstep.migrate.arguments import (
     insertion,
     keyword,
 )
+from lockstep.migrate.own import is_property
 from lockstep.migrate.plan import Edit, Span
 from lockstep.migrate.rules.table import Action
 from lockstep.migrate.scopes import Bound
@@ -125,12 +126,32 @@ class _Move:
         if isinstance(value, ast.Name) and value.id in ("self", "cls"):
             return self._class_name() in self._owners()
         if _is_super(value):
-            return False
+            return bool(self._base_names() & self._owners())
+        if _is_own_attribute(value):
+            return self._attribute_owner(value)
         if isinstance(value, ast.Call):
             return self._calls_owner(value)
         if isinstance(value, ast.Name):
             return self._assigned_owner(value)
         return None
+
+    def _base_names(self) -> frozenset[str]:
+        """The classes that the class around inherits from, by their last names."""
+        for above in self._scopes.ancestors(self._node):
+            if isinstance(above, ast.ClassDef):
+                return frozenset(self._scopes.text(base).rpartition(".")[2] for base in above.bases)
+        return frozenset()
+
+    def _attribute_owner(self, value: ast.expr) -> bool | None:
+        """Whether `self.x` was given an instance of an owner; what never was is a tensor or module of torch."""
+        name = self._scopes.text(value)
+        known = [
+            self._calls_owner(assignment.value)
+            for assignment in self._scopes.of(ast.Assign)
+            if isinstance(assignment.value, ast.Call)
+            and any(self._scopes.text(target) == name for target in assignment.targets)
+        ]
+        return True in known
 
     def _class_name(self) -> str:
         for above in self._scopes.ancestors(self._node):
@@ -306,13 +327,23 @@ class _Move:
 
 def _claim_definition(unit: Unit, node: ast.FunctionDef) -> None:
     """A method of the project's own that is called `cuda`: renamed with its calls, or kept with them."""
-    if not isinstance(unit.scopes.parents[node], ast.ClassDef) or not unit.target.method:
+    is_method = isinstance(unit.scopes.parents[node], ast.ClassDef) and not is_property(node)
+    if not is_method or not unit.target.method:
         return
     text, start = unit.scopes.source.text, unit.scopes.span(node).start
     at = text.index("cuda", start)
     span = Span(at, at + len("cuda"))
     edits = [Edit(span, unit.target.method)]
     unit.rewrite(node, "methods/definition", edits, "renamed with every call of it", span=span)
+
+
+def _is_own_attribute(node: ast.AST) -> bool:
+    """Whether this is `self.x`."""
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )
 
 
 def _is_super(node: ast.AST) -> bool:

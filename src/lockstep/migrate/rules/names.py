@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lockstep.migrate.arguments import ArgumentEdits, CannotRewriteError, insertion
 from lockstep.migrate.plan import Edit, Span
-from lockstep.migrate.rules.imports import Imports
+from lockstep.migrate.rules.imports import Imports, as_optional
 from lockstep.migrate.rules.kernels import is_inside_kernel
 from lockstep.migrate.rules.table import Action, Entry
 from lockstep.migrate.scopes import Meaning
@@ -62,6 +62,7 @@ def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
         found = unit.settings.table.longest(name)
         if found is None:
             continue
+        found = found[0], as_optional(unit.scopes, meaning.binding, found[1])
         inner: ast.AST = node
         for _ in range(name.count(".") - found[0].count(".")):
             inner = inner.value if isinstance(inner, ast.Attribute) else inner

@@ -23,6 +23,7 @@ _TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")
 _VARIABLE = re.compile(
     r"(?:CUDA|NCCL|TORCH_NCCL|CUBLAS|NVIDIA|TORCH_CUDA)_\w+\Z|PYTORCH_CUDA_ALLOC_CONF\Z"
 )
+_PLACING = frozenset({"to", "cuda", "device", "set_device", "load", "type"})
 _OPERATORS = "%+"
 _WORDS = re.compile(r"[A-Za-z0-9_]")
 
@@ -77,8 +78,10 @@ class _Text:
     def claim_device(self, index: str) -> None:
         """`"cuda"` or `"cuda:0"`."""
         use = Use.VALUE if self._use is Use.KEY and index else self._use
-        if not self._is_rewritable(use):
+        if not self._is_rewritable(use) or self._is_listed_as_key(use):
             return
+        if self._is_left_to_the_project(use):
+            use = Use.TEST
         if self._unit.target.device:
             self._replace_inside("cuda", self._unit.target.device)
         elif self._first_of_device_call():
@@ -109,7 +112,7 @@ class _Text:
         elif value != "nccl":
             self._unit.list(self._node, self._rule, "spells the backend otherwise than torch does",
                             replacement=self._unit.settings.readable("{backend}"))  # fmt: skip
-        elif self._use is Use.VALUE:
+        elif self._use is Use.VALUE and not self._is_left_to_the_project(self._use):
             template = "torch.distributed.get_default_backend_for_device({device})"
             self._replace(self._unit.fill(template), "the backend of the device there is")
         else:
@@ -173,6 +176,8 @@ class _Text:
             self._unit.list(self._node, self._rule, "is part of a type, which takes no variable")
         elif use is Use.LENGTH:
             self._unit.list(self._node, self._rule, use.value, replacement=".startswith")
+        elif use is Use.ELSE:
+            self._unit.list(self._node, self._rule, use.value)
         elif use is Use.DEVICE_KEY:
             reason = "a key that may be a device type: rename it together with its look-ups"
             self._unit.list(self._node, self._rule, reason)
@@ -204,6 +209,32 @@ class _Text:
             and isinstance(parent.func, ast.Name)
             and parent.func.id in ("getattr", "hasattr", "setattr", "delattr")
         )
+
+    def _is_left_to_the_project(self, use: Use) -> bool:
+        """Whether this is a default that the project takes back itself where CUDA is missing.
+
+        `if args.device == "cuda" and not torch.cuda.is_available()`: the name has to stay what it is compared with.
+        """
+        parent = self._scopes.parents[self._node]
+        is_default = isinstance(parent, ast.keyword) and parent.arg == "default"
+        indirect = ast.Assign | ast.AnnAssign | ast.arguments | ast.Dict | ast.Return
+        return (
+            use is Use.VALUE
+            and self._unit.own.falls_back
+            and (is_default or isinstance(parent, indirect))
+        )
+
+    def _is_listed_as_key(self, use: Use) -> bool:
+        """Claim what may be a key that the project looks up elsewhere, such as the name of a registered function."""
+        parent = self._scopes.parents[self._node]
+        if use is not Use.VALUE or not self._unit.own.looks_up or not isinstance(parent, ast.Call):
+            return False
+        name = self._scopes.name(parent.func)
+        if name.startswith("torch.") or getattr(parent.func, "attr", "") in _PLACING:
+            return False
+        reason = "may be a key: the project looks things up by this name"
+        self._unit.list(self._node, self._rule, reason)
+        return True
 
     def _is_too_early(self) -> bool:
         """Whether this runs at import, in a project that chooses its cards by `CUDA_VISIBLE_DEVICES` later.
@@ -370,7 +401,7 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
     if use is Use.TEXT:
         unit.keep(node, "strings/text", use.value)
         return
-    if use is Use.LENGTH:
+    if use in (Use.LENGTH, Use.ELSE):
         unit.list(node, "strings/device-format", use.value)
         return
     head_span = Span(parts[0].span.start, parts[0].span.start + 4)

@@ -1,0 +1,101 @@
+"""Strings whose meaning is told by what the script does with them: places, names to compare, fields, paths."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from migrating import kept, listed, migrated, rewritten
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        # a constant that stands for a device, beside another or compared by its name
+        'CUDA = "cuda"; CPU = "cpu"\nd = CUDA if torch.cuda.is_available() else CPU\nprint(d == CUDA)',
+        'GPU = torch.device("cuda")\nprint(torch.device("cpu") == GPU)',
+        'print(torch.device("cpu") == torch.device("cuda"), torch.device("cuda") != torch.device("cpu"))',
+        # members that must stay different
+        'import enum\nclass D(enum.Enum):\n    CPU = "cpu"\n    CUDA = "cuda"\nprint(len(D))',
+        'import enum\nclass B(enum.Enum):\n    NCCL = "nccl"\n    GLOO = "gloo"\nprint(len(B))',
+        # a script that takes its default back itself says so as before
+        (
+            'device = "cuda"\nif device == "cuda" and not torch.cuda.is_available():\n'
+            '    print("falling back")\n    device = "cpu"\nprint(torch.zeros(1, device=device))'
+        ),
+        # a registry keeps its key at both ends
+        'R = {}\ndef put(n):\n    R[n] = 1\nput("cuda")\nprint(R["cuda"])',
+        # fields, paths and names of modules are no devices
+        'from collections import namedtuple\nr = namedtuple("R", ["cuda", "cpu"])(1, 2)\nprint(r.cuda)',
+        'import os\nprint(os.path.join("usr", "cuda"), "cuda" in __import__("sys").modules)',
+        # a property is read, not called
+        "class T:\n    @property\n    def cuda(self):\n        return 3\nprint(T().cuda)",
+        # the parent is of the script's own
+        (
+            "class A:\n    def cuda(self, on=True):\n        return on\n"
+            "class B(A):\n    def cuda(self, on=True):\n        return super().cuda(on)\n"
+            "print(B().cuda(False))"
+        ),
+    ],
+)
+@pytest.mark.parametrize("target", ["neutral", "xpu"])
+def test_a_script_that_runs_on_the_cpu_prints_the_same(
+    script: str, target: str, tmp_path: Path
+) -> None:
+    # given a script that names the device in a way that is no place to put something
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text(f"import torch\n{script}\n")
+    # when it is migrated
+    after.write_text(migrated(before.read_text(), target))
+    # then both print the same
+    assert _printed(after) == _printed(before) != ""
+
+
+def _printed(script: Path) -> str:
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_apex_that_the_script_can_do_without_stays_as_it_is() -> None:
+    code = (
+        "try:\n    from apex.normalization import FusedLayerNorm\n    fused = True\n"
+        "except ImportError:\n    fused = False\n"
+    )
+
+    assert rewritten(code) == code
+    assert len(listed(code)) == 1
+
+
+def test_apex_that_the_script_insists_on_is_rewritten() -> None:
+    code = (
+        "try:\n    from apex.normalization import FusedLayerNorm\n"
+        "except ImportError:\n    raise ImportError('install apex')\nn = FusedLayerNorm(3)\n"
+    )
+
+    assert "from torch.nn import LayerNorm as FusedLayerNorm" in rewritten(code)
+
+
+def test_an_attribute_of_the_class_itself_is_a_tensor_unless_it_was_made_of_an_owner() -> None:
+    # given a class with a cuda method, which moves what it holds
+    code = (
+        "class Batch:\n    def cuda(self):\n        self.x = self.x.cuda()\n        return self\n"
+    )
+    # when it is migrated, then what it holds moves, and the method keeps its name
+    assert "self.x = self.x.to(accelerator())" in rewritten(code)
+    assert "def cuda(self)" in rewritten(code)
+    # and a batch inside a batch keeps its method
+    held = (
+        code
+        + "class Pair:\n    def __init__(self):\n        self.b = Batch()\n        self.b.cuda()\n"
+    )
+    assert "self.b.cuda()" in rewritten(held)
+    assert "self.b.cuda" in kept(held)
+
+
+def test_a_quoted_annotation_is_listed() -> None:
+    code = 'import torch\ndef run(x: "torch.cuda.FloatTensor"):\n    return x\n'
+
+    assert rewritten(code) == code
+    assert len(listed(code)) == 1
