@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -222,6 +223,10 @@ def test_rules_of_the_users_own_are_applied(project: Path) -> None:
     assert "torch.nn.Own(4, 2)" in Path("out/train.py").read_text()
 
 
+TENSORFLOW = ["--from", "tensorflow", "--to", "npu"]
+MANY = ["--distributed", "--main", "project/train.py"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -237,6 +242,13 @@ def test_rules_of_the_users_own_are_applied(project: Path) -> None:
         (["project", "--verify"], "a command behind --"),
         (["project", "--to", "abacus"], "abacus"),
         (["project", "--from", "tensorflow"], "add --to npu"),
+        (["project", *TENSORFLOW, "--visible-device"], "with --visible-device"),
+        (["project", *TENSORFLOW, "--similar"], "with --similar"),
+        (["project", *TENSORFLOW, "--advice-apply"], "with --advice-apply"),
+        (["project", *TENSORFLOW, "--rules", "missing.json"], "with --rules"),
+        (["project", *TENSORFLOW, "--distributed", "--main", "x.py"], "with --distributed"),
+        (["project", *MANY, "--model", "nope", "-o", "out"], "--model nope"),
+        (["project", *MANY, "--to", "mps", "-o", "out"], "one device"),
         (["--undo", "project", "project"], "--undo takes one path"),
         (["project", "--sarif", "missing/x.sarif"], "missing"),
     ],
@@ -268,7 +280,7 @@ def test_every_rule_that_the_sources_name_is_explained() -> None:
     folder = Path(main.__code__.co_filename).parents[1] / "migrate"
     topics = (
         "advice|config|distributed|keywords|leftovers|methods|native|notebook|profiler|shell|strings"
-        "|tensorflow"
+        "|tensorflow|visible|framework"
     )
     pattern = re.compile(rf'"((?:{topics})/[\w-]+)"')
     found = {
@@ -287,7 +299,9 @@ def test_every_rule_that_the_sources_name_is_explained() -> None:
 def test_the_next_command_after_writing_shows_that_it_works(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (project / "train.py").write_text(f"{SCRIPT}if __name__ == '__main__':\n    pass\n")
+    (project / "train.py").write_text(
+        f"{SCRIPT}if __name__ == '__main__':\n    model.loss().backward()\n"
+    )
     for target, command in (
         ("neutral", "migrate project --to neutral --verify -- python project/train.py"),
         ("npu", "record -o candidate -- python out-npu/train.py"),
@@ -302,3 +316,55 @@ def test_nothing_heavy_is_loaded(project: Path) -> None:
         " assert not set(sys.modules) & {'torch', 'polars', 'numba', 'pandas'}"
     )
     subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["", "--in-place"], ["project", ""], ["project", "-o", ""], ["--undo", ""]]
+)
+def test_an_empty_path_is_not_the_current_folder(
+    project: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    before = files(Path())
+    assert main(["migrate", *arguments]) == 2
+    assert "is empty; give a path, or . for the current folder" in capsys.readouterr().err
+    assert files(Path()) == before
+    assert main(["migrate", "."]) == 0
+
+
+def ended(environment: dict[str, str], redirect: str = "") -> subprocess.CompletedProcess[bytes]:
+    command = (
+        f'"{sys.executable}" -c "import sys; from lockstep.cli.main import main; sys.exit(main())"'
+    )
+    return subprocess.run(
+        f"{command} migrate project {redirect}",
+        shell=True,
+        env={**os.environ, **environment},
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+def test_a_full_disk_behind_the_output_is_one_line(project: Path) -> None:
+    result = ended({}, ">/dev/full")
+    assert result.returncode == 2
+    (line,) = result.stderr.decode().splitlines()
+    assert line.startswith("lockstep: output cannot be written (No space left on device)")
+
+
+def test_a_name_that_the_terminal_cannot_print_is_escaped(project: Path) -> None:
+    (project / "caf\u00e9.py").write_text(SCRIPT)
+    result = ended({"PYTHONIOENCODING": "ascii"})
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert b"caf\\xe9.py" in result.stdout
+    plain = ended({"PYTHONIOENCODING": "utf-8"})
+    assert "caf\u00e9.py" in plain.stdout.decode()
+
+
+def test_a_folder_that_takes_no_files_is_copied_with_its_mode(project: Path) -> None:
+    project.chmod(0o555)
+    assert main(["migrate", "project", "-o", "out"]) == 0
+    assert Path("out").stat().st_mode & 0o777 == 0o555
+    assert Path("out/lockstep-migrate/changes.csv").is_file()
+    for folder in (project, Path("out")):
+        folder.chmod(0o755)

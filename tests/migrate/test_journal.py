@@ -11,7 +11,8 @@ import pytest
 from trees import LAUNCH, contents, file_plan, plan_for, plan_of, plant
 
 from lockstep.core.errors import CorruptError, LockstepError, OutputExistsError, UsageError
-from lockstep.migrate.files import aside_of
+from lockstep.migrate import journal
+from lockstep.migrate.files import aside_of, locked
 from lockstep.migrate.journal import undo, write_in_place
 from lockstep.migrate.plan import NewFile, Plan
 from lockstep.migrate.walk import collect
@@ -284,3 +285,104 @@ def test_names_that_are_no_text_come_back(tmp_path):
     assert (tmp_path / name).read_bytes() == b"npu\n"
     undo(tmp_path)
     assert (tmp_path / name).read_bytes() == b"cuda\n"
+
+
+HOLD = """
+import os, sys
+from pathlib import Path
+from lockstep.migrate.files import locked
+with locked(Path(sys.argv[1])):
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+"""
+
+
+def holder(lock):
+    """A process that holds a lock until its input ends, and its number."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(lock)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return child, child.stdout.readline().strip()
+
+
+def test_a_second_run_at_once_is_refused_and_takes_nothing_away(tmp_path):
+    root = plant(tmp_path, TREE)
+    lock = root / ".lockstep-migrate/lock"
+    child, number = holder(lock)
+    with child:
+        before = contents(root)
+        with pytest.raises(
+            UsageError, match=rf"another run \(process {number}\) is changing files"
+        ):
+            write_in_place(plan_for(root), root)
+        assert contents(root) == before
+        child.stdin.close()
+    assert not lock.parent.exists()
+    write_in_place(plan_for(root), root)
+    assert (root / "a.py").read_text() == "x.npu()\n"
+    assert not lock.exists()
+
+
+def test_undoing_waits_for_no_run_at_once(tmp_path):
+    root = plant(tmp_path, TREE)
+    before = contents(root)
+    write_in_place(plan_for(root), root)
+    after = without_journal(root)
+    with locked(root / ".lockstep-migrate/lock"):
+        with pytest.raises(UsageError, match="another run"):
+            undo(root)
+        assert without_journal(root) == after
+    undo(root)
+    assert contents(root) == before
+
+
+def test_a_lock_of_a_killed_run_blocks_nobody(tmp_path):
+    root = plant(tmp_path, TREE)
+    lock = root / ".lockstep-migrate/lock"
+    child, number = holder(lock)
+    with child:
+        child.kill()
+    assert lock.read_text() == number
+    write_in_place(plan_for(root), root)
+    assert (root / "a.py").read_text() == "x.npu()\n"
+    undo(root)
+    assert not lock.parent.exists()
+
+
+def edit_at_the_last_moment(monkeypatch, edited):
+    """Edit files after all new content is staged, as a person may while a long run goes on."""
+    real = journal._move_all
+
+    def late(changes):
+        for path, content in edited.items():
+            path.write_text(content)
+        return real(changes)
+
+    monkeypatch.setattr(journal, "_move_all", late)
+
+
+def test_an_edit_made_meanwhile_is_kept_and_the_others_are_done(tmp_path, monkeypatch):
+    root = plant(tmp_path, TREE)
+    before = contents(root)
+    edit_at_the_last_moment(monkeypatch, {root / "a.py": "my work\n"})
+    with pytest.raises(OutputExistsError, match=r"a\.py: edited while .*--undo takes them back"):
+        write_in_place(plan_for(root), root)
+    assert without_journal(root) == {
+        **before,
+        "a.py": b"my work\n",
+        "deep/er/b.py": b"npu\r\n# r\xe9",
+    }
+    undo(root)
+    assert contents(root) == {**before, "a.py": b"my work\n"}
+
+
+def test_where_all_was_edited_meanwhile_there_is_nothing_to_undo(tmp_path, monkeypatch):
+    root = plant(tmp_path, {"a.py": "cuda\n"})
+    edit_at_the_last_moment(monkeypatch, {root / "a.py": "my work\n"})
+    with pytest.raises(OutputExistsError, match=r"a\.py: edited while being migrated, so left"):
+        write_in_place(plan_for(root), root)
+    assert contents(root) == {"a.py": b"my work\n"}
+    assert not (root / ".lockstep-migrate").exists()

@@ -10,7 +10,7 @@ import pytest
 from trees import LAUNCH, contents, plan_of, plant
 
 from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.migrate.output import write_tree
+from lockstep.migrate.output import copy_root_mode, write_tree
 from lockstep.migrate.plan import Failure, NewFile
 from lockstep.migrate.walk import collect
 
@@ -191,7 +191,7 @@ from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from trees import plan_of
 from lockstep.core.errors import OutputExistsError
-from lockstep.migrate.output import write_tree
+from lockstep.migrate.output import copy_root_mode, write_tree
 from lockstep.migrate.walk import collect
 collection = collect([Path(sys.argv[1])])
 plan = plan_of(collection)
@@ -216,7 +216,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from trees import plan_of
-from lockstep.migrate.output import write_tree
+from lockstep.migrate.output import copy_root_mode, write_tree
 from lockstep.migrate.walk import collect
 left = int(sys.argv[3])
 def dying(name):
@@ -262,3 +262,16 @@ def test_a_file_that_failed_but_can_be_copied_is_copied(source, tmp_path):
     plan = type(plan)("npu", plan.files, (Failure(PurePosixPath("sub/data.bin"), "is no text"),))
     write_tree(plan, collection, tmp_path / "out")
     assert (tmp_path / "out/sub/data.bin").read_bytes() == TREE["sub/data.bin"]
+
+
+def test_the_root_takes_reports_until_its_mode_is_set(source, tmp_path):
+    source.chmod(0o555)
+    (source / "sub").chmod(0o555)
+    out = migrate(source, tmp_path / "out")
+    assert out.stat().st_mode & 0o777 == 0o755
+    assert (out / "sub").stat().st_mode & 0o777 == 0o555
+    copy_root_mode(out, collect([source]))
+    assert out.stat().st_mode & 0o777 == 0o555
+    for folder in (source, out):
+        (folder / "sub").chmod(0o755)
+        folder.chmod(0o755)

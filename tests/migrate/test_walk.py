@@ -214,3 +214,38 @@ def test_a_file_that_went_away_is_a_failure(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         read(gone)
     assert failure(gone, caught.value).reason == "cannot be read: No such file or directory"
+
+
+def test_a_folder_that_nobody_may_look_into_is_named_and_the_others_are_read(tmp_path, monkeypatch):
+    plant(tmp_path, {"a.py": "x", "priv/b.py": "x", "open/c.py": "x"})
+    real = Path.is_file
+
+    def guarded(self):
+        if "priv" in self.parts:
+            raise PermissionError(13, "Permission denied")
+        return real(self)
+
+    monkeypatch.setattr(Path, "is_file", guarded)
+    collection = collect([tmp_path])
+    assert list(kinds(collection)) == ["a.py", "open/c.py"]
+    (failed,) = collection.failures
+    assert str(failed.path) == "priv"
+    assert failed.reason == "folder cannot be read: Permission denied"
+
+
+def test_what_an_earlier_run_wrote_is_no_input_unless_it_is_given(tmp_path):
+    plant(
+        tmp_path,
+        {
+            "a.py": "x",
+            "out/a.py": "x",
+            "out/lockstep-migrate/changes.csv": "x",
+            # Twins: the name alone, and the report alone.
+            "own/lockstep-migrate/b.py": "x",
+            "other/changes.csv": "x",
+        },
+    )
+    collection = collect([tmp_path])
+    assert set(kinds(collection)) == {"a.py", "own/lockstep-migrate/b.py", "other/changes.csv"}
+    assert "written by an earlier run" in skipped(collection)["out"]
+    assert "a.py" in kinds(collect([tmp_path / "out"]))

@@ -70,7 +70,7 @@ def test_a_sound_twin_names_nothing_that_needs_a_person() -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (plan(file_of("import os\n")), "no place in 1 file names a device that neutral has not"),
+        (plan(file_of("import os\n")), "nothing in 1 file is tied to CUDA"),
         (Plan("npu"), "no file was found"),
     ],
     ids=["no site", "no file"],
@@ -128,7 +128,9 @@ def test_what_was_not_read_is_counted_and_with_all_named() -> None:
         not_read=(".git: holds no sources of its own", "data: a link out of the folder")
     )
     lines = lines_of(plan(), found)
-    assert "  2 paths: caches, environments, links or data; --all names each" in lines
+    assert (
+        "  2 paths: caches, environments, links, data or earlier output; --all names each" in lines
+    )
     assert "  data: a link out of the folder" in lines_of(plan(), found, show_all=True)
     assert "Not read" not in lines_of(plan())
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -58,9 +61,12 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; the one place where errors become text."""
+    _escape_unprintable()
     try:
         with rare_collections():  # loading modules makes many objects too
             code = cli.main(args=arguments, prog_name="lockstep", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what it cannot take is said here, not while Python ends
     except LockstepError as error:
         print(f"lockstep: {error}", file=sys.stderr)
         return 2
@@ -71,6 +77,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("lockstep: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
+        _drop_output()
         sys.stderr.close()
         return 2
+    except (OSError, UnicodeEncodeError) as error:
+        _drop_output()
+        print(f"lockstep: {_in_words(error)}", file=sys.stderr)
+        return 2
     return code if isinstance(code, int) else 0
+
+
+def _escape_unprintable() -> None:
+    """Print characters that the terminal's encoding has not as escapes; a name in one is no reason to end."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Let go of output that cannot be written: Python would try once more when it ends, and complain."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+        return
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _in_words(error: OSError | UnicodeEncodeError) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return f"output cannot be written ({error}); set PYTHONIOENCODING=utf-8"
+    what = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{error.filename}: {what}"
+    return f"output cannot be written ({what}); make room, or send it elsewhere"

@@ -5,22 +5,23 @@ from __future__ import annotations
 import enum
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import click
 
+from lockstep.cli.paths import PATH
 from lockstep.cli.progress import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.migrate.diff import unified_diff
 from lockstep.migrate.journal import undo, write_in_place
 from lockstep.migrate.options import Distribution, Framework, MigrationOptions
-from lockstep.migrate.output import is_file_name, write_tree
+from lockstep.migrate.output import copy_root_mode, is_file_name, write_tree
 from lockstep.migrate.plan import NewFile, Plan
 from lockstep.migrate.project import plan_collection, target_named
 from lockstep.migrate.user_rules import UserRules, read_user_rules
-from lockstep.migrate.walk import Collection, collect
+from lockstep.migrate.walk import REPORT_FOLDER, Collection, collect
 from lockstep.plugins import migration_targets
 from lockstep.report.migration_files import (
     NAMES,
@@ -34,13 +35,12 @@ from lockstep.report.migration_json import render_migration_json
 from lockstep.report.migration_text import Delivery, print_migration
 from lockstep.report.output import check_output_file
 
-REPORT_FOLDER = "lockstep-migrate"
-"""Where reports go inside an output folder."""
-
 _NEUTRAL = "neutral"
 
 _ASIDE = ("--diff", "--dry-run", "--check", "--json", "--all", "--verify")
 """Options that a next command does not repeat."""
+
+_FOR_PYTORCH = ("distributed", "visible_device", "similar", "advice_apply", "rules")
 
 
 class _Command(click.Command):
@@ -95,10 +95,8 @@ def _targets() -> list[str]:
 
 
 @click.command(cls=_Command)
-@click.argument("paths", nargs=-1, metavar="PATH... [-- CMD]", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write the migrated project here."
-)
+@click.argument("paths", nargs=-1, metavar="PATH... [-- CMD]", type=PATH)
+@click.option("-o", "--output", type=PATH, help="Write the migrated project here.")
 @click.option("--in-place", is_flag=True, help="Change the files where they are.")
 @click.option(
     "--to",
@@ -121,9 +119,7 @@ def _targets() -> list[str]:
 @click.option("--check", is_flag=True, help="Exit with 1 where a file would change; write nothing.")
 @click.option("--undo", "undoing", is_flag=True, help="Take back the latest --in-place in PATH.")
 @click.option("--force", is_flag=True, help="Replace what is there.")
-@click.option(
-    "--rules", type=click.Path(path_type=Path), help="JSON file with rules of your own; they win."
-)
+@click.option("--rules", type=PATH, help="JSON file with rules of your own; they win.")
 @click.option(
     "--similar", is_flag=True, help="Replace what has no equal by what is similar; listed as risks."
 )
@@ -137,7 +133,7 @@ def _targets() -> list[str]:
 @click.option(
     "--distributed", is_flag=True, help="From one card to many; needs --main, see also --model."
 )
-@click.option("--main", type=click.Path(path_type=Path), help="The script that is started.")
+@click.option("--main", type=PATH, help="The script that is started.")
 @click.option("--model", help="The variable that holds the model there.  [default: model]")
 @click.option(
     "--visible-device", is_flag=True, help="Take the device's number from the environment."
@@ -147,10 +143,8 @@ def _targets() -> list[str]:
     "--peer-layout", is_flag=True, help="Folder and report names of the vendor's own tool."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--sarif", type=click.Path(path_type=Path), help="Write SARIF for code hosts.")
-@click.option(
-    "--report", type=click.Path(path_type=Path), help="Write the reports into this folder."
-)
+@click.option("--sarif", type=PATH, help="Write SARIF for code hosts.")
+@click.option("--report", type=PATH, help="Write the reports into this folder.")
 @click.option("--all", "show_all", is_flag=True, help="Print every place.")
 @click.option(
     "--verify", is_flag=True, help="Record CMD with the original and the migrated files; compare."
@@ -197,8 +191,8 @@ def migrate(
         return _undo(paths, force=force)
     if diff and as_json:
         raise UsageError("--diff and --json both print the result; give one of them")
-    if framework == Framework.TENSORFLOW.value and to != "npu":
-        raise UsageError("--from tensorflow is there for one target: add --to npu")
+    if framework == Framework.TENSORFLOW.value:
+        _check_tensorflow(context.params)
     options = MigrationOptions(
         target=to,
         framework=Framework(framework),
@@ -237,6 +231,17 @@ def migrate(
     if plan.failures:
         return 2
     return 1 if check and _has_work(plan) else verified
+
+
+def _check_tensorflow(given: Mapping[str, object]) -> None:
+    """Refuse options that have no effect on TensorFlow scripts."""
+    if given["to"] != "npu":
+        raise UsageError("--from tensorflow is there for one target: add --to npu")
+    names = [f"--{name.replace('_', '-')}" for name in _FOR_PYTORCH if given[name]]
+    if names:
+        raise UsageError(
+            f"--from tensorflow with {' and '.join(names)}: is for PyTorch scripts only; leave it out"
+        )
 
 
 def _distribution(wanted: bool, main: Path | None, model: str | None) -> Distribution | None:
@@ -340,6 +345,8 @@ def _deliver(plan: Plan, collection: Collection, request: _Request) -> Delivery:
     reports = write_reports(plan, folder, request.names) if folder is not None else ()
     if request.sarif is not None:
         reports = (*reports, _write_sarif(plan, request.sarif))
+    if request.writes is _Writes.OUTPUT and written.is_dir():
+        copy_root_mode(written, collection)
     unsupported = next((path for path in reports if path.stem.startswith("unsupported")), None)
     return Delivery(
         place=place,

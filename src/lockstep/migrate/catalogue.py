@@ -10,6 +10,7 @@ from lockstep.migrate import (
     advice,
     config,
     distributed,
+    framework,
     native,
     notebook,
     shell,
@@ -66,6 +67,7 @@ _TOPICS: tuple[Mapping[str, str], ...] = (
     advice.RULES,
     distributed.RULES,
     visible_device.RULES,
+    framework.RULES,
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -90,6 +92,77 @@ def replace(path: Path, data: bytes, like: Path | None = None) -> None:
         with suppress(OSError):
             aside.unlink()
         raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold `path` as a lock that one process at a time can have. It makes the folder and goes with it when empty.
+
+    The system lets go of it when the process ends, however it ends, so that a killed one is in nobody's way.
+
+    Raises
+    ------
+    UsageError
+        If another run holds it.
+    OutputExistsError
+        If it cannot be made.
+    """
+    file = _locked_file(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if _is_at(file, path):
+                path.unlink()
+        os.close(file)
+        with suppress(OSError):
+            path.parent.rmdir()
+
+
+def _locked_file(path: Path) -> int:
+    while True:
+        with naming(path, "no file was changed"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                continue  # the run before this one has just removed the folder
+        try:
+            _take(file, path)
+            if _is_at(file, path):
+                os.ftruncate(file, 0)
+                os.write(file, str(os.getpid()).encode())
+                return file
+        except BaseException as error:
+            os.close(file)
+            if isinstance(error, OSError):
+                with naming(path, "no file was changed"):
+                    raise
+            raise
+        os.close(file)  # its holder removed it after it was opened here
+
+
+def _take(file: int, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(file, 20, 0).decode("ascii", "replace")
+        raise UsageError(
+            f"{path.parent.parent}: another run (process {holder or 'unknown'}) is changing files here;"
+            " wait until it has ended, then run again"
+        ) from None
+    except OSError as error:
+        # Some network file systems have no locks; there it is as if nobody else were at work.
+        if error.errno not in {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}:
+            raise
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether an open file is still the one that `path` names."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def make_executable(path: Path) -> None:

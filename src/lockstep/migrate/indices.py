@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from lockstep.migrate.arguments import keyword
 from lockstep.migrate.plan import Edit, Span
@@ -52,6 +53,8 @@ def device_numbers(unit: Unit) -> Iterator[Number]:
         elif isinstance(node, ast.JoinedStr):
             if re.match(rf"(?:{words}):\{{", _body(unit, node)):
                 yield Number(node, None)
+        elif _is_put_together(node, words):
+            yield Number(node, None)
         elif isinstance(node, ast.Call):
             argument = _number_argument(unit, node)
             if argument is not None:
@@ -113,6 +116,20 @@ def _without_number(unit: Unit, node: ast.expr) -> list[Edit]:
     unit.header.need_import_for([unit.target.module])
     body = pieces[0].body
     return [Edit(Span(body.start, body.end), unit.target.device)]
+
+
+def _is_put_together(node: ast.AST, words: str) -> TypeGuard[ast.expr]:
+    """Whether an expression makes a device's text: `"cuda:%d" % n`, `"cuda:{}".format(n)`, `"cuda:" + str(n)`."""
+    if isinstance(node, ast.BinOp):
+        endings = {ast.Mod: r"%(?:\(\w+\))?[dis]", ast.Add: ""}
+        start, ending = node.left, endings.get(type(node.op))
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        start, ending = node.func.value, r"\{[^{}]*\}" if node.func.attr == "format" else None
+    else:
+        return False
+    if ending is None or not isinstance(start, ast.Constant) or not isinstance(start.value, str):
+        return False
+    return re.match(rf"(?:{words}):{ending}\Z", start.value) is not None
 
 
 def _number_argument(unit: Unit, call: ast.Call) -> ast.expr | None:

@@ -12,12 +12,22 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from dataclasses import replace as with_changes
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NoReturn
 
 from lockstep.core.errors import CorruptError, OutputExistsError, UsageError
 from lockstep.core.version import VERSION
-from lockstep.migrate.files import aside_of, digest, inside, make_executable, naming, replace, stage
+from lockstep.migrate.files import (
+    aside_of,
+    digest,
+    inside,
+    locked,
+    make_executable,
+    naming,
+    replace,
+    stage,
+)
 from lockstep.migrate.plan import Plan
 from lockstep.migrate.walk import OWN_FOLDER
 
@@ -83,30 +93,40 @@ def write_in_place(plan: Plan, root: Path, *, force: bool = False) -> tuple[Pure
     Raises
     ------
     UsageError
-        If a file is not what it was when the plan was made.
+        If a file is not what it was when the plan was made, or another run is at work in `root`.
     OutputExistsError
         If a file cannot be written; then none is changed, or the message says how to go back.
     """
-    changes = _changes(plan, root, force)
-    if not changes:
+    if not _changes(plan, root, force):
         return ()
     journal = _Journal(root)
+    with locked(journal.lock):
+        # Looked at again: a run that had the lock until now may have changed files.
+        return _write(_changes(plan, root, force), plan, root, journal)
+
+
+def _write(
+    changes: Sequence[_Change], plan: Plan, root: Path, journal: _Journal
+) -> tuple[PurePosixPath, ...]:
     runs = journal.load()
     run = Run(plan.target, VERSION, tuple(map(_changed, changes)), _folders_to_make(changes, root))
+    staged: list[Path] = []
     try:
         for change in changes:
             if change.old is not None:
                 journal.keep(change.old)
         journal.save((*runs, run))
-        _stage_all(changes)
+        _stage_all(changes, staged)
     except BaseException:
-        _drop_asides(changes)
+        _drop(staged)
         _remove_folders(root, run)
         # On a full disk this may fail as well; what is left over then does no harm.
         with suppress(OutputExistsError):
             journal.save(runs)
         raise
-    _move_all(changes)
+    edited = _move_all(changes)
+    if edited:
+        _forget(edited, run, runs, journal)
     return tuple(change.path for change in changes)
 
 
@@ -123,18 +143,29 @@ def undo(root: Path, *, force: bool = False) -> Undone:
     Raises
     ------
     UsageError
-        If there is nothing to undo, or a file was edited since; nothing is written then.
+        If there is nothing to undo, a file was edited since, or another run is at work; nothing is written then.
     CorruptError
         If what was kept is damaged.
     OutputExistsError
         If a file cannot be written; undoing again goes on from there.
     """
     journal = _Journal(root)
+    _runs_to_undo(journal)  # before the lock, which makes a folder
+    with locked(journal.lock):
+        return _undo(root, journal, force)
+
+
+def _runs_to_undo(journal: _Journal) -> tuple[Run, ...]:
     runs = journal.load()
     if not runs:
         raise UsageError(
-            f"{root}: nothing to undo: no files were migrated in place here; give the path that was"
+            f"{journal.root}: nothing to undo: no files were migrated in place here; give the path that was"
         )
+    return runs
+
+
+def _undo(root: Path, journal: _Journal, force: bool) -> Undone:
+    runs = _runs_to_undo(journal)
     run = runs[-1]
     edited = [file.path for file in run.files if not _is_known(root, file)]
     if edited and not force:
@@ -184,27 +215,58 @@ def _folders_to_make(changes: Sequence[_Change], root: Path) -> tuple[str, ...]:
     return tuple(sorted(path.as_posix() for path in missing))
 
 
-def _stage_all(changes: Sequence[_Change]) -> None:
-    """Write all new content beside the files. All space that is needed is taken here."""
+def _stage_all(changes: Sequence[_Change], staged: list[Path]) -> None:
+    """Write all new content beside the files, noting where. All space that is needed is taken here."""
     for change in changes:
         with naming(change.location, "no file was changed"):
             change.location.parent.mkdir(parents=True, exist_ok=True)
             like = change.location if change.old is not None else None
             aside = stage(change.location, change.new, like)
+            staged.append(aside)
             if change.executable:
                 make_executable(aside)
 
 
-def _drop_asides(changes: Sequence[_Change]) -> None:
-    for change in changes:
+def _drop(staged: Sequence[Path]) -> None:
+    for aside in staged:
         with suppress(OSError):
-            aside_of(change.location).unlink()
+            aside.unlink()
 
 
-def _move_all(changes: Sequence[_Change]) -> None:
+def _move_all(changes: Sequence[_Change]) -> list[_Change]:
+    """Put the new content in place; gives those that somebody has edited meanwhile, which stay as they are."""
+    edited = []
     for change in changes:
-        with naming(change.location, "files before it are changed; go back with --undo"):
-            aside_of(change.location).replace(change.location)
+        aside = aside_of(change.location)
+        if _is_unedited(change):
+            with naming(change.location, "files before it are changed; go back with --undo"):
+                aside.replace(change.location)
+        else:
+            _drop([aside])
+            edited.append(change)
+    return edited
+
+
+def _is_unedited(change: _Change) -> bool:
+    try:
+        return _bytes(change.location) == change.old
+    except UsageError:
+        return False
+
+
+def _forget(
+    edited: Sequence[_Change], run: Run, runs: tuple[Run, ...], journal: _Journal
+) -> NoReturn:
+    """Take files that were left alone out of the run, so that undoing leaves them alone too."""
+    left = {str(change.path) for change in edited}
+    files = tuple(file for file in run.files if file.path not in left)
+    kept = (*runs, with_changes(run, files=files)) if files else runs
+    journal.save(kept)
+    names = ", ".join(str(change.location) for change in edited)
+    done = "; the other files are changed, --undo takes them back" if files else ""
+    raise OutputExistsError(
+        f"{names}: edited while being migrated, so left as edited{done}; run again for what is left"
+    )
 
 
 # ---------------------------------------------------------------------------------- undoing
@@ -313,7 +375,7 @@ class _Journal:
     def save(self, runs: Sequence[Run]) -> None:
         """Write the list, and forget what no run in it needs."""
         if not runs:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._empty()
             return
         content = {"schema": _SCHEMA, "runs": [asdict(run) for run in runs]}
         path = self.folder / "manifest.json"
@@ -325,6 +387,20 @@ class _Journal:
             for original in self._originals.iterdir():
                 if original.name not in needed:
                     original.unlink()
+
+    def _empty(self) -> None:
+        """Remove everything but the lock: who holds it removes it last, and the folder with it."""
+        with suppress(OSError):
+            for path in sorted(self.folder.iterdir()):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path != self.lock:
+                    path.unlink()
+
+    @property
+    def lock(self) -> Path:
+        """What a run holds for as long as it changes files or this folder."""
+        return self.folder / "lock"
 
     @property
     def _originals(self) -> Path:

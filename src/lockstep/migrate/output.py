@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -22,7 +23,8 @@ def write_tree(plan: Plan, collection: Collection, out: Path, *, force: bool = F
     """Copy everything that was collected to `out`, with what the plan changes changed.
 
     A folder that is not there yet appears only when it is complete. Modes are kept; links stay links, and those that
-    lead out of the input lead to the same place from the output.
+    lead out of the input lead to the same place from the output. What belongs into `out` beside them can still be
+    written; `copy_root_mode` ends that.
 
     Parameters
     ----------
@@ -190,14 +192,27 @@ def _link_text(link: Link, root: Path) -> str:
     within = target.is_relative_to(root.resolve())
     if within and Path(text).is_absolute():
         return os.path.relpath(target, link.location.parent.resolve())
-    return text if within or Path(text).is_absolute() or not target.exists() else str(target)
+    if within or Path(text).is_absolute():
+        return text
+    known = os.path.exists(target)  # noqa: PTH110 - Path.exists raises where nothing may be read
+    return str(target) if known else text
 
 
 def _copy_modes(folder: Path, collection: Collection) -> None:
     """Folders get their modes last: one that nobody may write to would not take its files."""
     for path in reversed(collection.folders):
-        with suppress(OSError):
-            shutil.copymode(collection.root / path, folder / path)
-    if PurePosixPath() not in collection.folders:
-        with suppress(OSError):
-            shutil.copymode(collection.root, folder)
+        if path.parts:
+            with suppress(OSError):
+                shutil.copymode(collection.root / path, folder / path)
+    with suppress(OSError):
+        folder.chmod(_root_mode(collection) | stat.S_IRWXU)
+
+
+def copy_root_mode(out: Path, collection: Collection) -> None:
+    """Give `out` the mode of the input. `write_tree` leaves its owner the right to put reports into it."""
+    with suppress(OSError):
+        out.chmod(_root_mode(collection))
+
+
+def _root_mode(collection: Collection) -> int:
+    return stat.S_IMODE(collection.root.stat().st_mode)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.core.errors import UsageError
 from lockstep.hookspecs import MigrationTarget
+from lockstep.migrate.framework import pytorch_script, tensorflow_script
 from lockstep.migrate.native import native_mentions
 from lockstep.migrate.notebook import NotebookError, notebook_mentions
 from lockstep.migrate.options import Framework, MigrationOptions
@@ -92,6 +93,8 @@ def plan_collection(
     if framework is Framework.TENSORFLOW and target.name not in TENSORFLOW_TARGETS:
         known = ", ".join(TENSORFLOW_TARGETS)
         raise UsageError(f"--from tensorflow --to {target.name}: TensorFlow is written for {known}")
+    if options.distribution is not None:
+        _check_devices(target)
     settings = Settings(
         target,
         table_of(target),
@@ -100,6 +103,16 @@ def plan_collection(
         advice_apply=options.advice_apply,
     )
     return _Project(collection, settings, roles_of(collection, options), framework).plan(progress)
+
+
+def _check_devices(target: MigrationTarget) -> None:
+    from lockstep.migrate.distributed import takes_devices  # it loads what nothing else needs
+
+    if not takes_devices(target):
+        raise UsageError(
+            f"--distributed --to {target.name}: a machine has one device, and no collective backend serves it; "
+            "leave out --distributed"
+        )
 
 
 @dataclass(slots=True)
@@ -191,7 +204,9 @@ class _Project:
             return self._tensorflow(found.path, source)
         if found.kind is Kind.PYTHON:
             tree = self.trees.pop(found.path, None)
-            return self._python(source, self.roles.rules(found.path), tree)
+            path = found.path
+            name = path.parent.name if path.stem == "__init__" else path.stem
+            return self._python(source, self.roles.rules(path), tree, name)
         if found.kind is Kind.NOTEBOOK:
             return notebook_mentions(
                 source.text, self._python_text, lambda text: shell_mentions(text, target)
@@ -215,20 +230,28 @@ class _Project:
         scopes = self.modules[path]
         if self.together is None:
             self.together = project_of(self.modules.values())
-        return tensorflow_mentions(scopes, self.together.generation, self.together.start_of(scopes))
+        mentions, additions = tensorflow_mentions(
+            scopes, self.together.generation, self.together.start_of(scopes)
+        )
+        return (*mentions, *pytorch_script(source, self.settings)), additions
 
     def _python(
-        self, source: SourceText, first: Sequence[Rule] = (), tree: ast.Module | None = None
+        self,
+        source: SourceText,
+        first: Sequence[Rule] = (),
+        tree: ast.Module | None = None,
+        module: str = "",
     ) -> Mentioned:
-        result = migrate_python(source, self.settings, self.own, first, tree)
-        return result.mentions, result.additions
+        result = migrate_python(source, self.settings, self.own, first, tree, module)
+        return (*result.mentions, *tensorflow_script(source)), result.additions
 
     def _python_text(self, text: str) -> Mentioned:
         source = SourceText(text.encode("utf-8", "surrogatepass"), text, "utf-8")
         if self.framework is Framework.TENSORFLOW:
             from lockstep.migrate.tensorflow import tensorflow_mentions
 
-            return tensorflow_mentions(ModuleScopes(source, parse(text)))
+            mentions, additions = tensorflow_mentions(ModuleScopes(source, parse(text)))
+            return (*mentions, *pytorch_script(source, self.settings)), additions
         return self._python(source, self.roles.rules())
 
 

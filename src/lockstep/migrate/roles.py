@@ -17,6 +17,8 @@ from lockstep.migrate.text import UndecodableError
 from lockstep.migrate.visible_device import find_visible_device
 from lockstep.migrate.walk import Collection, Found, Kind, read
 
+_USUAL_MODEL = Distribution(Path()).model
+
 
 @dataclass(frozen=True, slots=True)
 class Roles:
@@ -89,7 +91,7 @@ def roles_of(collection: Collection, options: MigrationOptions) -> Roles:
     Raises
     ------
     UsageError
-        If the main script is none of the files.
+        If the main script is none of the files, or has no variable of a name that was given.
     """
     if options.distribution is None:
         return Roles(visible_device=options.visible_device)
@@ -97,9 +99,12 @@ def roles_of(collection: Collection, options: MigrationOptions) -> Roles:
 
     main = _main(collection, options.distribution)
     trees = _trees(collection)
+    names = tuple(name.strip() for name in options.distribution.model.split(","))
+    if options.distribution.model != _USUAL_MODEL and main in trees:
+        _check_names(main, trees[main], names)
     return Roles(
         main=main,
-        names=tuple(name.strip() for name in options.distribution.model.split(",")),
+        names=names,
         modules=distributed.imported_modules(main, trees),
         visible_device=options.visible_device,
         taken=frozenset(found.path for found in collection.files),
@@ -119,6 +124,20 @@ def _main(collection: Collection, distribution: Distribution) -> PurePosixPath:
         f"--main {distribution.main}: is no Python file among those to migrate; "
         f"give its path inside {collection.root}"
     )
+
+
+def _check_names(main: PurePosixPath, tree: ast.Module, names: Sequence[str]) -> None:
+    """The name that holds where none is given is not checked: the report says what is wrong with it."""
+    from lockstep.migrate.distributed import assigned_names, likely_models
+
+    missing = [name for name in names if name not in assigned_names(tree)]
+    if not missing:
+        return
+    likely = ", ".join(likely_models(tree))
+    help_text = (
+        f"these look like models: {likely}" if likely else "give the name of the model's variable"
+    )
+    raise UsageError(f"--model {missing[0]}: {main} assigns no such variable; {help_text}")
 
 
 def _trees(collection: Collection) -> Mapping[PurePosixPath, ast.Module]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lockstep.migrate.arguments import keyword
 from lockstep.migrate.indices import Number, device_numbers, drop_number, is_inside_lambda
@@ -33,8 +33,14 @@ _PARALLEL = (
 
 def find_visible_device(unit: Unit) -> None:
     """Claim every place that chooses a device by its number or by a variable."""
-    for number in device_numbers(unit):
-        if not unit.is_claimed(number.node):
+    numbers = list(device_numbers(unit))
+    written = sorted({number.index for number in numbers if number.index is not None})
+    for number in numbers:
+        if unit.is_claimed(number.node):
+            continue
+        if number.index is not None and len(written) > 1:
+            _list_several(unit, number, written)
+        else:
             _claim_number(unit, number)
     for node in unit.scopes.nodes:
         if isinstance(node, ast.Assign):
@@ -61,6 +67,16 @@ def _claim_number(unit: Unit, number: Number) -> None:
         return
     edits = [Edit(unit.scopes.span(number.node), "0")]
     unit.rewrite(number.node, "visible/number", edits, reason)
+
+
+def _list_several(unit: Unit, number: Number, written: Sequence[int]) -> None:
+    """One of several devices: without its number, all would be the same."""
+    numbers = ", ".join(map(str, written))
+    reason = (
+        f"the script uses several devices ({numbers}): they would become one; start with "
+        f"{_launch(unit, numbers.replace(' ', ''))}, and number them from 0"
+    )
+    _list(unit, number.node, "visible/number", reason)
 
 
 def _launch(unit: Unit, index: str) -> str:

@@ -17,6 +17,12 @@ from lockstep.migrate.text import SourceText, UndecodableError, read_plain, read
 OWN_FOLDER = ".lockstep-migrate"
 """Where changing files in place keeps what they were."""
 
+REPORT_FOLDER = "lockstep-migrate"
+"""Where reports go inside an output folder."""
+
+CHANGES = "changes.csv"
+"""The report that every output folder has."""
+
 SOURCE_BYTES = 20 << 20
 """No source that a person wrote is larger."""
 
@@ -246,7 +252,12 @@ class _Walk:
             self.failures[path] = Failure(path, f"folder cannot be read: {error.strerror}")
 
     def _enter(self, folder: Path) -> Iterator[Path]:
-        reason = _why_skipped(folder)
+        try:
+            reason = _why_skipped(folder)
+        except OSError as error:
+            path = self._relative(folder)
+            self.failures[path] = Failure(path, f"folder cannot be read: {error.strerror}")
+            return
         if self.exclude and folder.resolve() in self.exclude:
             reason = "the output folder"
         if reason:
@@ -258,7 +269,7 @@ class _Walk:
         path = self._relative(location)
         self.links[path] = Link(path, location)
         target = Path(os.path.realpath(location))
-        if not target.exists():
+        if not os.path.exists(target):  # noqa: PTH110 - Path.exists raises where nothing may be read
             self.skipped[path] = "a link that leads nowhere"
         elif not target.is_relative_to(self.root.resolve()):
             self.skipped[path] = (
@@ -315,6 +326,8 @@ def _why_skipped(folder: Path) -> str:
         return "holds no sources of its own"
     if (folder / "pyvenv.cfg").is_file() or (folder / "conda-meta").is_dir():
         return "an environment with installed packages"
+    if (folder / REPORT_FOLDER / CHANGES).is_file():
+        return "written by an earlier run; give it as a path of its own to have it migrated"
     return ""
 
 

@@ -123,7 +123,7 @@ def _add_headline(text: Text, plan: Plan, delivery: Delivery) -> None:
         add_line(text, ": no file was found")
     elif not counts.sites and not plan.new_files and not plan.failures:
         text.append("NOTHING TO MIGRATE", style=style)
-        add_line(text, f": no place in {files} names a device that {plan.target} has not")
+        add_line(text, f": nothing in {files} is tied to CUDA")
     elif delivery.place:
         text.append("MIGRATED", style=style)
         add_line(text, f" to {plan.target} in {delivery.place}: {changed} of {files} changed")
@@ -225,7 +225,10 @@ def _add_not_read(text: Text, delivery: Delivery, *, show_all: bool) -> None:
     text.append("\nNot read\n", style="bold")
     if not show_all:
         count = counted(len(delivery.not_read), "path")
-        add_line(text, f"  {count}: caches, environments, links or data; --all names each")
+        add_line(
+            text,
+            f"  {count}: caches, environments, links, data or earlier output; --all names each",
+        )
         return
     for sentence in delivery.not_read:
         add_paragraph(text, sentence)

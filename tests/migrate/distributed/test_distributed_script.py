@@ -509,3 +509,42 @@ def test_a_long_chain_of_functions_is_followed_to_its_end():
     end = "def link_1500(m, x):\n    return m(x)\nprint(link_0(model, 1))\n"
     found = many(links + script(end=end))
     assert "runs the model" in found.listed("distributed/logging")[0]
+
+
+# -- devices that are put together
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        'f"cuda:{args.gpu}"',
+        '"cuda:%d" % args.gpu',
+        '"cuda:%s" % args.gpu',
+        '"cuda:%(gpu)d" % vars(args)',
+        '"cuda:{}".format(args.gpu)',
+        '"cuda:{gpu}".format(gpu=args.gpu)',
+        '"cuda:" + str(args.gpu)',
+    ],
+)
+def test_a_device_that_is_put_together_is_listed_for_every_process(device):
+    found = many(script(f"device = {device}\nloader = DataLoader(data)"))
+    assert not found.unchanged
+    assert found.listed("distributed/device") == ["every process would take this device"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"cpu:%d" % args.gpu',
+        '"cuda %d" % args.gpu',
+        '"cuda:{} is busy".format(args.gpu)',
+        '"cuda:%d is busy" % args.gpu',
+        '"cuda" + suffix',
+        '"cuda:{}".join(names)',
+        '"cuda:" * 3',
+    ],
+)
+def test_other_texts_are_no_devices_of_processes(text):
+    found = many(script(f"show({text})\nloader = DataLoader(data)"))
+    assert not found.unchanged
+    assert not found.listed("distributed/device")

@@ -156,3 +156,38 @@ def test_the_launcher_starts_torchrun(tmp_path, nodes):
 def test_the_launcher_counts_the_targets_devices(target, module):
     new = launch_script(PurePosixPath("main.py"), migration_targets()[target])
     assert f"{module}.device_count()" in new.data.decode()
+
+
+# -- requests that cannot be carried out
+
+
+def test_a_model_that_is_no_variable_of_the_main_script_is_refused_with_those_that_are(project):
+    (project / "train.py").write_text(MAIN + "opt = SGD(model.parameters())\n")
+    options = MigrationOptions(distribution=Distribution(Path("train.py"), "nope"))
+    with pytest.raises(UsageError, match=r"--model nope: train\.py .* look like models: model$"):
+        plan_migration([project], options)
+
+
+def test_one_of_several_models_that_is_missing_is_named(project):
+    options = MigrationOptions(distribution=Distribution(Path("train.py"), "model, other"))
+    with pytest.raises(UsageError, match=r"--model other: .*give the name of the model's variable"):
+        plan_migration([project], options)
+
+
+def test_a_model_of_another_name_is_taken_where_it_is_there(project):
+    (project / "train.py").write_text(MAIN.replace("model", "wide_net"))
+    options = MigrationOptions(distribution=Distribution(Path("train.py"), "wide_net"))
+    assert plan_migration([project], options).new_files
+
+
+def test_the_usual_name_that_is_missing_is_listed(project):
+    (project / "train.py").write_text(MAIN.replace("model", "wide_net"))
+    plan = planned(project, "train.py")
+    assert not plan.new_files
+    assert "distributed/model" in {row.rule for row in plan.rows()}
+
+
+def test_many_processes_are_refused_for_a_machine_with_one_device(project):
+    with pytest.raises(UsageError, match="--distributed --to mps: a machine has one device"):
+        planned(project, "train.py", target="mps")
+    assert planned(project, "train.py", target="npu").new_files

@@ -7,11 +7,37 @@ from lockstep.migrate.plan import Outcome
 
 
 def test_a_number_becomes_the_first_device_that_is_seen():
-    found = visible('x.to("cuda:3")\ntorch.cuda.set_device(2)\ny.cuda(1)\n', "npu")
+    found = visible('x.to("cuda:3")\ntorch.cuda.set_device(3)\ny.cuda(3)\n', "npu")
     assert found.text.endswith('x.to("npu")\ntorch.npu.set_device(0)\ny.npu(0)\n')
     reasons = found.rewritten("visible/number")
-    assert "ASCEND_RT_VISIBLE_DEVICES=3 python" in reasons[0]
-    assert "ASCEND_RT_VISIBLE_DEVICES=2 python" in reasons[1]
+    assert len(reasons) == 3
+    assert all("ASCEND_RT_VISIBLE_DEVICES=3 python" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("lines", "numbers"),
+    [
+        ('a.to("cuda:0")\nb.to("cuda:1")\n', "0, 1"),
+        ('a.cuda(3)\nf(device="cuda:1")\n', "1, 3"),
+        ('torch.cuda.set_device(2)\nx = torch.device("cuda", 0)\n', "0, 2"),
+    ],
+)
+def test_several_devices_stay_several(lines, numbers):
+    # given a script with a model on two devices, when the environment is to choose
+    found = visible(f"import torch\n{lines}", "npu")
+    # then none of its numbers goes, and each is listed
+    assert not found.rewritten("visible/number")
+    reasons = found.listed("visible/number")
+    assert len(reasons) == 2
+    assert all(f"several devices ({numbers})" in reason for reason in reasons)
+    for number in numbers.split(", "):
+        assert number in found.text.partition("\n")[2]
+
+
+def test_one_number_in_many_places_is_one_device():
+    found = visible('a.to("cuda:1")\nb.cuda(1)\nc.to("cuda")\n', "npu")
+    assert len(found.rewritten("visible/number")) == 2
+    assert not found.listed("visible/number")
 
 
 def test_a_location_is_rewritten_whole():
@@ -65,6 +91,9 @@ def test_it_holds_in_the_running_script(monkeypatch):
         ('d == "cuda:3"', "visible/number"),
         ("load('m', lambda s, l: s.cuda(3))", "visible/number"),
         ('f"cuda:{rank}"', "visible/number"),
+        ('"cuda:%d" % args.gpu', "visible/number"),
+        ('"cuda:{}".format(rank)', "visible/number"),
+        ('"cuda:" + str(rank)', "visible/number"),
         ('parser.add_argument("--gpu", type=int, default=1)', "visible/option"),
         ("torch.distributed.init_process_group('gloo')", "visible/distributed"),
     ],

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lockstep.migrate.distributed.elsewhere import imported_modules, list_elsewhere
+from lockstep.migrate.distributed.head import takes_devices
 from lockstep.migrate.distributed.launch import launch_script
+from lockstep.migrate.distributed.model import assigned_names, likely_models
 from lockstep.migrate.distributed.script import WRAP, distribute
 
-__all__ = ["RULES", "WRAP", "distribute", "imported_modules", "launch_script", "list_elsewhere"]
+__all__ = [
+    "RULES",
+    "WRAP",
+    "assigned_names",
+    "distribute",
+    "imported_modules",
+    "launch_script",
+    "likely_models",
+    "list_elsewhere",
+    "takes_devices",
+]
 
 RULES: Mapping[str, str] = {
     "distributed/batch-norm": "Batch norm of one process's share of a batch.",

@@ -114,6 +114,38 @@ def find_wrap(flow: Flow, name: str, loops: list[ast.AST]) -> Wrap:
     return Wrap(name, bindings, last, scope)
 
 
+def likely_models(tree: ast.Module) -> tuple[str, ...]:
+    """Variables of a script that are used as a model is: those whose parameters something asks for, or else its mode.
+
+    Parameters
+    ----------
+    tree
+        The script.
+    """
+    assigned = assigned_names(tree)
+    for attributes in (("parameters", "named_parameters"), ("train", "eval", "state_dict")):
+        found = {
+            node.value.id: None
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and node.attr in attributes
+            and isinstance(node.value, ast.Name)
+            and node.value.id in assigned
+        }
+        if found:
+            return tuple(found)
+    return ()
+
+
+def assigned_names(tree: ast.Module) -> frozenset[str]:
+    """All variables that a script assigns, anywhere."""
+    return frozenset(
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+
+
 def _bindings(flow: Flow, name: str, loops: list[ast.AST]) -> tuple[Scope, tuple[Binding, ...]]:
     """The scope whose variable is trained, and its assignments."""
     used = {node for loop in loops for part in flow.reaches(loop) for node in ast.walk(part)}
