@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from lockstep.migrate.scopes import parts_of
+from lockstep.migrate.tree import parts_of
 
 _FLAG = re.compile(r"--?(?P<name>\w[\w-]*)\Z")
 _WATCHED = frozenset({"cuda", "is_cuda"})

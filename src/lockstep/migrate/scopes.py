@@ -19,6 +19,7 @@ from lockstep.migrate.formatted import values_of
 from lockstep.migrate.literals import LiteralError, Piece, pieces_of
 from lockstep.migrate.plan import Span
 from lockstep.migrate.text import SourceText
+from lockstep.migrate.tree import parts_of
 
 _Node = TypeVar("_Node", bound=ast.AST)
 
@@ -423,18 +424,6 @@ class ModuleScopes:
             self._spans.update(read.spans)
 
 
-def parts_of(node: ast.AST) -> Iterator[ast.AST]:
-    """What a node is made of, operators and contexts left out."""
-    for name in node._fields:
-        if name in _WORDLESS:
-            continue
-        value = getattr(node, name, None)
-        if isinstance(value, list):
-            yield from (item for item in value if isinstance(item, ast.AST))
-        elif isinstance(value, ast.AST):
-            yield value
-
-
 def _chains(node: ast.AST | None) -> Iterator[tuple[ast.Name, tuple[str, ...]]]:
     """The names that an expression may start with, each with the attributes behind it."""
     waiting: list[tuple[ast.AST | None, tuple[str, ...]]] = [(node, ())]
@@ -467,9 +456,6 @@ _BINDING = frozenset(
         ast.MatchMapping,
     }
 )
-_WORDLESS = frozenset({"ctx", "op", "ops", "kind", "type_comment", "id", "attr", "n", "s"})
-"""Fields of nodes that hold no expression or statement."""
-
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _OWN_SCOPES = (
     ast.FunctionDef,

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lockstep.migrate.arguments import keyword
-from lockstep.migrate.scopes import ModuleScopes, parts_of
+from lockstep.migrate.scopes import ModuleScopes
+from lockstep.migrate.tree import parts_of
 
 _LOADER = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 _WRAPPERS = frozenset({"enumerate", "tqdm", "trange", "track", "iter", "islice"})
