@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.compare.error_model import ErrorModel
-from lockstep.compare.judge import FixedRule, Operation
+from lockstep.compare.judge import FixedRule, Operation, Region
 from lockstep.compare.measured import Measured, measure_pair
 from lockstep.compare.operators import Family, canonical_name, family_of
 from lockstep.core.finding import Pair
@@ -325,10 +325,10 @@ def test_a_passage_without_operators_is_a_sum() -> None:
     total = (left + right).astype(np.float32)
     model = ErrorModel()
     assert not model.passage(
-        sources, measured(total, total * np.float32(1 + 2.0**-23)), operators=0
+        sources, measured(total, total * np.float32(1 + 2.0**-23)), region=Region(unseen=0)
     ).unexplained
     assert model.passage(
-        sources, measured(total, total * np.float32(1.001)), operators=0
+        sources, measured(total, total * np.float32(1.001)), region=Region(unseen=0)
     ).unexplained
 
 

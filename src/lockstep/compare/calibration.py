@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lockstep.compare.judge import Judge, Judgement, Operation
+from lockstep.compare.judge import Judge, Judgement, Operation, Region
 from lockstep.compare.measured import Measured
 from lockstep.core.finding import CallPair, Kind
 from lockstep.core.record import TensorRecord
@@ -88,10 +88,10 @@ class CalibratedJudge:
         return self._calibrated(judgement, operation.entering, output)
 
     def passage(
-        self, sources: Sequence[Measured], target: Measured, *, operators: int
+        self, sources: Sequence[Measured], target: Measured, *, region: Region
     ) -> Judgement:
         """Judge a tensor against those that it was computed from."""
-        judgement = self._behind.passage(sources, target, operators=operators)
+        judgement = self._behind.passage(sources, target, region=region)
         return self._calibrated(judgement, sources, target)
 
     def update(

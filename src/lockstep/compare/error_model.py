@@ -30,7 +30,14 @@ from lockstep.compare.bounds import (
 )
 from lockstep.compare.forward_model import forward_bound
 from lockstep.compare.gradient_model import gradient_bound
-from lockstep.compare.judge import AGREES, Judgement, Operation, is_gradient, relative_judgement
+from lockstep.compare.judge import (
+    AGREES,
+    Judgement,
+    Operation,
+    Region,
+    is_gradient,
+    relative_judgement,
+)
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family
 from lockstep.core.finding import CallPair
@@ -89,22 +96,22 @@ class ErrorModel:
         return relative_judgement(output, floor=floor, inherited=inherited)
 
     def passage(
-        self, sources: Sequence[Measured], target: Measured, *, operators: int
+        self, sources: Sequence[Measured], target: Measured, *, region: Region
     ) -> Judgement:
-        """Judge a tensor against those that `operators` calls without partner made it from."""
+        """Judge a tensor against those that the calls of a region made it from."""
         if target.equal:
             return AGREES
         if not target.floating:
             return _whole_numbers(sources, target)
         everything = (*sources, target)
-        if operators == 0:
+        if not region.operators:
             inherited = sum(item.possible_distance for item in floats(sources))
             size = max(sum(item.norm for item in floats(sources)), target.norm)
             bound = Bound(inherited, size)
         else:
             # Each call rounds its result once to the tensors' dtype; what goes on inside of it, where
             # numbers may cancel, is carried in single precision at least.
-            roundings = math.sqrt(operators)
+            roundings = math.sqrt(region.operators)
             bound = replace(
                 relative_bound(sources, target, condition=DEFAULT_CONDITION, roundings=roundings),
                 accumulation=DEFAULT_CONDITION * roundings * target.norm,

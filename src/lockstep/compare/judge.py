@@ -17,6 +17,7 @@ from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family, canonical_name, family_of
 from lockstep.compare.rules import accuracy_reached
 from lockstep.core.finding import CallPair, Evidence, Kind
+from lockstep.core.record import Call
 from lockstep.core.site import Role
 
 
@@ -62,6 +63,31 @@ class Operation:
     def entering(self) -> tuple[Measured, ...]:
         """Everything that the judged outputs are computed from."""
         return (*self.gradients, *self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Calls without partner between the tensors that enter them and the one that leaves them.
+
+    Parameters
+    ----------
+    reference_calls, candidate_calls
+        What each side calls in there, in order of time.
+    unseen
+        Calls assumed where none was recorded (level module, functional code between modules).
+    """
+
+    reference_calls: tuple[Call, ...] = ()
+    candidate_calls: tuple[Call, ...] = ()
+    unseen: int = 0
+
+    @property
+    def operators(self) -> int:
+        """How many calls there are; with none the tensor that leaves is one that entered, or a sum of such."""
+        return len(self.reference_calls) + len(self.candidate_calls) + self.unseen
+
+
+NOTHING_BETWEEN = Region()
 
 
 @dataclass(slots=True)
@@ -118,12 +144,11 @@ class Judge(Protocol):
         """Judge one output, gradient or parameter gradient of an aligned call."""
 
     def passage(
-        self, sources: Sequence[Measured], target: Measured, *, operators: int
+        self, sources: Sequence[Measured], target: Measured, *, region: Region
     ) -> Judgement:
-        """Judge a tensor against those that it was computed from by `operators` calls without
-        partner.
+        """Judge a tensor against those that it was computed from by the calls of a region.
 
-        With 0 operators the target is a source itself or a sum of sources.
+        With none the target is a source itself or a sum of sources.
         """
 
     def update(
@@ -148,7 +173,7 @@ class FixedRule:
         return self._judged(operation.entering, output)
 
     def passage(
-        self, sources: Sequence[Measured], target: Measured, *, operators: int
+        self, sources: Sequence[Measured], target: Measured, *, region: Region
     ) -> Judgement:
         """Judge a tensor against those that it was computed from."""
         return self._judged(sources, target)

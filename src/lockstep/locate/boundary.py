@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lockstep.compare.judge import Region
 from lockstep.compare.measured import Measured
 from lockstep.core.finding import Pair
 from lockstep.core.record import Call, TensorRecord
@@ -39,9 +40,11 @@ class Boundary:
         return list(self.sources.values())
 
     @property
-    def operators(self) -> int:
-        """Number of calls without partner."""
-        return len(self.reference_calls) + len(self.candidate_calls)
+    def region(self) -> Region:
+        """The calls without partner."""
+        sides = (self.reference_calls.values(), self.candidate_calls.values())
+        left, right = (tuple(sorted(calls, key=lambda call: call.sequence)) for calls in sides)
+        return Region(left, right)
 
     def add(self, measured: Measured) -> None:
         """Add one aligned tensor."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lockstep.compare.bounds import LINEAR_REGIME
-from lockstep.compare.judge import AGREES, Judge, Judgement
+from lockstep.compare.judge import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region
 from lockstep.compare.measured import Measured
 from lockstep.compare.settings import Setting, differing_settings
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Outcome, Pair
@@ -35,6 +35,9 @@ sizes of these parameters may then be; the first line that finds parameters deci
 on 230 updates of sound pairs: 1.0002 and 1.016."""
 
 _NAMES_SHOWN = 3
+
+_CLIPPING = Region(unseen=1)
+"""What may lie between backward and optimizer."""
 
 
 _TRAINED_ALIKE = 0.01
@@ -88,7 +91,9 @@ class SetupWalk:
 
     def _judged(self, item: Aligned, pair: Pair) -> Iterator[_Wrong]:
         measured = self._ledger.measure(pair)
-        judgement = AGREES if measured.equal else self._judge.passage([], measured, operators=0)
+        judgement = (
+            AGREES if measured.equal else self._judge.passage([], measured, region=NOTHING_BETWEEN)
+        )
         if not judgement.unexplained:
             settle(self._ledger, replace(agreeing(measured), judgement=judgement))
             return
@@ -191,7 +196,7 @@ class UpdateWalk:
         if sources:
             if self._pooled is not None:
                 sources.append(self._pooled)
-            judgement = self._judge.passage(sources, measured, operators=1)
+            judgement = self._judge.passage(sources, measured, region=_CLIPPING)
         if judgement.unexplained and not self._any_tainted:
             state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
             self._ledger.remember(state)

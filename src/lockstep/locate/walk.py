@@ -18,7 +18,7 @@ from operator import itemgetter
 
 from lockstep.compare.bounds import LINEAR_REGIME
 from lockstep.compare.calibration import ILL_CONDITIONED
-from lockstep.compare.judge import AGREES, Judge, Judgement, Operation
+from lockstep.compare.judge import AGREES, NOTHING_BETWEEN, Judge, Judgement, Operation, Region
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family, family_of
 from lockstep.compare.settings import Setting
@@ -42,9 +42,11 @@ from lockstep.locate.scopes import Scopes
 from lockstep.locate.step import Aligned, AlignedStep
 from lockstep.locate.words import origin_reason, what_enters
 
-_UNSEEN_OPERATORS = 8
+_UNSEEN = Region(unseen=8)
 """Calls assumed between tensors where none was recorded (level module, functional code between
 modules)."""
+
+_ONE_UNSEEN = Region(unseen=1)
 
 _SECOND_ORIGIN = 4.0
 """How far beyond its tolerance a tensor behind an origin must be to count as a second origin."""
@@ -183,7 +185,7 @@ class StepWalk:
             self._settle(item, State(measured, AGREES))  # changed between the recorded steps
             return
         place, after = last
-        judgement = self._judge.passage([after], measured, operators=_UNSEEN_OPERATORS)
+        judgement = self._judge.passage([after], measured, region=_UNSEEN)
         name = f"{place.tensor} at the next step"
         self._decide(item, measured, judgement, [after], lambda: place, name=name)
 
@@ -193,7 +195,7 @@ class StepWalk:
         if user is None:
             self._settle(item, State(measured, AGREES))
             return
-        judgement = self._judge.passage(user.entering, measured, operators=1)
+        judgement = self._judge.passage(user.entering, measured, region=_ONE_UNSEEN)
         name = f"the buffer {measured.pair.present.name} after it"
         self._decide(
             item,
@@ -216,13 +218,13 @@ class StepWalk:
 
     def _passage_arrival(self, item: Aligned, pair: Pair, measured: Measured) -> None:
         boundary = self._tracer.forward(pair)
-        if measured.shape_differs and boundary.operators and pair.present.role is Role.INPUT:
+        if measured.shape_differs and boundary.region.operators and pair.present.role is Role.INPUT:
             # Another tensor goes in behind calls without partner: the call belongs to that region.
             self._ledger.report(agreeing(measured), agreement_words(measured), inherited=False)
             return
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=False)
         place = partial(self._places.of_region, item, pair, boundary, Phase.FORWARD)
-        name = "what comes out" if boundary.operators else ""
+        name = "what comes out" if boundary.region.operators else ""
         self._decide(item, measured, judgement, entering, place, name=name)
 
     def _gradient_arrival(self, item: Aligned, pair: Pair) -> None:
@@ -328,7 +330,7 @@ class StepWalk:
             return
         entering = self._contributions.get(pair.present.name, [])
         if entering:
-            judgement = self._judge.passage(entering, measured, operators=0)
+            judgement = self._judge.passage(entering, measured, region=NOTHING_BETWEEN)
         else:
             operation = self._operations.of_owner(item.reference.site.module)
             entering = list(operation.entering)
@@ -345,22 +347,22 @@ class StepWalk:
     def _judge_boundary(
         self, item: Aligned, measured: Measured, boundary: Boundary, *, backward: bool
     ) -> tuple[list[Measured], Judgement]:
-        entering, operators = boundary.entering, boundary.operators
+        entering, region = boundary.entering, boundary.region
         if not entering or not self._sees_operators:
             entering.extend(self._scopes.around(item, measured, backward=backward))
-            operators = _UNSEEN_OPERATORS
-        elif not backward and operators == 0:
-            operators = 1
+            region = _UNSEEN
+        elif not backward and not region.operators:
+            region = _ONE_UNSEEN
         if not entering or _is_misaligned(item, measured):
             return entering, AGREES
         gross = (
             item.reference.kind is CallKind.OPERATOR
-            and boundary.operators > 0
+            and boundary.region.operators > 0
             and measured.relative > LINEAR_REGIME
         )
         if (gross or self._step.is_rebuilt_around(item)) and self._is_outweighed(item, backward):
             return entering, AGREES
-        return entering, self._judge.passage(entering, measured, operators=operators)
+        return entering, self._judge.passage(entering, measured, region=region)
 
     def _is_outweighed(self, item: Aligned, backward: bool) -> bool:
         """Whether all that leaves the module around is near, and follows from what enters it.
@@ -379,7 +381,7 @@ class StepWalk:
             outputs = [self._ledger.measure(pair) for pair in around.complete(leaving)]
             self._sound_outside[key] = bool(outputs) and not any(
                 output.relative > LINEAR_REGIME
-                or self._judge.passage(entering, output, operators=_UNSEEN_OPERATORS).unexplained
+                or self._judge.passage(entering, output, region=_UNSEEN).unexplained
                 for output in outputs
             )
         return self._sound_outside[key]

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ParamSpec
 
-from lockstep.compare.judge import Judge, Judgement, Operation, is_gradient
+from lockstep.compare.judge import Judge, Judgement, Operation, Region, is_gradient
 from lockstep.compare.measured import Measured
 from lockstep.core.finding import CallPair
 from lockstep.core.manifest import MEMORY_BYTES
@@ -97,10 +97,10 @@ class LocalErrorJudge:
         return self._tried(operation.op, self._operator, operation, output, explained) or explained
 
     def passage(
-        self, sources: Sequence[Measured], target: Measured, *, operators: int
+        self, sources: Sequence[Measured], target: Measured, *, region: Region
     ) -> Judgement:
         """Judge a tensor against those that calls without partner made it from: by the fallback."""
-        return self._fallback.passage(sources, target, operators=operators)
+        return self._fallback.passage(sources, target, region=region)
 
     def update(
         self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
