@@ -40,6 +40,7 @@ class ModuleNames:
         self._labels: set[str] = set()
         self._primary: Module | None = None
         self.owners: dict[int, tuple[torch.Tensor, str, str]] = {}
+        self._aliases: dict[str, str] = {}
         self._given = model
 
     def path_of(self, module: Module) -> str | None:
@@ -75,7 +76,7 @@ class ModuleNames:
 
     def _adopt(self, root: Module, label: str) -> Adopted:
         adopted = Adopted(root, label)
-        for path, child in _clean_tree(root, label):
+        for path, child in _clean_tree(root, label, {}, self._aliases):
             if child not in self._paths:
                 self._paths[child] = path
                 adopted.modules.append((path, child))
@@ -92,6 +93,24 @@ class ModuleNames:
         found = self.owners.get(id(tensor))
         return found[1:] if found is not None and found[0] is tensor else None
 
+    def trainable(self) -> dict[str, bool]:
+        """Whether each parameter requires a gradient, by its name."""
+        return {
+            name: tensor.requires_grad
+            for tensor, _, name in list(self.owners.values())
+            if isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad
+        }
+
+    def tied(self) -> dict[str, str]:
+        """Second names of modules, parameters and buffers, each with the name that counts."""
+        tied = dict(self._aliases)
+        for module, path in self._paths.items():
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                owner = None if tensor is None else self.owner_of(tensor)
+                if owner is not None and owner[1] != _joined(path, name):
+                    tied[_joined(path, name)] = owner[1]
+        return tied
+
     def own(self, tensor: torch.Tensor, name: str) -> None:
         """Name a parameter that belongs to no module."""
         self.owners[id(tensor)] = (tensor, "", name)
@@ -99,6 +118,7 @@ class ModuleNames:
     def forget(self) -> None:
         """Let go of every module and tensor."""
         self._paths.clear()
+        self._aliases.clear()
         self.owners.clear()
         self._given = self._primary = None
 
@@ -138,18 +158,22 @@ def _is_transparent(module: Module, name: str) -> bool:
 
 
 def _clean_tree(
-    module: Module, path: str, seen: set[Module] | None = None
+    module: Module, path: str, seen: dict[Module, str], aliases: dict[str, str]
 ) -> Iterator[tuple[str, Module]]:
-    """Every module once, like `named_modules`, with wrapper parts left out of the path."""
-    seen = set() if seen is None else seen
+    """Every module once, like `named_modules`, with wrapper parts left out of the path.
+
+    `seen` gets every module's path, `aliases` the path that one had before where it comes again.
+    """
     if module in seen:
+        aliases[path] = seen[module]
         return
-    seen.add(module)
+    seen[module] = path
     yield path, module
     for name, child in module._modules.items():
         if child is not None:
             transparent = _is_transparent(module, name)
-            yield from _clean_tree(child, path if transparent else _joined(path, name), seen)
+            below = path if transparent else _joined(path, name)
+            yield from _clean_tree(child, below, seen, aliases)
 
 
 def _joined(path: str, name: str) -> str:

@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
 from lockstep.capture.compiled import untraced
 from lockstep.capture.interception import Patch
 from lockstep.capture.leaves import plain
+from lockstep.capture.names import ModuleNames
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
@@ -280,6 +281,15 @@ def optimizer_name(optimizer: Optimizer) -> str:
 def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a group of parameters as JSON values."""
     return {key: plain(value) for key, value in group.items() if key != "params"}
+
+
+def names_in_groups(optimizer: Optimizer, names: ModuleNames) -> list[list[str]]:
+    """Names of the parameters of each group, by their place where no module has them."""
+    found: list[list[str]] = [[] for _ in optimizer.param_groups]
+    for place, number, parameter in _parameters_of(optimizer):
+        owner = names.owner_of(parameter)
+        found[number].append(place if owner is None else owner[1])
+    return found
 
 
 def _parameters_of(optimizer: Optimizer) -> list[tuple[str, int, torch.Tensor]]:

@@ -12,6 +12,7 @@ import traceback
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.optimizer import Optimizer
@@ -22,7 +23,7 @@ from lockstep.capture.compiled import CompiledCodeGate, wrap_compile
 from lockstep.capture.interception import Patch, Taps
 from lockstep.capture.living import LivingModules, living
 from lockstep.capture.names import ModuleNames
-from lockstep.capture.optimizers import Optimizers, plain_options
+from lockstep.capture.optimizers import Optimizers, names_in_groups, plain_options
 from lockstep.capture.options import SiteFilter, StepSelection, parse_ranks
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import Place
@@ -98,6 +99,7 @@ class Recorder:
         self._optimizers = Optimizers(self, lambda tensor: self._names.owner_of(tensor) is not None)
         self._handles: list[Any] = []
         self._hooked: set[int] = set()
+        self._grouped: WeakKeyDictionary[Optimizer, list[list[str]]] = WeakKeyDictionary()
         self._step = 0
         self._open = False
         self._ended_by_optimizer = False
@@ -324,7 +326,15 @@ class Recorder:
         with quiet(self.fail):
             session.end_step()
         manifest.events, manifest.not_seen = session.events, session.not_seen
+        self._note_parameters(manifest)
         session.writer.step_ended(partial(setup.as_json, setup.copy_of(manifest)))
+
+    def _note_parameters(self, manifest: RankManifest) -> None:
+        """Add how the parameters that were met for the first time are set up."""
+        trainable = self._names.trainable()
+        if len(trainable) > len(manifest.trainable):
+            manifest.trainable = {**trainable, **manifest.trainable}
+            manifest.tied = self._names.tied()
 
     def _advance(self) -> None:
         self._step += 1
@@ -421,7 +431,11 @@ class Recorder:
             self.note_once(f"inside of {name}.step", reason)
         groups = [plain_options(group) for group in optimizer.param_groups]
         number = len({item.index for item in self._manifest.optimizers if item.step == self._step})
-        self._manifest.optimizers.append(OptimizerSetup(number, self._step, name, groups))
+        noted = OptimizerSetup(number, self._step, name, groups)
+        names = names_in_groups(optimizer, self._names)
+        if names != self._grouped.get(optimizer):
+            self._grouped[optimizer] = noted.parameters = names
+        self._manifest.optimizers.append(noted)
         setup.note_run_state(self._manifest)
 
 

@@ -76,12 +76,17 @@ class Event:
 
 @dataclass(slots=True)
 class OptimizerSetup:
-    """One optimizer: its class and the hyper-parameters of every group, at one step."""
+    """One optimizer: its class and the hyper-parameters of every group, at one step.
+
+    `parameters` are the names of each group's parameters; they stand at the first recorded step of an optimizer and
+    wherever they are others than before, and are empty elsewhere.
+    """
 
     index: int
     step: int
     name: str
     groups: list[dict[str, Any]] = field(default_factory=list)
+    parameters: list[list[str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -90,6 +95,9 @@ class RankManifest:
 
     `unmatched` holds the patterns of --only and --skip that matched nothing, with the nearest names; `sources` the
     files of Python that were loaded when the first recorded step began, links resolved, installed packages left out.
+    `trainable` tells of every parameter by its name whether it required a gradient in the first recorded step that it
+    was met in; `tied` gives, for a second name of one and the same parameter or buffer, the name that it is recorded
+    under. Earlier builds noted neither, and leave `trainable` empty.
     """
 
     schema: int
@@ -110,6 +118,8 @@ class RankManifest:
     distributed: dict[str, str] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
     optimizers: list[OptimizerSetup] = field(default_factory=list)
+    trainable: dict[str, bool] = field(default_factory=dict)
+    tied: dict[str, str] = field(default_factory=dict)
     steps: list[StepSummary] = field(default_factory=list)
     unmatched: dict[str, list[str]] = field(default_factory=dict)
     not_seen: list[NotSeen] = field(default_factory=list)
