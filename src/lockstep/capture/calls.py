@@ -365,7 +365,7 @@ class Calls:
         with self._at(None):
             result = run()
         with quiet(self._steps.fail):
-            session.pending.settle()
+            session.backward_ended()
             for _, tensor in tensors_in(result, ""):
                 session.contents.note(unwrapped(tensor))
         self.after_backward = True

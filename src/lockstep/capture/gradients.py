@@ -56,7 +56,7 @@ class EdgeFinder:
         if node is not None:
             return node, tensor.output_nr
         known = self._leaves.get(id(tensor))
-        if known is None or known[0] is not tensor:
+        if known is None or known[0] is not tensor or not _leads_to(tensor, known[1][0]):
             with torch.enable_grad():
                 view = tensor.view_as(tensor).grad_fn
             node, number = view.next_functions[0] if view is not None else (None, 0)
@@ -68,6 +68,11 @@ class EdgeFinder:
     def forget(self) -> None:
         """Drop the kept edges, and with them the references to the graph."""
         self._leaves.clear()
+
+
+def _leads_to(tensor: torch.Tensor, node: Node) -> bool:
+    """Whether a leaf's node is still its own: two tensors may swap what is inside of them."""
+    return getattr(node, "variable", None) is tensor
 
 
 def graph_node(tensor: torch.Tensor) -> Node | None:

@@ -344,6 +344,11 @@ class Session:
         call.occurrences[counted] = occurrence + 1
         self._rows.add_record(call, Phase.BACKWARD, role, index, label, content, occurrence)
 
+    def backward_ended(self) -> None:
+        """Settle gradients of which parts did not come, and hold on to no part of the graph."""
+        self.pending.settle()
+        self.edges.forget()
+
     # --- loss, gradients, optimizer ------------------------------------------------------------------------------
 
     def loss(self, tensor: torch.Tensor) -> None:

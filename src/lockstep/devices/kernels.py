@@ -29,6 +29,7 @@ from lockstep.kernels.digest import digest_of_bytes
 from lockstep.kernels.jit import available
 from lockstep.kernels.numbers import measured_array, numbers_of_array, prepare
 
+_BYTES, _BITS = np.dtype(np.uint8), np.dtype(np.uint16)
 _WIDENED = {torch.float16, torch.bfloat16}
 _COMPILED = (torch.float32, torch.float64, torch.bfloat16)
 _HUGE = 2.0**100
@@ -51,12 +52,36 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+class _Lent:
+    """A tensor's memory, which arrays made from it keep alive."""
+
+    __slots__ = ("__array_interface__", "_tensor")
+
+    def __init__(self, tensor: torch.Tensor, dtype: np.dtype[Any]) -> None:
+        self._tensor = tensor
+        self.__array_interface__ = {
+            "shape": (tensor.nbytes // dtype.itemsize,),
+            "typestr": dtype.str,
+            "data": (tensor.data_ptr(), False),
+            "version": 3,
+        }
+
+
+def _host_array(flat: torch.Tensor, dtype: np.dtype[Any] | None = None) -> npt.NDArray[Any]:
+    """A contiguous one-dimensional tensor as an array of its own dtype or another; shares CPU memory.
+
+    Not by `Tensor.numpy`: from then on the storage could never be resized, and FSDP and others could
+    not free what they own.
+    """
+    dtype = dtype or np.dtype(dtype_name(flat.dtype))
+    if flat.numel() == 0:
+        return np.empty(0, dtype)
+    return np.asarray(_Lent(flat.cpu(), dtype))
+
+
 def raw_bytes(flat: torch.Tensor) -> npt.NDArray[np.uint8]:
     """Bytes of a contiguous one-dimensional tensor as a host array, uint8, shape (nbytes,); shares CPU memory."""
-    if flat.numel() == 0:
-        return np.empty(0, np.uint8)
-    array: npt.NDArray[np.uint8] = flat.view(torch.uint8).cpu().numpy()
-    return array
+    return _host_array(flat, _BYTES)
 
 
 def digest_of(flat: torch.Tensor) -> str:
@@ -127,9 +152,7 @@ def _is_compiled(flat: torch.Tensor) -> bool:
 
 
 def _array(flat: torch.Tensor) -> npt.NDArray[Any]:
-    raw = flat.view(torch.uint16) if flat.dtype is torch.bfloat16 else flat
-    array: npt.NDArray[Any] = raw.numpy()
-    return array
+    return _host_array(flat, _BITS if flat.dtype is torch.bfloat16 else None)
 
 
 def _real(part: torch.Tensor) -> torch.Tensor:
@@ -195,7 +218,7 @@ class _Totals:
 
 def _zero_count(part: torch.Tensor) -> int:
     if part.device.type == "cpu":
-        return int(np.count_nonzero(part.numpy() == 0))  # several times faster than torch's
+        return int(np.count_nonzero(_host_array(part) == 0))  # several times faster than torch's
     return part.numel() - int(torch.count_nonzero(part))
 
 
@@ -210,7 +233,7 @@ class _Sketch:
     def add(self, part: torch.Tensor, *, huge: bool) -> None:
         """Add the next block, finite; rows of huge numbers would overflow in single precision."""
         if self._lanes is None:
-            self._exact = exact_sketch(part.cpu().numpy())
+            self._exact = exact_sketch(_host_array(part))
             return
         offset, count = block_plan(self._block)[0], part.numel()
         signed = part * _signs(self._device)[offset : offset + count]
@@ -218,9 +241,9 @@ class _Sketch:
         if whole:
             dtype = torch.float64 if huge else signed.dtype
             rows = signed[:whole].view(-1, self._row).sum(0, dtype=dtype)
-            self._lanes.add(self._block, rows.cpu().numpy())
+            self._lanes.add(self._block, _host_array(rows))
         if whole < count:
-            self._lanes.add(self._block, signed[whole:].cpu().numpy())
+            self._lanes.add(self._block, _host_array(signed[whole:]))
         self._block += 1
 
     def numbers(self) -> npt.NDArray[np.float64]:
