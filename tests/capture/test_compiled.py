@@ -224,7 +224,9 @@ def test_a_function_compiled_while_recording_is_one_operator(tmp_path: Path, lev
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_function_compiled_before_recording_stays_as_it_is(tmp_path: Path, level: str) -> None:
+def test_a_function_compiled_before_recording_is_one_operator_too(
+    tmp_path: Path, level: str
+) -> None:
     # given a compiled function that has run
     function = torch.compile(gated, backend="aot_eager")
 
@@ -237,11 +239,14 @@ def test_a_function_compiled_before_recording_stays_as_it_is(tmp_path: Path, lev
 
     recording = check(build, tmp_path / "ref", level=level)
 
-    # then recording compiles nothing, and says what it did not see
+    # then recording compiles nothing, and it has its tensors and gradients at the boundary
     assert graphs()["graphs"] == 0
-    assert any("compiled before" in what for what in not_seen(recording))
+    assert "torch.compile(gated)" in not_seen(recording).popitem()[0]
+    (call,) = calls(recording, "torch.compile(gated)")
     linear = one_call(recording, "torch.nn.Linear", "lin")
-    assert linear.with_role(Role.GRAD_OUTPUT)
+    assert same(values(call, Role.INPUT), values(linear, Role.OUTPUT))
+    assert same(values(call, Role.GRAD_INPUT), values(linear, Role.GRAD_OUTPUT))
+    assert [record.name for record in call.with_role(Role.PARAM_GRAD)] == ["weight"]
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -24,10 +24,12 @@ from lockstep.capture.leaves import (
 )
 from lockstep.capture.names import class_name
 from lockstep.capture.quiet import quiet
-from lockstep.capture.rows import OpenCall, Place
+from lockstep.capture.reach import compiled_name, modules_reached
+from lockstep.capture.rows import OneCall, OpenCall, Place
 from lockstep.capture.session import Session
 from lockstep.capture.surroundings import (
     buffers_of,
+    has_parameters,
     has_tensor,
     in_backward,
     in_transform,
@@ -256,31 +258,94 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> Any:
         """Record a custom function as one operator; modules called inside are still recorded."""
+        one = None
+        if name not in _TRANSPARENT_FUNCTIONS:
+            one = self._begin_one(name, (), args, kwargs)
+        return self._run_one(one, functools.partial(function, *args, **kwargs))
+
+    def compiled_call(
+        self,
+        compiled: Callable[..., Any],
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record a compiled plain function as one operator."""
+        one = self.compiled_call_begun(compiled, args, kwargs)
+        return self._run_one(one, functools.partial(run, *args, **kwargs))
+
+    def compiled_call_begun(
+        self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> OneCall | None:
+        """As `compiled_call`, for one that runs by itself."""
+        name, modules = compiled_name(compiled), modules_reached(compiled, args, kwargs)
+        if not modules and not argument_tensors(args, kwargs):
+            return None  # an optimizer's step, say
+        one = self._begin_one(name, modules, args, kwargs)
+        if one is not None:
+            self._steps.note_once(f"inside of {name}", "compiled: recorded at its boundary only")
+        return one
+
+    def compiled_call_ended(self, one: OneCall, result: Any, *, raised: bool) -> None:
+        """It has returned, or raised."""
+        if raised:
+            self._abandon(one.session, one.opened)
+            return
+        with quiet(self._steps.fail):
+            # What is written behind autograd's back inside does not show in a version.
+            for _, tensor in (*one.tensors, *one.buffers):
+                one.session.contents.changed(tensor)
+        self._end(one.session, one.opened, result, buffers=one.buffers)
+
+    def _run_one(self, one: OneCall | None, run: Callable[[], Any]) -> Any:
+        if one is None:
+            return run()
+        result = self.run_within(one.inside, one.session, one.opened, run)
+        self.compiled_call_ended(one, result, raised=False)
+        return result
+
+    def _begin_one(
+        self,
+        name: str,
+        modules: Sequence[torch.nn.Module],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> OneCall | None:
+        """Begin what is one operator whatever it calls; None where it is not recorded.
+
+        `modules` are those that it may call unseen: they have names before it runs, and what it
+        changes in their buffers is recorded.
+        """
         backward, grad = in_backward(), torch.is_grad_enabled()
         places = self._places()
         place = places[-1] if places else None
-        passes = in_transform() or name in _TRANSPARENT_FUNCTIONS
-        if passes or self._is_none_of_ours(place, backward, grad):
-            return function(*args, **kwargs)
+        if in_transform() or self._is_none_of_ours(place, backward, grad):
+            return None
         tensors = argument_tensors(args, kwargs)
-        session = self._session(may_begin=grad and not backward and trains(name, tensors))
-        opened = None
-        if session is not None:
-            opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
-        if session is None or opened is None:
-            return function(*args, **kwargs)
+        may_train = trains(name, tensors) or any(map(has_parameters, modules))
+        session = self._session(may_begin=grad and not backward and may_train)
+        if session is None:
+            return None
+        buffers = self._named_buffers(session, modules, place)
+        opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward, buffers)
+        if opened is None:
+            return None
         path, module_class = (place.path, place.module_class) if place else ("", "")
         module = place.module if place else None
         opaque = name != _CHECKPOINT
         inside = Place(opened.id, path, module_class, module, opened.stack, opaque)
-        run = functools.partial(function, *args, **kwargs)
-        result = self.run_within(inside, session, opened, run)
+        return OneCall(session, opened, inside, tensors, buffers)
+
+    def _named_buffers(
+        self, session: Session, modules: Sequence[torch.nn.Module], place: Place | None
+    ) -> list[NamedTensor]:
+        """Buffers of modules and of all below them; the modules are named where they are met for the first time."""
         with quiet(self._steps.fail):
-            # What is written behind autograd's back inside does not show in a version.
-            for _, tensor in tensors:
-                session.contents.changed(tensor)
-        self._end(session, opened, result)
-        return result
+            for module in modules:
+                self._steps.path_of(session, module, place)
+            below = {id(one): one for module in modules for _, one in module.named_buffers()}
+            return [("buffer", buffer) for buffer in below.values()]
+        return []
 
     def recomputed_here(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A checkpointed function whose calls are at this place of the model in backward too."""
@@ -301,12 +366,6 @@ class Calls:
     def compiler_loaded(self) -> None:
         """Something was compiled."""
         self._steps.compiler_loaded()
-
-    def compiled_code_entered(self) -> None:
-        """A function that was compiled before recording began is called."""
-        self._steps.note_once(
-            "functions that were compiled before recording began", "compiled: not recorded at all"
-        )
 
     # --- aten operators -------------------------------------------------------------------------
 
@@ -389,6 +448,7 @@ class Calls:
         kwargs: dict[str, Any],
         grad: bool,
         backward: bool,
+        buffers: Iterable[NamedTensor] = (),
     ) -> OpenCall | None:
         self._note_autocast(session)
         between = self.after_backward and place is None and not grad
@@ -404,6 +464,7 @@ class Calls:
                 grad=grad,
                 phase=Phase.BACKWARD if between else Phase.FORWARD,
                 recomputed=backward,
+                buffers=buffers,
             )
         return None
 

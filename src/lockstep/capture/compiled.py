@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from lockstep.capture.interception import Patch, Taps
+from lockstep.capture.rows import OneCall
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,13 +31,15 @@ def wrap_compile(
         taps.listener.compiler_loaded()
         if model is None or isinstance(compiled, torch.nn.Module) or not callable(compiled):
             return compiled
-        return _with_boundary(compiled, f"torch.compile({_name_of(model)})", taps_now)
+        return _with_boundary(compiled, model, taps_now)
 
     return compile_with_taps
 
 
 def _with_boundary(
-    compiled: Callable[..., Any], name: str, taps_now: Callable[[], Taps | None]
+    compiled: Callable[..., Any],
+    function: Callable[..., Any],
+    taps_now: Callable[[], Taps | None],
 ) -> Callable[..., Any]:
     """A compiled function whose calls are recorded as one operator."""
 
@@ -51,13 +54,9 @@ def _with_boundary(
         def untapped(*args: Any, **kwargs: Any) -> Any:
             return taps.call_untapped(lambda: compiled(*args, **kwargs))
 
-        return taps.listener.custom_function_call(name, untapped, args, kwargs)
+        return taps.listener.compiled_call(function, untapped, args, kwargs)
 
     return call
-
-
-def _name_of(function: Any) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
 
 
 class CompiledCodeGate(threading.local):
@@ -77,6 +76,7 @@ class CompiledCodeGate(threading.local):
         self._taps_now = taps_now
         self._left: Taps | None = None
         self._wrapper = 0
+        self._call: OneCall | None = None
 
     def patches(self) -> list[Patch]:
         """The patches that watch it; none where nothing was compiled yet."""
@@ -107,18 +107,30 @@ class CompiledCodeGate(threading.local):
                 if callable(callback) and wrapper.f_code.co_name != "__enter__":
                     self._enter(wrapper)
             elif self._wrapper == id(wrapper) and not callable(callback):
-                self._left.leave_untapped()
-                self._left = None
+                self._leave(wrapper, self._left)
             return original(callback)
 
         return _never_compiled(maybe_set_eval_frame)
 
     def _enter(self, wrapper: FrameType) -> None:
         taps = self._taps_now()
-        if taps is not None and taps.installed:
-            self._left, self._wrapper = taps, id(wrapper)
-            taps.enter_untapped()
-            taps.listener.compiled_code_entered()
+        if taps is None or not taps.installed:
+            return
+        self._left, self._wrapper = taps, id(wrapper)
+        given = wrapper.f_locals
+        if callable(given.get("fn")) and "args" in given and "kwargs" in given:
+            self._call = taps.listener.compiled_call_begun(
+                given["fn"], given["args"], given["kwargs"]
+            )
+        taps.enter_untapped()
+
+    def _leave(self, wrapper: FrameType, taps: Taps) -> None:
+        taps.leave_untapped()
+        one, self._call, self._left = self._call, None, None
+        if one is not None:
+            given = wrapper.f_locals
+            raised = not given.get("call_succeeded", "result" in given)
+            taps.listener.compiled_call_ended(one, given.get("result"), raised=raised)
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.utils.checkpoint
@@ -23,6 +23,9 @@ from torch.overrides import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.devices.emulation import enter_above_emulations, leave_dispatch
+
+if TYPE_CHECKING:
+    from lockstep.capture.rows import OneCall
 
 _TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # fmt: off
@@ -59,7 +62,24 @@ class Listener(Protocol):
     def custom_function_call(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """A custom autograd function, or a compiled plain function, is called."""
+        """A custom autograd function is called."""
+
+    def compiled_call(
+        self,
+        compiled: Callable[..., Any],
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """What was compiled from a plain function is called; must call `run` once and return its result."""
+
+    def compiled_call_begun(
+        self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> OneCall | None:
+        """As `compiled_call`, where it runs by itself."""
+
+    def compiled_call_ended(self, one: OneCall, result: Any, *, raised: bool) -> None:
+        """It has returned, or raised."""
 
     def aten_call(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -71,9 +91,6 @@ class Listener(Protocol):
 
     def compiler_loaded(self) -> None:
         """Something was compiled: from here on the compiler may trace what the script calls."""
-
-    def compiled_code_entered(self) -> None:
-        """A function that was compiled before recording began is called."""
 
     def backward_call(self, losses: list[torch.Tensor], run: Callable[[], Any]) -> Any:
         """The autograd engine starts from `losses`; must call `run` once and return its result."""

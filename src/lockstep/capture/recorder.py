@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch.optim.optimizer import Optimizer
 
 from lockstep.capture import setup
 from lockstep.capture.calls import Calls
-from lockstep.capture.compiled import CompiledCodeGate, wrap_compile
+from lockstep.capture.compiled import CompiledCodeGate, untraced, wrap_compile
 from lockstep.capture.interception import Patch, Taps
 from lockstep.capture.living import LivingModules, living
 from lockstep.capture.names import ModuleNames
@@ -100,6 +101,7 @@ class Recorder:
         self._handles: list[Any] = []
         self._hooked: set[int] = set()
         self._grouped: WeakKeyDictionary[Optimizer, list[list[str]]] = WeakKeyDictionary()
+        self._untraced: Callable[[torch.Tensor], None] | None = None
         self._step = 0
         self._open = False
         self._ended_by_optimizer = False
@@ -142,6 +144,8 @@ class Recorder:
     def _arm(self) -> None:
         for patch in self._patches:
             patch.put()
+        if "torch._dynamo" in sys.modules:
+            self._untraced = untraced(self._accumulated)
         self._optimizers.listen()
         self._living.listen()
         prepare_kernels()
@@ -311,7 +315,8 @@ class Recorder:
         if id(tensor) in self._hooked or not (tensor.requires_grad and tensor.is_leaf):
             return
         self._hooked.add(id(tensor))
-        self._handles.append(tensor.register_post_accumulate_grad_hook(self._accumulated))
+        hook = self._accumulated if self._untraced is None else self._untraced
+        self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
 
     def _end_step(self, *, complete: bool) -> None:
         session, manifest = self._session, self._manifest
@@ -389,6 +394,11 @@ class Recorder:
     def _accumulated(self, parameter: torch.Tensor) -> None:
         session = self.session
         if session is not None:
+            if self.taps.in_compiled_code:
+                self.note_once(
+                    "the loss of a backward inside of compiled code",
+                    "compiled: only the parameters' gradients are recorded",
+                )
             with quiet(self.fail):
                 session.accumulated(parameter)
 
@@ -405,6 +415,14 @@ class Recorder:
     def compiler_loaded(self) -> None:
         """Something was compiled: hooks must not be traced."""
         self._optimizers.compiler_loaded()
+        if self._untraced is None and not self._finished:
+            self._untraced = untraced(self._accumulated)
+            for handle in self._handles:
+                handle.remove()
+            self._handles.clear()
+            self._hooked.clear()
+            if self._session is not None:
+                self._hook_parameters(self._session)
 
     def optimizers_stepped(self) -> None:
         """The step has ended."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import is_
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from lockstep.capture.names import ModuleNames
 from lockstep.capture.stacks import Stacks
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.writer import RankWriter
+
+if TYPE_CHECKING:
+    from lockstep.capture.session import Session
 
 
 @dataclass(slots=True)
@@ -71,6 +74,20 @@ class OpenCall:
     def let_go(self) -> None:
         """Drop the tensors: gradient hooks keep the call for as long as the graph lives."""
         self.inputs = self.edges = self.contents = self.versions = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OneCall:
+    """A call that has begun and is one operator whatever it calls: a custom or a compiled function.
+
+    `inside` is the place of what it calls; `tensors` are its arguments, `buffers` what else it may write to.
+    """
+
+    session: Session
+    opened: OpenCall
+    inside: Place
+    tensors: list[NamedTensor]
+    buffers: list[NamedTensor]
 
 
 _NO_PARAMETERS: frozenset[int] = frozenset()

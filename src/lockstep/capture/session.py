@@ -291,7 +291,8 @@ class Session:
         for index, (name, tensor) in enumerate(buffers):
             content = self.contents.of(tensor)
             if index >= len(call.buffers) or call.buffers[index] != content:
-                label = f"{call.path}.{name}" if call.path else name
+                owner = self.names.owner_of(tensor)
+                label = owner[1] if owner else f"{call.path}.{name}" if call.path else name
                 self._rows.add_record(
                     call, call.phase, Role.BUFFER, position + index, label, content
                 )

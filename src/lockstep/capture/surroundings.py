@@ -36,6 +36,11 @@ def buffers_of(module: torch.nn.Module) -> Iterator[NamedTensor]:
             yield name, tensor
 
 
+def has_parameters(module: torch.nn.Module) -> bool:
+    """Whether a parameter of the module, or of one below it, takes a gradient."""
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
 def may_take_fast_path(module: torch.nn.Module, grad: bool) -> bool:
     """Whether a module would run as one fused kernel if nobody watched."""
     if module.training or not isinstance(module, _FAST_PATH_MODULES):
