@@ -62,3 +62,14 @@ def test_a_failed_write_leaves_nothing_and_harms_nothing(
         write_csv(agreed, target)
     assert target.read_text() == "earlier"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_every_pair_has_its_line(agreed: Comparison, tmp_path: Path) -> None:
+    # Given records that know the line of their call
+    for found in agreed.findings:
+        assert found.pair.candidate is not None
+        found.pair.candidate.source = "train.py:7"
+    # When they are written
+    write_csv(agreed, tmp_path / "out.csv")
+    # Then each line says so, not only those of origins
+    assert {line["Source"] for line in lines_of(tmp_path / "out.csv")} == {"train.py:7"}

@@ -26,6 +26,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "index": 0,
         "tensor": "",
         "source": "examples/net.py:88",
+        "library": "",
         "metrics": {"cosine": 0.4312, "max_abs": 12.3, "rel_l2": 0.91},
         "evidence": "sketch",
         "kind": "fault",
@@ -43,6 +44,8 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "compared": 3,
         "missing": 1,
         "unaligned": {"reference": 0, "candidate": 1},
+        "unaligned_calls": [],
+        "other_classes": [],
         "judged_by": "error-model",
         "uniform": [],
         "events": [

@@ -132,7 +132,7 @@ class Origin:
     """A site whose inputs agree and whose outputs do not.
 
     `tensor` names the parameter for the phases init and optimizer, else the argument or "". `source` is `file:line` of
-    the candidate's (else the reference's) call.
+    the candidate's (else the reference's) call in the user's code, `library` that of the library which it calls, or "".
     """
 
     rank: str
@@ -150,6 +150,7 @@ class Origin:
     reason: str
     sequence: int = 0
     kind: Kind = Kind.FAULT
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,47 @@ class UniformChange:
 
 
 @dataclass(frozen=True, slots=True)
+class UnalignedCalls:
+    """Calls of one operator, from one line and in one module, that one run makes and the other does not.
+
+    `side` is the run that makes them ("reference" or "candidate"), `step` the first one with them, `count` how many
+    there are in all. `source` is the user's line, `library` that of the library which it calls, or "". Calls of one
+    `region` stand between the same two aligned calls, or inside of the same module. `inside` tells that the module
+    around has no partner either, `recomputed` that activation checkpointing ran them again. `returns_as` is the other
+    run's operator that returns the same by other means, or "".
+    """
+
+    side: str
+    rank: str
+    step: int
+    phase: Phase
+    module: str
+    op: str
+    source: str
+    library: str
+    count: int
+    region: int
+    inside: bool = False
+    recomputed: bool = False
+    returns_as: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherClass:
+    """A module at one path that is of another class in the candidate."""
+
+    module: str
+    reference: str
+    candidate: str
+
+    def __str__(self) -> str:
+        name = self.module or "the model"
+        return (
+            f"{name} is a {self.reference} in the reference and a {self.candidate} in the candidate"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Everything that comparing two recordings found."""
 
@@ -203,3 +245,5 @@ class Comparison:
     notes: tuple[str, ...]
     events: tuple[Event, ...] = ()
     uniform: tuple[UniformChange, ...] = ()
+    unaligned_calls: tuple[UnalignedCalls, ...] = ()
+    other_classes: tuple[OtherClass, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -144,7 +144,7 @@ class TensorRecord:
     `role` and `index` say which of the site's tensors it is, `name` how the code calls it ("args.0", "kwargs.mask",
     "weight"); `sequence` orders everything within one rank by time; `occurrence` counts repeats of the same role and
     index at one site (a backward that runs twice). For parameters, `name` is the full parameter name, and `argument`
-    says which argument of the call it was; it is "" where `name` says so itself.
+    says which argument of the call it was; it is "" where `name` says so itself. `source` is that of the call.
     """
 
     rank: str
@@ -157,6 +157,7 @@ class TensorRecord:
     occurrence: int
     content: Content
     argument: str = ""
+    source: str = field(default="", compare=False)
 
     @property
     def dtype(self) -> str:
@@ -185,11 +186,15 @@ class TensorRecord:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line of a Python call stack, innermost first in a stack."""
+    """One line of a Python call stack, innermost first in a stack.
+
+    `library` tells that the file belongs to an installed package rather than to the user.
+    """
 
     file: str
     line: int
     function: str
+    library: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -223,5 +228,17 @@ class Call:
 
     @property
     def source(self) -> str:
-        """`file:line` of the user's code that made the call, or ""."""
-        return str(self.stack[0]) if self.stack else ""
+        """`file:line` of the user's code that made the call, of a library's where there is none, or ""."""
+        return source_of(self.stack)
+
+    @property
+    def library(self) -> str:
+        """`file:line` of the library that made the call for the user's code at `source`, or ""."""
+        inner = str(self.stack[0]) if self.stack else ""
+        return inner if inner != self.source else ""
+
+
+def source_of(stack: Sequence[Frame]) -> str:
+    """`file:line` of the innermost frame of the user's own code, of a library's where there is none, or ""."""
+    own = next((frame for frame in stack if not frame.library), None)
+    return str(own or stack[0]) if stack else ""

@@ -39,7 +39,9 @@ class Places:
                 for call in calls
             ]
         )
-        single = [side[0] for side in (left, right) if len(side) == 1] if left and right else []
+        alone = len(left) + len(right) == 1
+        single = [side[0] for side in (left, right) if len(side) == 1]
+        single = single if alone or (left and right) else []
         op = agreed_name(single[0].site.op, single[-1].site.op) if single else ""
         return replace(
             self.of(item, pair),

@@ -28,6 +28,7 @@ from lockstep.core.finding import (
 )
 from lockstep.core.manifest import MEMORY_BYTES, Event
 from lockstep.core.site import CallKind, Role, Site
+from lockstep.locate.causes import explain_origins
 from lockstep.locate.garbage import rare_collections
 from lockstep.locate.ledger import Ledger, State
 from lockstep.locate.naming import names_between, names_in
@@ -35,6 +36,7 @@ from lockstep.locate.noise import measure_noise
 from lockstep.locate.origins import Origins
 from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.step import AlignedStep
+from lockstep.locate.unaligned import Unaligned
 from lockstep.locate.updates import SetupWalk, UpdateWalk
 from lockstep.locate.walk import StepWalk
 from lockstep.replay.local_error import LocalErrorJudge
@@ -187,6 +189,7 @@ class _Run:
     origins: dict[str, Origins] = field(default_factory=dict)
     lone: list[Finding] = field(default_factory=list)
     precision: PrecisionClasses = field(default_factory=PrecisionClasses)
+    unaligned: Unaligned = field(default_factory=Unaligned)
     aligned: int = 0
     unaligned_reference: int = 0
     unaligned_candidate: int = 0
@@ -197,6 +200,7 @@ class _Run:
 
     def count(self, step: AlignedStep) -> None:
         """Count what has no partner, and list it."""
+        self.unaligned.gather(step)
         self.aligned += sum(1 for _ in step.of_kind(CallKind.MODULE, CallKind.OPERATOR))
         for pair in step.lone:
             self.unaligned_reference += pair.candidate is None
@@ -258,6 +262,7 @@ def _compare_step(
     run: _Run, aligned: dict[str, AlignedStep], progress: Callable[[int, int], None] | None
 ) -> None:
     gradients: dict[str, list[State]] = defaultdict(list)
+    known = {name: len(run.origins[name].found) for name in aligned}
     for name, step in aligned.items():
         ledger, origins = run.ledgers[name], run.origins[name]
         run.count(step)
@@ -268,6 +273,7 @@ def _compare_step(
             gradients[parameter].append(state)
     for name, step in aligned.items():
         UpdateWalk(step, run.ledgers[name], run.origins[name], run.judge, gradients).run()
+        explain_origins(step, run.origins[name], run.unaligned, first=known[name])
 
 
 def _last_gradients(step: AlignedStep, ledger: Ledger) -> dict[str, State]:
@@ -408,6 +414,8 @@ def _conclusion(
         notes=tuple(notes),
         events=(*_events(reference, candidate), *_flipped_decisions(findings)),
         uniform=(*hidden, *opened),
+        unaligned_calls=run.unaligned.calls,
+        other_classes=run.unaligned.classes,
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.finding import Comparison, Origin
+from lockstep.core.finding import Comparison, Origin, UnalignedCalls
 
 JSON_SCHEMA_VERSION = 1
 
@@ -36,6 +37,8 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
             "reference": comparison.unaligned_reference,
             "candidate": comparison.unaligned_candidate,
         },
+        "unaligned_calls": [_calls(calls) for calls in comparison.unaligned_calls],
+        "other_classes": [dataclasses.asdict(one) for one in comparison.other_classes],
         "judged_by": comparison.judged_by,
         "uniform": [
             {"class": change.name, "sites": len(change.members)} for change in comparison.uniform
@@ -76,6 +79,7 @@ def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:
         "index": origin.index,
         "tensor": origin.tensor,
         "source": origin.source,
+        "library": origin.library,
         "metrics": {
             "cosine": _number(metrics.cosine),
             "max_abs": _number(metrics.max_abs),
@@ -87,6 +91,23 @@ def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:
         "tolerance": _number(origin.finding.tolerance),
         "margin": _number(origin.finding.margin),
         "reason": origin.reason,
+    }
+
+
+def _calls(calls: UnalignedCalls) -> dict[str, Any]:
+    return {
+        "side": calls.side,
+        "step": calls.step,
+        **_rank(calls.rank),
+        "phase": calls.phase.value,
+        "module": calls.module,
+        "op": calls.op,
+        "source": calls.source,
+        "library": calls.library,
+        "count": calls.count,
+        "inside_unaligned": calls.inside,
+        "recomputed": calls.recomputed,
+        "returns_as": calls.returns_as,
     }
 
 

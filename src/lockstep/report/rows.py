@@ -123,6 +123,12 @@ def _kind(finding: Finding, origin: Origin | None) -> Cell:
     return "" if kind is None else kind.value
 
 
+def _source(finding: Finding) -> str:
+    """Line of the candidate's call, else of the reference's."""
+    sides = (finding.pair.candidate, finding.pair.reference)
+    return next((record.source for record in sides if record is not None and record.source), "")
+
+
 def _known(value: float) -> Cell:
     return None if math.isnan(value) else value
 
@@ -178,7 +184,7 @@ _COLUMNS: tuple[tuple[str, _Value], ...] = (
     ),
     ("Alignment", lambda finding, origin: finding.pair.method),
     ("Reason", lambda finding, origin: finding.reason),
-    ("Source", lambda finding, origin: origin.source if origin is not None else ""),
+    ("Source", lambda finding, origin: origin.source if origin is not None else _source(finding)),
 )
 
 TITLES: tuple[str, ...] = tuple(title for title, _ in _COLUMNS)

@@ -21,11 +21,13 @@ from lockstep.core.finding import (
 )
 from lockstep.core.site import Phase
 from lockstep.report.layout import WIDTH, add_line, add_paragraph, counted, printable
+from lockstep.report.lone_calls import unaligned_sentences
 from lockstep.report.rows import reached_word, tensor_name
 from lockstep.report.tally import Tally, tally_of
 
 NEXT_ORIGINS = 5
 MEMBERS = 4
+UNALIGNED = 6
 
 _STYLES = {
     Verdict.AGREE: "bold green",
@@ -77,6 +79,7 @@ def render_comparison(
     _add_uniform(text, comparison)
     _add_next_origins(text, comparison, tally)
     _add_counts(text, comparison, tally)
+    _add_unaligned(text, comparison, show_all=show_all)
     said = comparison.verdict is Verdict.INCOMPARABLE
     _add_list(text, "Not compared", comparison.not_compared[said:])
     events = [f"step {event.step}: {event.kind}: {event.detail}" for event in comparison.events]
@@ -218,6 +221,16 @@ def _add_counts(text: Text, comparison: Comparison, tally: Tally) -> None:
             add_line(text, f"{count:>8}  {words}")
     if comparison.compared:
         add_paragraph(text, _judgement(comparison))
+
+
+def _add_unaligned(text: Text, comparison: Comparison, *, show_all: bool) -> None:
+    """Calls of one run only; with `show_all` every one, else the first few."""
+    sentences = unaligned_sentences(comparison)
+    shown = sentences if show_all else sentences[:UNALIGNED]
+    more = len(sentences) - len(shown)
+    _add_list(text, "Calls without partner", shown)
+    if more:
+        add_line(text, f"  and {more} more (--all lists them)")
 
 
 def _judgement(comparison: Comparison) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ import polars as pl
 
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
 from lockstep.core.manifest import RankManifest, RunManifest, manifest_from_json
-from lockstep.core.record import Call, Content, Frame, TensorRecord
+from lockstep.core.record import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.store import schema
 from lockstep.store.contents import StoredContents
 from lockstep.store.tables import Chunks, Index, LatestChunks, Told, read_table
 
 _RANK = re.compile(r"rank\d+(-\d+)?")
+_SEPARATOR = re.compile(r"[/\\]")
 
 
 def open_recording(path: str | Path, *, read_sketches: bool = True) -> Recording:
@@ -233,8 +234,11 @@ class RankRecording:
         path = self.path / "stacks.parquet"
         stacks: dict[int, list[Frame]] = {}
         if path.exists():
-            for number, file, line, function in read_table(path, schema.STACKS).iter_rows():
-                stacks.setdefault(number, []).append(Frame(file, line, function))
+            table = read_table(path, schema.STACKS)
+            libraries = _libraries(table["file"].unique().to_list(), self.manifest.sources)
+            for number, file, line, function in table.iter_rows():
+                frame = Frame(file, line, function, file in libraries)
+                stacks.setdefault(number, []).append(frame)
         return {number: tuple(frames) for number, frames in stacks.items()}
 
 
@@ -259,7 +263,7 @@ class _Decoder:
     def calls(self, rows: pl.DataFrame, records: pl.DataFrame) -> list[Call]:
         """Calls by number, each with its records in order of time."""
         sites = {row[0]: self._site(*row) for row in rows.select(_SITE_COLUMNS).iter_rows()}
-        found = self._records(sites, records)
+        found = self._records(sites, self._sources(rows), records)
         return [self._call(sites, found, *row) for row in rows.select(_CALL_COLUMNS).iter_rows()]
 
     def _site(self, call_id: int, module: str, op: str, call: int, phase: str) -> Site:
@@ -268,8 +272,16 @@ class _Decoder:
         except ValueError as error:
             raise self._malformed(call_id, error) from error
 
+    def _sources(self, rows: pl.DataFrame) -> dict[int, str]:
+        """The user's line of each call; calls from one line share its text."""
+        lines = {number: source_of(frames) for number, frames in self._stacks.items()}
+        return {
+            call_id: lines.get(stack, "")
+            for call_id, stack in rows.select("call_id", "stack").iter_rows()
+        }
+
     def _records(
-        self, sites: Mapping[int, Site], rows: pl.DataFrame
+        self, sites: Mapping[int, Site], sources: Mapping[int, str], rows: pl.DataFrame
     ) -> dict[int, list[TensorRecord]]:
         """Records by call."""
         contents, rank, step = self._contents, self._rank, self._step
@@ -306,6 +318,7 @@ class _Decoder:
                     occurrence,
                     content,
                     sys.intern(argument),
+                    sources[call_id],
                 )
             )
         return found
@@ -375,6 +388,24 @@ _RECORD_COLUMNS = (
     "content",
     "argument",
 )
+
+
+def _libraries(files: Iterable[str], own: Sequence[str]) -> set[str]:
+    """Files of stacks that belong to installed packages, given the user's own ones by their whole paths.
+
+    Stacks name a file from the folder or package on that it was found in. Recordings of earlier builds do not tell
+    which files are the user's own: then none counts as a library's.
+    """
+    ends = {
+        tuple(parts[start:])
+        for parts in (_SEPARATOR.split(file) for file in own)
+        for start in range(len(parts))
+    }
+    return {
+        file
+        for file in files
+        if own and not file.startswith("<") and tuple(_SEPARATOR.split(file)) not in ends
+    }
 
 
 def _rank_order(name: str) -> tuple[int, ...]:
