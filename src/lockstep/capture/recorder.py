@@ -332,7 +332,7 @@ class Recorder:
             session.end_step()
         manifest.events, manifest.not_seen = session.events, session.not_seen
         self._note_parameters(manifest)
-        session.writer.step_ended(partial(setup.as_json, setup.copy_of(manifest)))
+        session.writer.step_ended(summary.index, partial(setup.as_json, setup.copy_of(manifest)))
 
     def _note_parameters(self, manifest: RankManifest) -> None:
         """Add how the parameters that were met for the first time are set up."""

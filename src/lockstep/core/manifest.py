@@ -97,7 +97,8 @@ class RankManifest:
     files of Python that were loaded when the first recorded step began, links resolved, installed packages left out.
     `trainable` tells of every parameter by its name whether it required a gradient in the first recorded step that it
     was met in; `tied` gives, for a second name of one and the same parameter or buffer, the name that it is recorded
-    under. Earlier builds noted neither, and leave `trainable` empty.
+    under. Earlier builds noted neither, and leave `trainable` empty. `files` holds length and
+    digest of every file beside the manifest, see `lockstep.store.integrity`.
     """
 
     schema: int
@@ -125,6 +126,7 @@ class RankManifest:
     not_seen: list[NotSeen] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
 
 
 M = TypeVar("M")

@@ -40,7 +40,7 @@ class StoredContents:
         self._directory = chunks.directory
         self._with_sketches = with_sketches
         self._rows = LatestChunks(chunks, "contents", schema.CONTENTS, self._split, _MOST_ROWS)
-        self._tensors = TensorFiles(chunks.directory)
+        self._tensors = TensorFiles(chunks.directory, chunks.files)
         self._latest: dict[int, Content] = {}
         self._shapes: dict[tuple[int | None, ...], tuple[int, ...]] = {}
 

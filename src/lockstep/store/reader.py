@@ -21,6 +21,7 @@ from lockstep.core.record import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.store import schema
 from lockstep.store.contents import StoredContents
+from lockstep.store.integrity import GROWING, Files, check_manifest
 from lockstep.store.tables import Chunks, Index, LatestChunks, Told, read_table
 
 _RANK = re.compile(r"rank\d+(-\d+)?")
@@ -104,6 +105,13 @@ class RankRecording:
 
     Steps are read one at a time: what is kept from step to step does not hold tensors' contents, and grows by some
     hundred bytes a call.
+
+    Attributes
+    ----------
+    path, name, manifest
+        Where it lies, what it is called, and what was run.
+    is_closed
+        Whether the recording came to its end, rather than being cut off with the process.
     """
 
     def __init__(self, path: Path, *, read_sketches: bool = True) -> None:
@@ -112,13 +120,20 @@ class RankRecording:
         value = _read_json(path / schema.MANIFEST)
         _check_version(path / schema.MANIFEST, value)
         self.manifest = manifest_from_json(RankManifest, value, str(path / schema.MANIFEST))
-        self._chunks = Chunks(path)
+        self.is_closed = self.manifest.state == "complete"
+        self._files = Files(path, self._listed())
+        self._chunks = Chunks(path, self._files, closed=self.is_closed)
         sketched = read_sketches and self.manifest.schema >= schema.SKETCHES_SINCE
         self._contents = StoredContents(self._chunks, with_sketches=sketched)
         self._records = LatestChunks(
             self._chunks, "records", schema.RECORDS, lambda frame: frame, _MOST_ROWS
         )
         self._index: Index | None = None
+
+    def _listed(self) -> dict[str, str]:
+        """Files by length and digest, as far as they do not change any more."""
+        listed = self.manifest.files.items()
+        return {name: mark for name, mark in listed if self.is_closed or name not in GROWING}
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -128,7 +143,7 @@ class RankRecording:
             sentences.append(
                 f"{self.name}: recording stopped early: {self.manifest.stopped_because}"
             )
-        elif self.manifest.state != "complete":
+        elif not self.is_closed:
             sentences.append(f"{self.name}: the run was cut off before the recording was closed")
         if self.manifest.schema < schema.SKETCHES_SINCE:
             sentences.append(
@@ -189,11 +204,10 @@ class RankRecording:
     def module_table(self) -> pl.DataFrame:
         """One row per module of the module tree."""
         path = self.path / "modules.parquet"
-        return (
-            read_table(path, schema.MODULES)
-            if path.exists()
-            else pl.DataFrame(schema=schema.MODULES)
-        )
+        if not path.exists():
+            return pl.DataFrame(schema=schema.MODULES)
+        self._files.check(path)
+        return read_table(path, schema.MODULES)
 
     def calls(self, step: int, *, kind: CallKind | None = None) -> list[Call]:
         """All calls of one step, or those of one kind, with their records, in order of time.
@@ -234,6 +248,7 @@ class RankRecording:
         path = self.path / "stacks.parquet"
         stacks: dict[int, list[Frame]] = {}
         if path.exists():
+            self._files.check(path)
             table = read_table(path, schema.STACKS)
             libraries = _libraries(table["file"].unique().to_list(), self.manifest.sources)
             for number, file, line, function in table.iter_rows():
@@ -436,8 +451,11 @@ def _read_run_manifest(path: Path) -> RunManifest:
 
 
 def _read_json(path: Path) -> Any:
+    """A manifest's values, held against its own digest."""
     try:
-        return json.loads(path.read_bytes())
+        data = path.read_bytes()
+        check_manifest(path, data)
+        return json.loads(data)
     except OSError as error:
         raise CorruptError(f"{path}: cannot be read ({error.strerror}); record again") from error
     except (ValueError, RecursionError) as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.manifest import Options, RunManifest
 from lockstep.core.version import VERSION
+from lockstep.store.integrity import with_digest
 from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
 
 
@@ -93,7 +94,7 @@ class RunDirectory:
         """Write the manifest aside and rename it."""
         aside = self.path / f".{MANIFEST}.{os.getpid()}"
         try:
-            aside.write_text(json.dumps(dataclasses.asdict(self.manifest), indent=1))
+            aside.write_text(with_digest(json.dumps(dataclasses.asdict(self.manifest), indent=1)))
             aside.replace(self.path / MANIFEST)
             self._written = True
         except OSError:

@@ -18,11 +18,12 @@ import polars as pl
 
 from lockstep.core.errors import CorruptError
 from lockstep.store import schema
+from lockstep.store.integrity import Files
 
 Told = Callable[[int, int], None]
 """Called with how many files are read and how many there are."""
 
-_CHUNK = re.compile(r"records-(\d{5,})\.parquet")
+_CHUNK = re.compile(r"(calls|contents|records)-(\d{5,})\.parquet")
 
 Numbers = npt.NDArray[np.int64]
 Kept = TypeVar("Kept")
@@ -35,31 +36,35 @@ class Chunks:
     ----------
     directory
         The rank's directory.
-
-    Attributes
-    ----------
-    numbers
-        Chunks that count, in order of time: those whose records are there.
+    files
+        What its files are held against.
+    closed
+        Whether the recording was closed; else its last chunk may be half written.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, files: Files, *, closed: bool) -> None:
+        self.directory, self.files = directory, files
+        self._closed = closed
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """Numbers of the chunks, in order of time."""
-        found = (_CHUNK.fullmatch(entry.name) for entry in self.directory.iterdir())
-        return tuple(sorted(int(one[1]) for one in found if one))
-
-    def read(self, table: str, number: int, columns: pl.Schema) -> pl.DataFrame:
-        """Some or all columns of one chunk of a table.
+        """Chunks that count, in order of time: those whose records are there.
 
         Raises
         ------
         CorruptError
-            If the file is damaged or lacks one of them.
+            If the records of a chunk are gone, which are written last, and something came after them.
         """
-        return read_table(self.directory / schema.chunk_name(table, number), columns)
+        found = [_CHUNK.fullmatch(entry.name) for entry in self.directory.iterdir()]
+        every = {int(one[2]) for one in found if one}
+        whole = {int(one[2]) for one in found if one and one[1] == "records"}
+        last = -1 if self._closed else max(every, default=-1)
+        for number in sorted(every - whole - {last}):
+            raise CorruptError(
+                f"{self.directory / schema.chunk_name('records', number)}: was written and is gone; put it back or"
+                " record again"
+            )
+        return tuple(sorted(whole))
 
     def first(self, table: str, numbers: Sequence[int], size_bytes: int) -> Sequence[int]:
         """Those of these chunks that come first and are together no larger on disk; at least one."""
@@ -76,9 +81,11 @@ class Chunks:
         Raises
         ------
         CorruptError
-            If one of the files is damaged or lacks a column.
+            If one of the files was changed, is damaged or lacks a column.
         """
         paths = [self.directory / schema.chunk_name(table, number) for number in numbers]
+        for path in paths:
+            self.files.check(path)
         found = _read_together(paths, columns)
         return found or [read_table(path, columns) for path in paths]
 

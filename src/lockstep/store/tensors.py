@@ -16,7 +16,7 @@ import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from lockstep.store.formulas import (
     formula_from_json,
     json_from_formula,
 )
+from lockstep.store.integrity import Files, Sink
 from lockstep.store.pieces import WIDENED, Decoded, Mapped, decoded
 from lockstep.store.schema import shard_name
 
@@ -122,7 +123,7 @@ def compacted(tensor: RawTensor, find: Find) -> RawTensor | Derived:
     return found or tensor
 
 
-def write_shard(file: BinaryIO, tensors: Iterable[RawTensor | Derived]) -> None:
+def write_shard(file: Sink, tensors: Iterable[RawTensor | Derived]) -> None:
     """Write one safetensors shard.
 
     Raises
@@ -188,10 +189,12 @@ class TensorFiles:
     ----------
     directory
         The rank's directory.
+    files
+        What its files are held against; None for those of this process.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, files: Files | None = None) -> None:
+        self._directory, self._files = directory, files
         self._shards: dict[int, Shard] = {}
 
     def load(self, shard: int, number: int | None) -> Array:
@@ -268,7 +271,10 @@ class TensorFiles:
     def _shard(self, number: int) -> Shard:
         known = self._shards.get(number)
         if known is None:  # of two threads that open it, the first one counts
-            known = self._shards.setdefault(number, Shard(self._directory / shard_name(number)))
+            path = self._directory / shard_name(number)
+            if self._files is not None:
+                self._files.check(path)
+            known = self._shards.setdefault(number, Shard(path))
         return known
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from lockstep.core.record import Frame
 from lockstep.store import schema
 from lockstep.store.buffers import Buffer, Buffers
 from lockstep.store.formulas import Derived, Elements, Stored
+from lockstep.store.integrity import DigestedFile, Sink, with_digest
 from lockstep.store.small import SmallContent, measured
 from lockstep.store.tensors import RawTensor, TensorFiles, compacted, size_bytes, write_shard
 
@@ -91,7 +92,8 @@ class _Chunk:
 
 
 _ROOM_FOR_MANIFEST = 32 << 10
-"""Bytes that stay free on a disk: a rank's manifest has some 8 kB, and is written beside the old one."""
+_ROOM_FOR_A_FILE = 128
+"""Bytes that stay free on a disk: a manifest has some 8 kB and a line a file, and is written beside the old one."""
 
 
 class RankWriter:
@@ -135,6 +137,9 @@ class RankWriter:
         self._stacks: list[Row] = []
         self._modules: list[Row] = []
         self._written_rows = {"stacks": -1, "modules": -1}
+        self._files: dict[str, str] = {}
+        self._first_lost: int | None = None
+        self._last_chunks: dict[int, int] = {}
         self._buffers = Buffers(memory_bytes // 2, _SHARD_BYTES)
         self._waiting_chunks = 0
         self._room = threading.Condition()
@@ -228,17 +233,19 @@ class RankWriter:
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the rank's manifest, after everything queued before it."""
-        text = _as_text(manifest)
-        self._queue.put(lambda: self._write_manifest(text))
+        self._queue.put(partial(self._write_given, lambda: manifest))
 
-    def step_ended(self, manifest: Callable[[], dict[str, Any]]) -> None:
+    def step_ended(self, step: int, manifest: Callable[[], dict[str, Any]]) -> None:
         """A good moment to write everything gathered; passed over where the last one was just now.
 
         Parameters
         ----------
+        step
+            The step that has ended: nothing more of it will come.
         manifest
             Gives the rank's manifest as of now; called by the writing thread.
         """
+        self._last_chunks[step] = self._next_chunk
         now_s = time.monotonic()
         if now_s < self._due_s:
             self._late_manifest = manifest
@@ -335,10 +342,13 @@ class RankWriter:
                 schema.chunk_name(table, number) for table in ("contents", "calls", "records")
             )
             for name in (schema.shard_name(number), *tables):
+                self._files.pop(name, None)
                 with suppress(OSError):
                     (self.directory / name).unlink()
             raise
         finally:
+            if schema.chunk_name("records", number) not in self._files and not chunk.is_empty:
+                self._first_lost = number if self._first_lost is None else self._first_lost
             if chunk.buffer is not None:
                 self._buffers.give_back(chunk.buffer)
             with self._room:
@@ -361,7 +371,7 @@ class RankWriter:
         if self._max_bytes is not None and self.bytes_written + total_bytes > self._max_bytes:
             self.failure = f"--max-bytes {self._max_bytes} reached"
             return
-        _leave_room(self.directory, total_bytes)
+        _leave_room(self.directory, total_bytes + _ROOM_FOR_A_FILE * len(self._files))
         if tensors:
             self._replace(schema.shard_name(number), lambda file: write_shard(file, tensors))
         for name, data in files.items():
@@ -396,20 +406,30 @@ class RankWriter:
         return list(done.values())
 
     def _write_given(self, manifest: Callable[[], dict[str, Any]]) -> None:
-        self._write_manifest(_as_text(manifest()))
-
-    def _write_manifest(self, text: str) -> None:
+        value = manifest()
+        for step in value["steps"]:
+            step["complete"] = step["complete"] and self._is_written(step["index"])
+        value.pop("files", None)
+        text = with_digest(_with_files(_as_text(value), self._files))
         self._replace(schema.MANIFEST, lambda file: _write(file, text.encode()))
+        self._files.pop(schema.MANIFEST)
 
-    def _replace(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
+    def _is_written(self, step: int) -> bool:
+        """Whether nothing of a step that has ended was refused."""
+        last = self._last_chunks.get(step, self._next_chunk)
+        return self._first_lost is None or last < self._first_lost
+
+    def _replace(self, name: str, fill: Callable[[Sink], None]) -> None:
         """Write a file aside and rename it, so that no reader ever sees half of one."""
         target, aside = self.directory / name, self.directory / f".{name}.part"
         try:
             with aside.open("wb") as file:
-                fill(file)
+                digested = DigestedFile(file)
+                fill(digested)
             replaced_bytes = target.stat().st_size if target.exists() else 0
-            self.bytes_written += aside.stat().st_size - replaced_bytes
+            self.bytes_written += digested.size_bytes - replaced_bytes
             aside.replace(target)
+            self._files[name] = digested.mark
         except Exception:
             with suppress(OSError):
                 aside.unlink()
@@ -447,5 +467,12 @@ def _as_text(manifest: dict[str, Any]) -> str:
     return json.dumps(manifest, indent=1, default=str)
 
 
-def _write(file: BinaryIO, data: bytes) -> None:
+def _with_files(text: str, files: dict[str, str]) -> str:
+    """A manifest's text with the list of files, put together here: it may be long, and is written at every step."""
+    listed = ",\n".join(f'  "{name}": "{mark}"' for name, mark in files.items())
+    body = text.removesuffix("\n}")
+    return f'{body},\n "files": {{\n{listed}\n }}\n}}'
+
+
+def _write(file: Sink, data: bytes) -> None:
     file.write(data)

@@ -1,0 +1,176 @@
+"""Files of a recording by length and digest: what tells that one was changed after it was written.
+
+A rank's manifest lists every file beside it under "files" (`"records-00003.parquet": "5120 8f0c..."`), and every
+manifest ends with a digest of its own text. Digests are XXH3-128 (https://xxhash.com), taken while a file is written:
+they find accidents and edits, and are no signature. Recordings of earlier builds list nothing, and nothing is held
+against them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+import xxhash
+
+from lockstep.core.errors import CorruptError
+
+GROWING = frozenset({"stacks.parquet", "modules.parquet"})
+"""Tables that are written anew while a recording grows: what a manifest says of them holds once it is closed."""
+
+_NAME = re.compile(
+    r"(stacks|modules|(calls|records|contents)-\d{5,})\.parquet|tensors-\d{5,}\.safetensors"
+)
+_MARK = re.compile(r"(\d+) [0-9a-f]{32}")
+_OWN = re.compile(rb',\n "digest": "([0-9a-f]{32})"\n\}\n?\Z')
+_PIECE_BYTES = 8 << 20
+
+
+class Sink(Protocol):
+    """What bytes can be written to."""
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Take these bytes."""
+
+
+class DigestedFile:
+    """Passes bytes on to a file, and digests them on the way.
+
+    Parameters
+    ----------
+    file
+        Takes the bytes.
+    """
+
+    def __init__(self, file: Sink) -> None:
+        self._file = file
+        self._digest = xxhash.xxh3_128()
+        self.size_bytes = 0
+
+    def write(self, data: bytes | memoryview, /) -> None:
+        """Write bytes, all of them."""
+        self._file.write(data)
+        self._digest.update(data)
+        self.size_bytes += len(data)
+
+    @property
+    def mark(self) -> str:
+        """Length and digest of what was written, as a manifest lists them."""
+        return f"{self.size_bytes} {self._digest.hexdigest()}"
+
+
+class Files:
+    """The files of one rank, held against what its manifest lists; each is digested once, when it is first read.
+
+    Parameters
+    ----------
+    directory
+        The rank's directory.
+    marks
+        Length and digest by file name; {} for a recording of an earlier build.
+
+    Raises
+    ------
+    CorruptError
+        If a file is missing or has another length.
+    """
+
+    def __init__(self, directory: Path, marks: Mapping[str, str]) -> None:
+        self._marks = dict(marks)
+        self._lock = Lock()
+        for name, mark in marks.items():
+            _check_length(directory, name, mark)
+
+    def check(self, path: Path) -> None:
+        """Hold a file against its digest, unless that was done before; nothing is known of one that is not listed.
+
+        Raises
+        ------
+        CorruptError
+            If it was changed.
+        """
+        if path.name not in self._marks:
+            return
+        with self._lock:  # two threads that come to one file digest it once
+            mark = self._marks.get(path.name)
+            if mark is not None and _mark_of(path) != mark:
+                raise CorruptError(
+                    f"{path}: was changed after it was written, its digest is another one; record again"
+                )
+            self._marks.pop(path.name, None)
+
+
+def _check_length(directory: Path, name: str, mark: str) -> None:
+    found = _MARK.fullmatch(mark)
+    if found is None or _NAME.fullmatch(name) is None:
+        raise CorruptError(
+            f"{directory}: its manifest lists the file {name[:80]!r} as {mark[:80]!r}; the recording is damaged,"
+            " record again"
+        )
+    try:
+        size_bytes = (directory / name).stat().st_size
+    except OSError as error:
+        raise CorruptError(
+            f"{directory / name}: was written and is gone ({error.strerror}); put it back or record again"
+        ) from error
+    if size_bytes != int(found[1]):
+        raise CorruptError(
+            f"{directory / name}: has {size_bytes} bytes, {found[1]} were written; it was changed, record again"
+        )
+
+
+def _mark_of(path: Path) -> str:
+    """Length and digest of a file, a stretch at a time: its pages are not to count as memory of this process."""
+    digest = xxhash.xxh3_128()
+    try:
+        with path.open("rb") as file:
+            size_bytes = file.seek(0, 2)
+            if size_bytes:
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                    _update(digest, mapped)
+    except (OSError, ValueError) as error:
+        raise CorruptError(f"{path}: cannot be read ({error}); record again") from error
+    return f"{size_bytes} {digest.hexdigest()}"
+
+
+def _update(digest: xxhash.xxh3_128, mapped: mmap.mmap) -> None:
+    for start in range(0, len(mapped), _PIECE_BYTES):
+        with memoryview(mapped) as view, view[start : start + _PIECE_BYTES] as piece:
+            digest.update(piece)
+        if hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED, start, min(_PIECE_BYTES, len(mapped) - start))
+
+
+# --- manifests ----------------------------------------------------------------------------------
+
+
+def with_digest(text: str) -> str:
+    """The text of a manifest, an indented JSON object, with a digest of itself as its last value.
+
+    >>> print(with_digest('{\\n "state": "complete"\\n}'))
+    {
+     "state": "complete",
+     "digest": "b9dda1a2dc1e74e37a36d3870f007063"
+    }
+    """
+    body = text.removesuffix("\n}")
+    return f'{body},\n "digest": "{xxhash.xxh3_128_hexdigest(body.encode())}"\n}}'
+
+
+def check_manifest(path: Path, data: bytes) -> None:
+    """Hold a manifest against its own digest, where it has one.
+
+    Raises
+    ------
+    CorruptError
+        If it was changed.
+    """
+    found = _OWN.search(data)
+    if found is not None and xxhash.xxh3_128_hexdigest(data[: found.start()]) != found[1].decode():
+        raise CorruptError(
+            f"{path}: was changed after it was written, its digest is another one; record again"
+        )
