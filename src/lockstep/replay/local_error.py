@@ -32,12 +32,15 @@ from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.record import Call
 from lockstep.replay.budget import TooLarge, check_memory
 from lockstep.replay.errors import CannotReplay
-from lockstep.replay.screening import screened, screened_update
+from lockstep.replay.screening import screened, screened_passage, screened_update
 
 if TYPE_CHECKING:
     from lockstep.replay.verdict import Verdicts
 
 NAME = "local-error"
+
+_REGION = "calls without partner"
+"""What a region is called among operators."""
 
 P = ParamSpec("P")
 
@@ -99,8 +102,21 @@ class LocalErrorJudge:
     def passage(
         self, sources: Sequence[Measured], target: Measured, *, region: Region
     ) -> Judgement:
-        """Judge a tensor against those that calls without partner made it from: by the fallback."""
-        return self._fallback.passage(sources, target, region=region)
+        """Judge a tensor against those that the calls of a region made it from, by running these again."""
+        explained = self._fallback.passage(sources, target, region=region)
+        calls = (*region.reference_calls, *region.candidate_calls)
+        other_layout = any(item.pair.layout is not None for item in (*sources, target))
+        if target.equal or region.unseen or other_layout or not all(map(_has_tensors, calls)):
+            return explained
+        if is_gradient(target) or not calls:
+            return explained
+        return self._tried(_REGION, self._passage, sources, target, region, explained) or explained
+
+    def _passage(
+        self, sources: Sequence[Measured], target: Measured, region: Region, explained: Judgement
+    ) -> Judgement:
+        found = screened_passage(target, explained)
+        return found or self._reruns(_REGION).passage(sources, target, region)
 
     def update(
         self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
@@ -160,7 +176,7 @@ class LocalErrorJudge:
             os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
             from lockstep.replay.verdict import Verdicts  # loads torch
 
-            self._verdicts = Verdicts()
+            self._verdicts = Verdicts(self._memory_bytes)
         if self._progress is not None:
             self._progress(op, self.decided)
         return self._verdicts

@@ -29,7 +29,7 @@ LARGE = 1 << 21
 
 _GRADIENTS = (Role.GRAD_INPUT, Role.PARAM_GRAD)
 
-_REFUSALS = (
+REFUSALS = (
     RuntimeError,
     TypeError,
     ValueError,
@@ -150,7 +150,7 @@ class Rerun:
                 return self._run(precision, backward, alter, self.cast if cast else None)
         except CannotReplay:
             raise
-        except _REFUSALS as error:
+        except REFUSALS as error:
             raise CannotReplay(
                 f"torch refuses: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
             ) from error

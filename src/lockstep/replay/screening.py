@@ -33,6 +33,7 @@ from lockstep.core.site import Role
 from lockstep.replay.errors import CannotReplay
 from lockstep.replay.roundoff import (
     QUIET,
+    ROUNDINGS,
     SENTINEL,
     SINGLE,
     UPDATE_ROUNDINGS,
@@ -94,6 +95,12 @@ def screened_update(calls: CallPair, output: Measured, explained: Judgement) -> 
         return _handed_on(output)
     quiet = output.unit == SINGLE and _is_quiet(output, UPDATE_ROUNDINGS, explained)
     return _handed_on(output) if quiet else None
+
+
+def screened_passage(target: Measured, explained: Judgement) -> Judgement | None:
+    """Judge a tensor behind several calls without a re-run; None where only that can tell."""
+    quiet = target.floating and target.unit == SINGLE and not target.shape_differs
+    return _handed_on(target) if quiet and _is_quiet(target, ROUNDINGS, explained) else None
 
 
 def _drops_inside(operation: Operation) -> bool:

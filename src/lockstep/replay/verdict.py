@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 
-from lockstep.compare.judge import Judgement, Operation, is_gradient
+from lockstep.compare.judge import Judgement, Operation, Region, is_gradient
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family
 from lockstep.core.finding import CallPair, Kind
@@ -21,6 +21,7 @@ from lockstep.replay.errors import CannotReplay
 from lockstep.replay.numeric import fault, moved, numeric
 from lockstep.replay.optimizers import UpdateRerun, replayed
 from lockstep.replay.pairing import calls_of, key_of, paired, present, records_of
+from lockstep.replay.passage import Passages
 from lockstep.replay.side import Side
 
 _KEPT_CALLS = 6
@@ -63,9 +64,16 @@ def single_thread() -> Iterator[None]:
 
 
 class Verdicts:
-    """Judges outputs by re-running their calls; keeps the last few re-runs."""
+    """Judges outputs by re-running their calls; keeps the last few re-runs.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    memory_bytes
+        Memory that the whole process may take.
+    """
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._passages = Passages(memory_bytes)
         self._kept: OrderedDict[Any, Any] = OrderedDict()
         self._elements: dict[Any, int] = {}
 
@@ -99,6 +107,17 @@ class Verdicts:
             if exact is not None:
                 return exact
         return numeric(pairing, reference, candidate, output)
+
+    def passage(self, sources: Sequence[Measured], target: Measured, region: Region) -> Judgement:
+        """Judge a tensor behind calls without partner.
+
+        Raises
+        ------
+        CannotReplay
+            If the calls of neither run can be run again, or that is not faithful to them.
+        """
+        with threads_for(*region.reference_calls, *region.candidate_calls):
+            return self._passages.judged(sources, target, region)
 
     def update(self, calls: CallPair, output: Measured) -> Judgement:
         """Judge a parameter or a state after an optimizer step.

@@ -1,0 +1,254 @@
+"""The verdict on a tensor behind calls without partner: both regions run again as a whole.
+
+Where the calls of both runs can be run again, two questions are asked. Is each run's tensor what its own calls give in
+double precision on its own inputs, up to what arithmetic in its dtype is off (as for a single operator)? And do the two
+runs' calls, in double precision on the *same* inputs, give the same: an operator written out by hand against a fused
+one, one kind of mask against another? Where one run's calls cannot be run again (a compiled module, a custom function),
+both runs are held against what the other's give on the inputs of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+
+from lockstep.compare.judge import Judgement, Region
+from lockstep.compare.measured import Measured
+from lockstep.core.dtypes import is_floating, unit_roundoff
+from lockstep.core.finding import Kind
+from lockstep.core.record import Call, TensorRecord
+from lockstep.core.site import Role
+from lockstep.replay.distance import Size, error_of, perturbed, populations, size_of
+from lockstep.replay.errors import CannotReplay
+from lockstep.replay.numeric import fault
+from lockstep.replay.pairing import records_of
+from lockstep.replay.region import RegionRun
+from lockstep.replay.rerun import Precision, load, widened
+from lockstep.replay.roundoff import ROUNDINGS, SENTINEL, SINGLE
+from lockstep.replay.side import FEW_ELEMENTS, MARGIN, MARGIN_16BIT, Local
+
+_MOST_WORK = 1 << 32
+"""Elements that one comparison may write in re-runs of regions; what comes then is left to the next judge."""
+
+_RUNS = 6
+"""About how often a region is run for one verdict."""
+
+_MASKED = 1e4
+"""Magnitude from which on two results of one sign both mean `left out`: masks are -inf, -3.4e38, -1e9 or -1e4."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One run's tensor, what double precision makes of its inputs, and what arithmetic like its own makes of them."""
+
+    record: TensorRecord
+    actual: torch.Tensor
+    truth: torch.Tensor
+    noisy: tuple[torch.Tensor, ...]
+
+    @property
+    def unit(self) -> float:
+        return unit_roundoff(self.record.dtype)
+
+
+class Passages:
+    """Judges tensors behind regions; counts the work that this takes.
+
+    Parameters
+    ----------
+    memory_bytes
+        Memory that the whole process may take.
+    """
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
+        self._work = 0
+
+    def judged(self, sources: Sequence[Measured], target: Measured, region: Region) -> Judgement:
+        """Judge a tensor behind a region.
+
+        Raises
+        ------
+        CannotReplay
+            If neither run's calls can be run again, or doing so is not faithful to them.
+        """
+        reference, candidate = records_of(target)
+        if max(unit_roundoff(reference.dtype), unit_roundoff(candidate.dtype)) < SINGLE:
+            raise CannotReplay("it was computed in double precision itself")
+        left = self._run_of(region.reference_calls, reference)
+        right = self._run_of(region.candidate_calls, candidate)
+        for_left, for_right = _crossed(sources)
+        if isinstance(left, RegionRun) and isinstance(right, RegionRun):
+            other = right.run(Precision.DOUBLE, given=for_right)
+            sides = _own(left, reference), _own(right, candidate)
+            return _verdict(
+                sides, target, other, certain=_is_matched(right, for_right, left.entering)
+            )
+        if isinstance(left, RegionRun):
+            _check_matched(left, for_left, region.candidate_calls)
+            return _verdict((_own(left, reference), _by(left, candidate, for_left)), target)
+        if isinstance(right, RegionRun):
+            _check_matched(right, for_right, region.reference_calls)
+            return _verdict((_by(right, reference, for_right), _own(right, candidate)), target)
+        raise left
+
+    def _run_of(self, calls: Sequence[Call], target: TensorRecord) -> RegionRun | CannotReplay:
+        try:
+            found = RegionRun(calls, target)
+            found.check_memory(self._memory_bytes)
+        except CannotReplay as error:
+            return error
+        self._work += _RUNS * found.work
+        if self._work > _MOST_WORK:
+            return CannotReplay("regions that were run again before took all the time there is")
+        return found
+
+
+_Given = Mapping[int, TensorRecord]
+
+
+def _crossed(sources: Sequence[Measured]) -> tuple[_Given, _Given]:
+    """What takes the place of the reference's contents that enter, and of the candidate's: the other's.
+
+    Only numbers of the same extents: a mask of -3.4e38 does not mean in one run's calls what a mask of truth values
+    does in the other's.
+    """
+    left: dict[int, TensorRecord] = {}
+    right: dict[int, TensorRecord] = {}
+    for source in sources:
+        one, two = source.pair.reference, source.pair.candidate
+        if one is None or two is None or source.pair.layout is not None or one.shape != two.shape:
+            continue
+        if one.dtype == two.dtype or (is_floating(one.dtype) and is_floating(two.dtype)):
+            left[one.content.id], right[two.content.id] = two, one
+    return left, right
+
+
+def _is_matched(run: RegionRun, given: _Given, others: Sequence[TensorRecord]) -> bool:
+    """Whether all numbers that enter a run's calls are known in the other run; single numbers are constants."""
+    digests = {record.digest for record in others}
+    return all(
+        record.content.id in given or record.digest in digests
+        for record in run.entering
+        if is_floating(record.dtype) and record.content.numel > 1
+    )
+
+
+def _check_matched(run: RegionRun, given: _Given, calls: Sequence[Call]) -> None:
+    others = [record for call in calls for record in call.with_role(Role.INPUT)]
+    if not _is_matched(run, given, others):
+        raise CannotReplay("not all that enters is known in both runs")
+
+
+def _own(run: RegionRun, record: TensorRecord) -> _Side:
+    """A run's tensor against its own calls."""
+    return _by(run, record, {})
+
+
+def _by(run: RegionRun, record: TensorRecord, given: _Given) -> _Side:
+    """A tensor against calls on `given` tensors."""
+    truth = run.run(Precision.DOUBLE, given=given)
+    unit = min(unit_roundoff(record.dtype), SINGLE)
+    noisy = [run.run(Precision.DOUBLE, given=given, alter=perturbed(unit, 0))]
+    with suppress(CannotReplay):  # where there is no kernel of that dtype here
+        noisy.append(run.run(Precision.OWN, given=given))
+    return _Side(record, widened(load(record)), truth, tuple(noisy))
+
+
+def _verdict(
+    sides: tuple[_Side, _Side],
+    target: Measured,
+    other: torch.Tensor | None = None,
+    *,
+    certain: bool = True,
+) -> Judgement:
+    """The verdict by both sides, and by `other`, what the candidate's calls give on the reference's inputs.
+
+    `certain` tells whether all that enters them was the reference's.
+    """
+    alone = [_local(side, 0.0) for side in sides]
+    for wrong in (0, 1):
+        known = alone[1 - wrong]
+        if known.sound and not alone[wrong].sound and sides[0].unit == sides[1].unit:
+            alone[wrong] = _local(sides[wrong], known.error.norm)
+    if not any(one.sound for one in alone):
+        raise CannotReplay("what either run recorded is far from what its calls give")
+    if all(one.sound for one in alone):
+        apart = None if other is None else _apart(sides, other, alone)
+        if apart is not None and not apart.sound:
+            if not certain:
+                raise CannotReplay("not all that enters is known in both runs")
+            words = (
+                "what the two runs call here, run again in double precision on the same inputs, gives results"
+                f" rel {apart.relative:.2g} apart; each run is within {_most_relative(alone):.2g} of its own"
+            )
+            return fault(target, apart.excess, words)
+        return _explained(sides, alone, target)
+    wrong = 0 if alone[1].sound else 1
+    name, right = ("candidate", "reference") if wrong else ("reference", "candidate")
+    words = (
+        f"all calls since what both runs have, run again in double precision on its own inputs: the {name} is off"
+        f" by rel {alone[wrong].relative:.2g}, the {right} by {alone[1 - wrong].relative:.2g}"
+    )
+    lower = wrong == 0 and sides[0].unit > sides[1].unit
+    return fault(
+        target, alone[wrong].excess, words, kind=Kind.MORE_ACCURATE if lower else Kind.FAULT
+    )
+
+
+def _most_relative(alone: Sequence[Local]) -> float:
+    return max(one.relative for one in alone)
+
+
+def _local(side: _Side, seen: float) -> Local:
+    """How far a tensor is off, in the group of elements where that is most against what it may be.
+
+    `seen` is how far the other run's is, where that is sound.
+    """
+    found = [_in_group(side, side.actual, seen, where) for where in populations(side.truth)]
+    return max(found, key=lambda one: one.excess)
+
+
+def _in_group(side: _Side, actual: torch.Tensor, seen: float, where: torch.Tensor | None) -> Local:
+    norm = size_of(side.truth, where).norm
+    error = error_of(actual, side.truth, where)
+    noises = [error_of(one, side.truth, where).norm for one in side.noisy]
+    noise = max([seen, *(one for one in noises if math.isfinite(one))])
+    tolerance = _margin(side.unit, error) * noise + ROUNDINGS * side.unit * norm
+    return Local(error, tolerance, norm)
+
+
+def _margin(unit: float, error: Size) -> float:
+    margin = MARGIN if unit <= SINGLE else MARGIN_16BIT
+    return margin * (1.0 + FEW_ELEMENTS / math.sqrt(error.spread))
+
+
+def _apart(sides: tuple[_Side, _Side], other: torch.Tensor, alone: Sequence[Local]) -> Local:
+    """How far apart the two functions are, against what both runs may be off."""
+    truth = sides[0].truth
+    left_out = (
+        ((truth.abs() >= _MASKED) & (other.abs() >= _MASKED) & (truth.sign() == other.sign()))
+        if truth.dtype.is_floating_point
+        else torch.zeros_like(truth, dtype=torch.bool)
+    )
+    masked = left_out & ((truth.abs() > SENTINEL) | (other.abs() > SENTINEL))
+    error = error_of(torch.where(masked, truth, other), truth)
+    return Local(error, max(one.tolerance for one in alone), size_of(truth).norm)
+
+
+def _explained(sides: tuple[_Side, _Side], alone: Sequence[Local], target: Measured) -> Judgement:
+    """Both sides are sound by themselves: what is left comes with the inputs."""
+    inherited = error_of(sides[1].truth, sides[0].truth).norm
+    scale = target.norm if target.norm > 0 else 1.0
+    floor = alone[0].tolerance + alone[1].tolerance
+    return Judgement(
+        tolerance=(floor + inherited) / scale,
+        floor=floor / scale,
+        beyond_floor=target.distance > floor,
+        unexplained=False,
+        local=True,
+    )

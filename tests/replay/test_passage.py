@@ -1,0 +1,266 @@
+"""Operators written out by hand, fused or compiled: held against the other run's calls as a whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import lockstep
+from lockstep.compare.error_model import ErrorModel
+from lockstep.compare.judge import Region
+from lockstep.compare.measured import measure_pair
+from lockstep.core.finding import Pair, Verdict
+from lockstep.core.record import Call
+from lockstep.core.site import CallKind, Role
+from lockstep.locate.run import Comparison, compare_recordings
+from lockstep.replay.local_error import LocalErrorJudge
+from lockstep.store.reader import Recording
+
+# The compiler warns about itself.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+LOWEST = torch.finfo(torch.float32).min
+
+
+def gelu(x: Tensor) -> Tensor:
+    return F.gelu(x)
+
+
+def gelu_written_out(x: Tensor) -> Tensor:
+    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def gelu_tanh_written_out(x: Tensor) -> Tensor:
+    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))
+    return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=keep[:, None, :])
+
+
+def fused_additive(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+    mask = (1.0 - keep[:, None, :].float()) * LOWEST
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def written_out(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    return torch.softmax(scores + (1.0 - keep[:, None, :].float()) * LOWEST, -1) @ v
+
+
+def written_out_infinite(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    return torch.softmax(scores.masked_fill(~keep[:, None, :], -math.inf), -1) @ v
+
+
+def scaled_otherwise(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+    return written_out(q * 1.01, k, v, keep)
+
+
+class Part(nn.Module):
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        return self.function(*tensors)
+
+
+class Net(nn.Module):
+    """An attention and a perceptron of which the parts can be exchanged."""
+
+    def __init__(self, activation: Callable[..., Tensor], attention: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.qkv, self.up, self.down = nn.Linear(16, 48), nn.Linear(16, 32), nn.Linear(32, 16)
+        self.activation, self.attention = Part(activation), Part(attention)
+
+    def forward(self, x: Tensor, keep: Tensor) -> Tensor:
+        x = x + self.attention(*self.qkv(x).chunk(3, -1), keep)
+        return self.down(self.activation(self.up(x)))
+
+
+class Runs:
+    """Recordings of trainings that differ in one part, each made once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._made: dict[tuple[str, str, bool], Recording] = {}
+
+    def of(
+        self,
+        activation: Callable[..., Tensor] = gelu,
+        attention: Callable[..., Tensor] = fused,
+        *,
+        compiled: bool = False,
+    ) -> Recording:
+        key = (activation.__name__, attention.__name__, compiled)
+        if key not in self._made:
+            self._made[key] = self._recorded(
+                "-".join(map(str, key)), activation, attention, compiled
+            )
+        return self._made[key]
+
+    def _recorded(self, name: str, activation: Any, attention: Any, compiled: bool) -> Recording:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        net = Net(activation, attention)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        model = torch.compile(net, backend="aot_eager") if compiled else net
+        keep = torch.ones(4, 6, dtype=torch.bool)
+        keep[0, 4:] = keep[2, 2:] = False
+        with lockstep.record(self._directory / name, model=net, save="tensors", steps=1):
+            optimizer.zero_grad()
+            model(torch.randn(4, 6, 16), keep).square().mean().backward()
+            optimizer.step()
+        return lockstep.open(self._directory / name)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("torch._inductor.config.compile_threads", 1)
+        yield Runs(tmp_path_factory.mktemp("runs"))
+
+
+def compared(one: Recording, other: Recording) -> Comparison:
+    return compare_recordings(one, other)
+
+
+SOUND: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gelu written out": ({}, {"activation": gelu_written_out}),
+    "tanh gelu written out": (
+        {"activation": gelu_tanh},
+        {"activation": gelu_tanh_written_out},
+    ),
+    "a mask of truth values and an additive one": ({}, {"attention": fused_additive}),
+    "attention written out": ({}, {"attention": written_out}),
+    "attention written out, masked by -inf": ({}, {"attention": written_out_infinite}),
+    "masks of -3.4e38 and of -inf": (
+        {"attention": written_out},
+        {"attention": written_out_infinite},
+    ),
+    "compiled": ({}, {"compiled": True}),
+    "compiled and written out": ({}, {"activation": gelu_written_out, "compiled": True}),
+}
+
+
+@pytest.mark.parametrize("way", ["as named", "the other way round"])
+@pytest.mark.parametrize("case", SOUND)
+def test_the_same_function_of_other_calls_agrees(runs: Runs, case: str, way: str) -> None:
+    one, other = (runs.of(**options) for options in SOUND[case])
+
+    found = compared(other, one) if way != "as named" else compared(one, other)
+
+    assert not found.origins
+    assert found.verdict is not Verdict.DIVERGED
+
+
+WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "another gelu, written out": ({}, {"activation": gelu_tanh_written_out}, "activation"),
+    "attention scaled otherwise": ({}, {"attention": scaled_otherwise}, "attention"),
+    "compiled, another gelu": ({}, {"activation": gelu_tanh_written_out, "compiled": True}, ""),
+}
+
+
+@pytest.mark.parametrize("way", ["as named", "the other way round"])
+@pytest.mark.parametrize("case", WRONG)
+def test_another_function_is_named(runs: Runs, case: str, way: str) -> None:
+    # given two runs of which one part computes something else, by little
+    left, right, module = WRONG[case]
+    one, other = runs.of(**left), runs.of(**right)
+
+    found = compared(other, one) if way != "as named" else compared(one, other)
+
+    # then the part is named, with what double precision says of it
+    assert found.verdict is Verdict.DIVERGED
+    first = found.origins[0]
+    assert first.module == module
+    assert "double precision" in first.finding.reason
+    assert found.judged_by == "local-error"
+
+
+# --- the judge by itself -----------------------------------------------------------------------------
+
+
+def region_calls(recording: Recording, path: str) -> list[Call]:
+    """Operators that were called in a module."""
+    (rank,) = recording.ranks.values()
+    return [
+        call
+        for call in rank.calls(0)
+        if call.kind is CallKind.OPERATOR and call.site.module == path
+    ]
+
+
+def judged(left: list[Call], right: list[Call], judge: LocalErrorJudge | None = None) -> Any:
+    """What is said of the last tensor, given the first."""
+    source = Pair(left[0].with_role(Role.INPUT)[0], right[0].with_role(Role.INPUT)[0])
+    target = Pair(left[-1].with_role(Role.OUTPUT)[0], right[-1].with_role(Role.OUTPUT)[0])
+    sources = [measure_pair(source, read_tensors=True)]
+    return (judge or LocalErrorJudge(ErrorModel())).passage(
+        sources,
+        measure_pair(target, read_tensors=True),
+        region=Region(tuple(left), tuple(right)),
+    )
+
+
+def test_what_takes_too_much_memory_is_left_to_the_next_judge(runs: Runs) -> None:
+    left = region_calls(runs.of(), "activation")
+    right = region_calls(runs.of(activation=gelu_tanh_written_out), "activation")
+
+    assert judged(left, right).judged_by == "local-error"
+
+    judge = LocalErrorJudge(ErrorModel(), memory_bytes=1 << 20)
+    assert judged(left, right, judge).judged_by == ""
+    assert judge.notes()
+
+
+def dropped(x: Tensor) -> Tensor:
+    return F.gelu(F.dropout(x, 0.5)) * 1.0
+
+
+def test_what_draws_random_numbers_is_not_run_again(runs: Runs) -> None:
+    left = region_calls(runs.of(activation=dropped), "activation")
+    right = region_calls(runs.of(activation=gelu_written_out), "activation")
+    judge = LocalErrorJudge(ErrorModel())
+
+    # then the written out one is what both are held against, which neither side's draw is like
+    judgement = judged(left, right, judge)
+
+    assert judgement.unexplained
+
+
+def test_in_place_operators_change_nothing_but_their_own_region(runs: Runs) -> None:
+    def in_place(x: Tensor) -> Tensor:
+        y = x.clone()
+        y.mul_(0.5)
+        y.add_(1.0)
+        return y.tanh_()
+
+    def plain(x: Tensor) -> Tensor:
+        return torch.tanh(x * 0.5 + 1.0)
+
+    def otherwise(x: Tensor) -> Tensor:
+        return torch.tanh(x * 0.5001 + 1.0)
+
+    left = region_calls(runs.of(activation=in_place), "activation")
+
+    assert not judged(left, region_calls(runs.of(activation=plain), "activation")).unexplained
+    wrong = judged(left, region_calls(runs.of(activation=otherwise), "activation"))
+    assert wrong.unexplained
+    assert wrong.local
