@@ -119,6 +119,7 @@ def test_json_has_every_key_of_the_contract(
         "unaligned": dict,
         "unaligned_calls": list,
         "other_classes": list,
+        "setup": list,
         "judged_by": str,
         "uniform": list,
         "events": list,

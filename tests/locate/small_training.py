@@ -85,6 +85,7 @@ class Loop:
     optimizer: str = "AdamW"
     lr: float = 1e-2
     groups: bool = False
+    tied: bool = False
     steps: int = 2
 
     def run(self) -> None:
@@ -92,6 +93,10 @@ class Loop:
         torch.manual_seed(0)
         model = Net(self.mistake)
         model.train(self.training)
+        with torch.no_grad():
+            model.blocks[1].fc.weight.copy_(model.blocks[0].fc.weight)
+        if self.tied:
+            model.blocks[1].fc.weight = model.blocks[0].fc.weight
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(not (self.frozen and name.startswith(self.frozen)))
         optimizer = self._optimizer(model)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from lockstep.core.manifest import RankManifest
 from lockstep.core.record import Call, Content, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import sketch_of
@@ -366,7 +367,7 @@ def _rank(run: TinyRun) -> Any:
         ),
         record_count=sum(len(call.records) for call in calls),
         has_tensors=False,
-        manifest=SimpleNamespace(events=[]),
+        manifest=RankManifest(4, "rank0", 1, 1, [], "3.11"),
         missing=(),
         close_tensors=lambda: None,
     )

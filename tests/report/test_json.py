@@ -46,6 +46,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "unaligned": {"reference": 0, "candidate": 1},
         "unaligned_calls": [],
         "other_classes": [],
+        "setup": [],
         "judged_by": "error-model",
         "uniform": [],
         "events": [

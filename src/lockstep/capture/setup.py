@@ -14,6 +14,7 @@ import secrets
 import shutil
 import sys
 import sysconfig
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,9 @@ def note_run_state(manifest: RankManifest) -> None:
         "threads": str(torch.get_num_threads()),
         "interop_threads": str(torch.get_num_interop_threads()),
         "default_dtype": str(torch.get_default_dtype()),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "float32_matmul_precision": _asked(torch.get_float32_matmul_precision),
+        "tf32": f"matmul={_asked(lambda: torch.backends.cuda.matmul.allow_tf32)}"
+        f" cudnn={_asked(lambda: cudnn.allow_tf32)}",
         "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()),
         "onednn": str(torch.backends.mkldnn.enabled),
         "cudnn": f"enabled={cudnn.enabled} deterministic={cudnn.deterministic}"
@@ -164,6 +167,14 @@ def note_run_state(manifest: RankManifest) -> None:
             "rank": str(distributed.get_rank()),
             "world_size": str(distributed.get_world_size()),
         }
+
+
+def _asked(question: Callable[[], object]) -> str:
+    """An answer of torch's; it gives none where a script mixes its older settings with newer ones."""
+    try:
+        return str(question())
+    except RuntimeError:
+        return "mixed"
 
 
 def note_autocast(manifest: RankManifest) -> None:

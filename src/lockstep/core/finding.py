@@ -227,6 +227,18 @@ class OtherClass:
 
 
 @dataclass(frozen=True, slots=True)
+class SetupDifference:
+    """Something that the two runs were set up with otherwise, in words: versions, threads, precision."""
+
+    name: str
+    reference: str
+    candidate: str
+
+    def __str__(self) -> str:
+        return f"set-up: {self.name} {self.reference} / {self.candidate}"
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Everything that comparing two recordings found."""
 
@@ -247,3 +259,4 @@ class Comparison:
     uniform: tuple[UniformChange, ...] = ()
     unaligned_calls: tuple[UnalignedCalls, ...] = ()
     other_classes: tuple[OtherClass, ...] = ()
+    setup: tuple[SetupDifference, ...] = ()

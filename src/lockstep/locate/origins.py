@@ -133,6 +133,18 @@ class Origins:
         )
         return True
 
+    def insert(self, origin: Origin, cause: str) -> None:
+        """Add an origin that was made elsewhere, unless its cause is known."""
+        if cause not in self._known:
+            self._known.add(cause)
+            self.found.append(origin)
+
+    def withdraw(self, origin: Origin) -> None:
+        """Take back an origin whose cause is named elsewhere; its site stays known."""
+        number = next(n for n, one in enumerate(self.found) if one is origin)
+        del self.found[number]
+        self._may_drop = [n - (n > number) for n in self._may_drop if n != number]
+
     def note_other_masks(self) -> None:
         """A dropout was seen to drop other elements: operators with dropout inside did so too."""
         if self._may_drop:

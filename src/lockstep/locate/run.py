@@ -10,6 +10,7 @@ from functools import partial, reduce
 from pathlib import Path
 
 from lockstep.compare.calibration import CalibratedJudge
+from lockstep.compare.circumstances import circumstances
 from lockstep.compare.error_model import ErrorModel
 from lockstep.compare.judge import FixedRule, Judge
 from lockstep.compare.mapping import NameMapping, Names
@@ -19,18 +20,20 @@ from lockstep.core.finding import (
     Comparison,
     Evidence,
     Finding,
-    Kind,
     Metrics,
     Origin,
     Outcome,
     Pair,
+    SetupDifference,
     Verdict,
 )
 from lockstep.core.manifest import MEMORY_BYTES, Event
-from lockstep.core.site import CallKind, Role, Site
-from lockstep.locate.causes import explain_origins
+from lockstep.core.site import CallKind, Role
+from lockstep.locate.causes import Causes
+from lockstep.locate.choices import flipped_choices
 from lockstep.locate.garbage import rare_collections
 from lockstep.locate.ledger import Ledger, State
+from lockstep.locate.model_setup import model_setup
 from lockstep.locate.naming import names_between, names_in
 from lockstep.locate.noise import measure_noise
 from lockstep.locate.origins import Origins
@@ -190,13 +193,20 @@ class _Run:
     lone: list[Finding] = field(default_factory=list)
     precision: PrecisionClasses = field(default_factory=PrecisionClasses)
     unaligned: Unaligned = field(default_factory=Unaligned)
+    causes: dict[str, Causes] = field(default_factory=dict)
+    setup: list[SetupDifference] = field(default_factory=list)
     aligned: int = 0
     unaligned_reference: int = 0
     unaligned_candidate: int = 0
 
-    def add_rank(self, name: str) -> None:
-        self.ledgers[name] = Ledger(read_tensors=self.read_tensors, precision=self.precision)
-        self.origins[name] = Origins()
+    def add_rank(self, name: str, reference: RankRecording, candidate: RankRecording) -> None:
+        ledger = Ledger(read_tensors=self.read_tensors, precision=self.precision)
+        setup = model_setup(reference, candidate, self.names[name])
+        self.ledgers[name], self.origins[name] = ledger, Origins()
+        self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned)
+        said = {str(one) for one in self.setup}
+        told = [*circumstances(reference.manifest, candidate.manifest), *setup.differences()]
+        self.setup.extend(one for one in told if str(one) not in said)
 
     def count(self, step: AlignedStep) -> None:
         """Count what has no partner, and list it."""
@@ -232,7 +242,7 @@ def _compare_steps(
 ) -> None:
     """Step by step over all ranks, as gradients of all ranks meet in an all-reduce."""
     for name in ranks:
-        run.add_rank(name)
+        run.add_rank(name, reference.ranks[name], candidate.ranks[name])
     shared = {
         name: _shared_steps(reference.ranks[name], candidate.ranks[name], steps) for name in ranks
     }
@@ -273,7 +283,7 @@ def _compare_step(
             gradients[parameter].append(state)
     for name, step in aligned.items():
         UpdateWalk(step, run.ledgers[name], run.origins[name], run.judge, gradients).run()
-        explain_origins(step, run.origins[name], run.unaligned, first=known[name])
+        run.causes[name].explain(step, known[name])
 
 
 def _last_gradients(step: AlignedStep, ledger: Ledger) -> dict[str, State]:
@@ -412,10 +422,11 @@ def _conclusion(
         unaligned_candidate=run.unaligned_candidate,
         not_compared=tuple(not_compared),
         notes=tuple(notes),
-        events=(*_events(reference, candidate), *_flipped_decisions(findings)),
+        events=(*_events(reference, candidate), *flipped_choices(findings)),
         uniform=(*hidden, *opened),
         unaligned_calls=run.unaligned.calls,
         other_classes=run.unaligned.classes,
+        setup=tuple(run.setup),
     )
 
 
@@ -443,19 +454,6 @@ def _inherited_sites(findings: Sequence[Finding], origins: Sequence[Origin]) -> 
         for record in (finding.pair.present,)
     }
     return len(sites - own)
-
-
-def _flipped_decisions(findings: Sequence[Finding]) -> list[Event]:
-    """Choices that came out differently though what led to them is off by noise only."""
-    events: dict[tuple[int, Site], Event] = {}
-    for finding in findings:
-        record = finding.pair.present
-        if finding.kind is Kind.DECISION and record.role is Role.OUTPUT:
-            detail = f"{record.site.module or 'the model'} ({record.site.op}): {finding.reason}"
-            events.setdefault(
-                (record.step, record.site), Event(Kind.DECISION.value, record.step, detail)
-            )
-    return list(events.values())
 
 
 def _events(reference: Recording, candidate: Recording) -> tuple[Event, ...]:

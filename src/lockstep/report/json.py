@@ -39,6 +39,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         },
         "unaligned_calls": [_calls(calls) for calls in comparison.unaligned_calls],
         "other_classes": [dataclasses.asdict(one) for one in comparison.other_classes],
+        "setup": [dataclasses.asdict(one) for one in comparison.setup],
         "judged_by": comparison.judged_by,
         "uniform": [
             {"class": change.name, "sites": len(change.members)} for change in comparison.uniform

@@ -79,6 +79,7 @@ def render_comparison(
     _add_uniform(text, comparison)
     _add_next_origins(text, comparison, tally)
     _add_counts(text, comparison, tally)
+    _add_setup(text, comparison)
     _add_unaligned(text, comparison, show_all=show_all)
     said = comparison.verdict is Verdict.INCOMPARABLE
     _add_list(text, "Not compared", comparison.not_compared[said:])
@@ -221,6 +222,14 @@ def _add_counts(text: Text, comparison: Comparison, tally: Tally) -> None:
             add_line(text, f"{count:>8}  {words}")
     if comparison.compared:
         add_paragraph(text, _judgement(comparison))
+
+
+def _add_setup(text: Text, comparison: Comparison) -> None:
+    """What the two runs were set up with otherwise, a line each: reference / candidate."""
+    if comparison.setup:
+        text.append("\n")
+    for one in comparison.setup:
+        add_paragraph(text, str(one), indent="")
 
 
 def _add_unaligned(text: Text, comparison: Comparison, *, show_all: bool) -> None:

@@ -1,0 +1,163 @@
+"""How two runs set their models and optimizers up otherwise: frozen, tied, in training mode, in which groups.
+
+The facts come from the recordings' manifests and module tables; recordings of earlier builds tell fewer of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lockstep.compare.names import SAME_NAMES, NameMap
+from lockstep.core.finding import SetupDifference
+from lockstep.core.manifest import OptimizerSetup, RankManifest
+from lockstep.store.reader import RankRecording
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSetup:
+    """What differs between the set-ups of two models, by the reference's names.
+
+    Attributes
+    ----------
+    frozen
+        Parameters that require no gradient in one run only, and which run that is.
+    tied
+        Second names of parameters or modules in one run that are tensors or modules of their own in the other, each
+        with the name that counts, and the run in which they are one.
+    modes
+        Modules in training mode in one run and in evaluation mode in the other, and the run in which they train.
+    groups
+        How many parameter groups each side's optimizers have, where that differs.
+    optimizers
+        Names of both sides' optimizers where they differ.
+    """
+
+    frozen: Mapping[str, str] = field(default_factory=dict)
+    tied: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    modes: Mapping[str, str] = field(default_factory=dict)
+    groups: tuple[int, int] | None = None
+    optimizers: tuple[str, str] | None = None
+
+    def differences(self) -> list[SetupDifference]:
+        """The same in one line each."""
+        found = []
+        for side in ("reference", "candidate"):
+            names = [name for name, where in self.frozen.items() if where == side]
+            if names:
+                found.append(_one_sided(side, "frozen parameters", names))
+            ties = [
+                f"{one} is {other}" for one, (other, where) in self.tied.items() if where == side
+            ]
+            if ties:
+                found.append(_one_sided(side, "tied", ties))
+            training = [name or "(model)" for name, where in self.modes.items() if where == side]
+            if training:
+                found.append(_one_sided(side, "in training mode only", training))
+        if self.optimizers is not None:
+            found.append(SetupDifference("optimizer", *self.optimizers))
+        if self.groups is not None:
+            found.append(SetupDifference("parameter groups", *map(str, self.groups)))
+        return found
+
+
+def _one_sided(side: str, what: str, names: Sequence[str]) -> SetupDifference:
+    words = listed(names)
+    return SetupDifference(what, *((words, "none") if side == "reference" else ("none", words)))
+
+
+def listed(names: Sequence[str], shown: int = _SHOWN) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
+def model_setup(
+    reference: RankRecording, candidate: RankRecording, names: NameMap = SAME_NAMES
+) -> ModelSetup:
+    """Hold the set-ups of one rank in two recordings against each other."""
+    left, right = reference.manifest, candidate.manifest
+    return ModelSetup(
+        frozen=_frozen(left, right, names),
+        tied=_tied(left, right, names, _paths(reference), _paths(candidate)),
+        modes=_modes(reference, candidate, names),
+        groups=_groups(left, right),
+        optimizers=_optimizers(left, right),
+    )
+
+
+def _frozen(left: RankManifest, right: RankManifest, names: NameMap) -> dict[str, str]:
+    there = {names.tensor(name): trains for name, trains in right.trainable.items()}
+    return {
+        name: "candidate" if trains else "reference"
+        for name, trains in left.trainable.items()
+        if there.get(name, trains) != trains
+    }
+
+
+def _tied(
+    left: RankManifest,
+    right: RankManifest,
+    names: NameMap,
+    left_paths: Collection[str],
+    right_paths: Collection[str],
+) -> dict[str, tuple[str, str]]:
+    """Names that are one thing in one run and two in the other; a name that the other lacks says nothing."""
+
+    def renamed(name: str) -> str:
+        return names.tensor(name) if name in right.trainable else names.module(names.tensor(name))
+
+    other = {renamed(alias): renamed(name) for alias, name in right.tied.items()}
+    known = {*map(renamed, right.trainable), *map(names.module, right_paths)}
+    ours = {*left.trainable, *left_paths}
+    found = {
+        alias: (name, "reference")
+        for alias, name in left.tied.items()
+        if alias in known and name in known and alias not in other
+    }
+    found |= {
+        alias: (name, "candidate")
+        for alias, name in other.items()
+        if alias in ours and name in ours and alias not in left.tied
+    }
+    return found
+
+
+def _modes(reference: RankRecording, candidate: RankRecording, names: NameMap) -> dict[str, str]:
+    there = {names.module(path): trains for path, trains in _training(candidate).items()}
+    return {
+        path: "reference" if trains else "candidate"
+        for path, trains in _training(reference).items()
+        if there.get(path, trains) != trains
+    }
+
+
+def _training(rank: RankRecording) -> dict[str, bool]:
+    table = rank.module_table
+    if "training" not in table.columns:
+        return {}
+    return dict(zip(table["module"].to_list(), table["training"].to_list(), strict=True))
+
+
+def _paths(rank: RankRecording) -> Collection[str]:
+    return [path for path in rank.module_table["module"].to_list() if path]
+
+
+def _first_step(manifest: RankManifest) -> list[OptimizerSetup]:
+    """Every optimizer as it was at its first recorded step."""
+    first: dict[int, OptimizerSetup] = {}
+    for optimizer in manifest.optimizers:
+        first.setdefault(optimizer.index, optimizer)
+    return list(first.values())
+
+
+def _groups(left: RankManifest, right: RankManifest) -> tuple[int, int] | None:
+    counts = [sum(len(one.groups) for one in _first_step(side)) for side in (left, right)]
+    return (counts[0], counts[1]) if counts[0] != counts[1] and all(counts) else None
+
+
+def _optimizers(left: RankManifest, right: RankManifest) -> tuple[str, str] | None:
+    ours, theirs = (", ".join(one.name for one in _first_step(side)) for side in (left, right))
+    return (ours, theirs) if ours != theirs and ours and theirs else None

@@ -1,0 +1,116 @@
+"""Two runs that are set up otherwise: said once, in those words, at the first place concerned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small_training import Loop, against_sound, compared, recorded
+
+import lockstep
+from lockstep.core.finding import Comparison, Kind, Origin, SetupDifference
+from lockstep.core.site import Phase
+from lockstep.report.json import comparison_json
+from lockstep.report.text import render_comparison
+
+
+def only_origin(found: Comparison) -> Origin:
+    """The one origin, of the kind that this file is about."""
+    assert [origin.kind for origin in found.origins] == [Kind.SETUP]
+    text = " ".join(render_comparison(found).plain.split())
+    assert text.count("set-up differs: ") == 1
+    return found.origins[0]
+
+
+def test_frozen_parameters() -> None:
+    # Given a candidate that freezes a block
+    found = against_sound(Loop(frozen="blocks.0", steps=3))
+    # Then its parameters are the one origin, and neither clipping nor the later steps are others
+    origin = only_origin(found)
+    assert (origin.phase, origin.module) == (Phase.BACKWARD, "blocks.0.fc")
+    assert (
+        "frozen in the candidate (requires_grad), so only the reference computes" in origin.reason
+    )
+    assert any(one.name == "frozen parameters" for one in found.setup)
+
+
+def test_the_same_parameters_frozen_in_both_say_nothing() -> None:
+    frozen = Loop(frozen="blocks.0", steps=2)
+    found = compared(frozen, replace(frozen, lr=2e-2))
+    assert "frozen" not in render_comparison(found).plain
+
+
+def test_tied_otherwise() -> None:
+    # Given a candidate whose two layers share a weight, which are equal at first in the reference
+    found = against_sound(Loop(tied=True))
+    # Then that is said, by the names of both
+    origin = only_origin(found)
+    assert "blocks.1.fc.weight is blocks.0.fc.weight itself in the candidate" in origin.reason
+    assert "one of its own in the reference" in origin.reason
+    assert "other model" not in render_comparison(found).plain
+
+
+def test_other_dropout() -> None:
+    origin = only_origin(against_sound(Loop("other dropout")))
+    assert (origin.phase, origin.module) == (Phase.FORWARD, "blocks.1.drop")
+    assert "p is 0.1 in the reference and 0.3 in the candidate" in origin.reason
+    assert "random stream" not in origin.reason
+
+
+def test_evaluation_mode() -> None:
+    found = against_sound(Loop(training=False))
+    origin = only_origin(found)
+    assert origin.module == "blocks.0.drop"
+    assert "training is true in the reference and false in the candidate" in origin.reason
+    assert any(one.name == "in training mode only" for one in found.setup)
+
+
+def test_another_optimizer_and_other_groups() -> None:
+    origin = only_origin(against_sound(Loop(optimizer="Adam")))
+    assert (
+        "torch.optim.AdamW in the reference and torch.optim.Adam in the candidate" in origin.reason
+    )
+    origin = only_origin(against_sound(Loop(optimizer="SGD")))
+    assert (
+        "torch.optim.AdamW in the reference and torch.optim.SGD in the candidate" in origin.reason
+    )
+    origin = only_origin(against_sound(Loop(groups=True)))
+    assert "the reference has 1 parameter groups, the candidate 2" in origin.reason
+    assert "weight_decay is 0.01 in the reference and 0 in the candidate" in origin.reason
+
+
+@pytest.fixture
+def other_threads() -> SetupDifference:
+    """What one more thread reads like."""
+    now = torch.get_num_threads()
+    return SetupDifference("threads", str(now), str(now + 1))
+
+
+def test_what_the_processes_were_started_with_is_told_in_a_line_each(
+    other_threads: SetupDifference, tmp_path: Path
+) -> None:
+    # Given the same training with another count of threads
+    torch.set_num_threads(int(other_threads.candidate))
+    try:
+        with lockstep.record(tmp_path / "run", steps=2):
+            Loop().run()
+    finally:
+        torch.set_num_threads(int(other_threads.reference))
+    found = lockstep.compare_recordings(recorded(Loop()), tmp_path / "run")
+    # Then one line says so, which is no origin by itself
+    assert found.origins == ()
+    assert found.setup == (other_threads,)
+    assert f"\n{other_threads}\n" in render_comparison(found).plain + "\n"
+    assert comparison_json(found)["setup"] == [
+        {
+            "name": "threads",
+            "reference": other_threads.reference,
+            "candidate": other_threads.candidate,
+        }
+    ]
+
+
+def test_nothing_is_told_where_both_were_started_alike() -> None:
+    assert against_sound(Loop(lr=2e-2)).setup == ()
