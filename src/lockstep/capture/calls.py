@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from lockstep.capture.gradients import graph_node
+from lockstep.capture.held import Opening
 from lockstep.capture.interception import Taps
 from lockstep.capture.leaves import (
     NamedTensor,
@@ -66,6 +68,12 @@ class Steps(Protocol):
     def begin(self) -> Session | None:
         """The training comes in sight: open the step if it is to be recorded."""
 
+    def set_aside(self) -> None:
+        """What was recorded of this step may not be of it: it begins with what comes now, or later."""
+
+    def is_certain(self) -> None:
+        """The step that is open is one: backward or an optimizer is at work."""
+
     def path_of(self, session: Session, module: torch.nn.Module, place: Place | None) -> str:
         """Path of a module; its tree is recorded where it is met for the first time."""
 
@@ -96,13 +104,13 @@ class Calls:
     ----------
     taps
         What is patched in torch.
-    after_backward
-        Whether this step's backward has run.
+    opening
+        What the open step has had before its first backward.
     """
 
     def __init__(self, steps: Steps, level: str) -> None:
         self.taps = Taps(self, level)
-        self.after_backward = False
+        self.opening = Opening()
         self._steps = steps
         self._level = level
         self._local = threading.local()
@@ -123,9 +131,12 @@ class Calls:
         """Record a module call and what is inside of it."""
         backward, grad = in_backward(), torch.is_grad_enabled()
         passes = in_transform() or (backward and not grad)
-        session = None if passes else self._session(may_begin=grad and not backward)
         places = self._places()
         place = places[-1] if places else None
+        if place is None and grad and not (passes or self.opening.certain):
+            self._reconsider(argument_tensors(args, kwargs), module=True)
+        session = None if passes else self._session(may_begin=grad and not backward)
+        self.opening.module_called = True
         opened = None
         if session is not None:
             self._note_autocast(session)
@@ -150,6 +161,8 @@ class Calls:
         run = functools.partial(self._run_module, call, module, args, kwargs, grad)
         result = self.run_within(inside, session, opened, run)
         self._end(session, opened, result, buffers=buffers_of(module))
+        if place is None:
+            self._note_top(result)
         return result
 
     def _note_unemulated(self) -> None:
@@ -205,7 +218,9 @@ class Calls:
         if self._is_none_of_ours(place, backward, grad):
             return function(*args, **kwargs), True
         tensors = argument_tensors(args, kwargs)
-        session = self._session(may_begin=grad and not backward and trains(name, tensors))
+        if place is None and not self.opening.certain:
+            self._reconsider(tensors, module=False)
+        session = self._session(may_begin=grad and not backward and self._may_begin(name, tensors))
         opened = None
         if session is not None:
             opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
@@ -226,6 +241,8 @@ class Calls:
             return result, False
         part = args[1] if name == "torch.Tensor.__setitem__" else ...
         self._end(session, opened, result, part=part)
+        if place is None:
+            self._note_top(result)
         return result, True
 
     def _is_none_of_ours(self, place: Place | None, backward: bool, grad: bool) -> bool:
@@ -296,6 +313,8 @@ class Calls:
             for _, tensor in (*one.tensors, *one.buffers):
                 one.session.contents.changed(tensor)
         self._end(one.session, one.opened, result, buffers=one.buffers)
+        if one.opened.parent < 0:
+            self._note_top(result)
 
     def _run_one(self, one: OneCall | None, run: Callable[[], Any]) -> Any:
         if one is None:
@@ -322,18 +341,22 @@ class Calls:
         if in_transform() or self._is_none_of_ours(place, backward, grad):
             return None
         tensors = argument_tensors(args, kwargs)
-        may_train = trains(name, tensors) or any(map(has_parameters, modules))
+        module = any(map(has_parameters, modules))
+        if place is None and not self.opening.certain:
+            self._reconsider(tensors, module=module)
+        may_train = module or self._may_begin(name, tensors)
         session = self._session(may_begin=grad and not backward and may_train)
         if session is None:
             return None
+        self.opening.module_called |= module
         buffers = self._named_buffers(session, modules, place)
         opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward, buffers)
         if opened is None:
             return None
         path, module_class = (place.path, place.module_class) if place else ("", "")
-        module = place.module if place else None
+        around = place.module if place else None
         opaque = name != _CHECKPOINT
-        inside = Place(opened.id, path, module_class, module, opened.stack, opaque)
+        inside = Place(opened.id, path, module_class, around, opened.stack, opaque)
         return OneCall(session, opened, inside, tensors, buffers)
 
     def _named_buffers(
@@ -419,6 +442,7 @@ class Calls:
         if session is None:
             return run()
         with quiet(self._steps.fail):
+            self._steps.is_certain()
             for tensor in losses:
                 session.loss(tensor)
         with self._at(None):
@@ -427,7 +451,6 @@ class Calls:
             session.backward_ended()
             for _, tensor in tensors_in(result, ""):
                 session.contents.note(unwrapped(tensor))
-        self.after_backward = True
         return result
 
     # --- shared -------------------------------------------------------------------------------
@@ -437,6 +460,26 @@ class Calls:
         if session is None and may_begin and torch._C._get_tracing_state() is None:
             session = self._steps.begin()
         return None if torch._C._get_tracing_state() is not None else session
+
+    def _reconsider(self, inputs: list[NamedTensor], *, module: bool) -> None:
+        """A call begins outside of all others: what came before in this step may not have been of it.
+
+        That goes for what nothing is left of, and for what was computed before the first module is
+        called, unless this call takes what came of it.
+        """
+        opening = self.opening
+        early = module and not opening.module_called
+        with quiet(self._steps.fail):
+            if (opening.is_over() or early) and not _any_in_graph(inputs):
+                self._steps.set_aside()
+
+    def _may_begin(self, name: str, tensors: list[NamedTensor]) -> bool:
+        """Whether an operator outside of any module is of a training step, where none is open."""
+        return trains(name, tensors) or (self.opening.is_aside and _any_in_graph(tensors))
+
+    def _note_top(self, result: Any) -> None:
+        if not self.opening.certain:
+            self.opening.called(tensor for _, tensor in tensors_in(result, ""))
 
     def _begin(
         self,
@@ -451,7 +494,7 @@ class Calls:
         buffers: Iterable[NamedTensor] = (),
     ) -> OpenCall | None:
         self._note_autocast(session)
-        between = self.after_backward and place is None and not grad
+        between = self.opening.certain and place is None and not grad
         with quiet(self._steps.fail):
             return session.begin(
                 CallKind.OPERATOR,
@@ -519,3 +562,7 @@ class Calls:
         if places is None:
             places = self._local.places = []
         return places
+
+
+def _any_in_graph(tensors: list[NamedTensor]) -> bool:
+    return any(graph_node(tensor) is not None for _, tensor in tensors)

@@ -46,9 +46,13 @@ class LivingModules:
         """Those made before."""
         self._all.update((id(module), module) for module in modules)
 
+    def all(self) -> list[Module]:
+        """Those that are made so far that they can have parts, in the order in which they were made."""
+        return [module for module in self._all.values() if "_modules" in vars(module)]
+
     def tops(self) -> list[Module]:
         """Modules that are no part of another one."""
-        modules = [module for module in self._all.values() if "_modules" in vars(module)]
+        modules = self.all()
         children = {id(child) for module in modules for child in module._modules.values()}
         return [module for module in modules if id(module) not in children]
 

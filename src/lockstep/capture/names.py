@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -28,19 +29,34 @@ class Adopted:
 class ModuleNames:
     """Gives every module a path.
 
-    The first root that holds parameters is *the* model: its paths are plain. Other roots (a second
-    network, a loss) have their class name in front. Wrappers (DistributedDataParallel,
-    `torch.compile`, checkpoint wrappers) leave no trace in a path. `living` knows what may hold a
-    module that is called.
+    The root that holds most of what is trained is *the* model: its paths are plain. Other roots (a
+    second network, a teacher, a loss) have their class name in front. Wrappers
+    (DistributedDataParallel, `torch.compile`, checkpoint wrappers) leave no trace in a path.
+
+    Parameters
+    ----------
+    living
+        Knows what may hold a module that is called.
+    model
+        The model, where the caller has it at hand.
+    trained
+        Gives what the optimizers hold.
     """
 
-    def __init__(self, living: LivingModules, model: Module | None = None) -> None:
+    def __init__(
+        self,
+        living: LivingModules,
+        model: Module | None = None,
+        trained: Callable[[], Iterable[torch.Tensor]] = tuple,
+    ) -> None:
         self._living = living
         self._paths: dict[Module, str] = {}
         self._labels: set[str] = set()
         self._primary: Module | None = None
         self.owners: dict[int, tuple[torch.Tensor, str, str]] = {}
         self._aliases: dict[str, str] = {}
+        self._holders: dict[int, weakref.ref[Module]] | None = None
+        self._trained = trained
         self._given = model
 
     def path_of(self, module: Module) -> str | None:
@@ -61,7 +77,9 @@ class ModuleNames:
         root = self._root_of(module)
         has_parameters = next(root.parameters(), None) is not None
         if self._primary is None and has_parameters:
-            self._primary, label = root, ""
+            self._primary = self._model_among(root)
+        if root is self._primary:
+            label = ""
         elif has_parameters or root._modules:
             label = self._fresh_label(type(root).__name__)
         else:
@@ -71,6 +89,7 @@ class ModuleNames:
 
     def refresh(self) -> None:
         """Find the parameters and buffers that modules were given since their tree was walked."""
+        self._holders = None
         for module, path in self._paths.items():
             self._own_all(module, path)
 
@@ -111,16 +130,33 @@ class ModuleNames:
                     tied[_joined(path, name)] = owner[1]
         return tied
 
+    def holder_of(self, tensor: torch.Tensor) -> Module | None:
+        """A module of this process that holds a tensor as its parameter or buffer, the first that was made."""
+        if self._holders is None:
+            modules = reversed(self._living.all())
+            self._holders = {
+                id(held): weakref.ref(module) for module in modules for held in _own(module)
+            }
+        holder = self._holders.get(id(tensor))
+        module = None if holder is None else holder()
+        return module if module is not None and _holds(module, tensor) else None
+
     def own(self, tensor: torch.Tensor, name: str) -> None:
         """Name a parameter that belongs to no module."""
         self.owners[id(tensor)] = (tensor, "", name)
 
-    def forget(self) -> None:
-        """Let go of every module and tensor."""
+    def start_anew(self) -> None:
+        """Forget every name that was given."""
         self._paths.clear()
         self._aliases.clear()
+        self._labels.clear()
         self.owners.clear()
-        self._given = self._primary = None
+        self._primary = self._holders = None
+
+    def forget(self) -> None:
+        """Let go of every module and tensor."""
+        self.start_anew()
+        self._given = None
 
     def _root_of(self, module: Module) -> Module:
         if self._given is not None and _contains(self._given, module):
@@ -129,6 +165,18 @@ class ModuleNames:
             return module
         around = [top for top in self._living.tops() if _contains(top, module)]
         return max(around, key=_size_and_class, default=module)
+
+    def _model_among(self, root: Module) -> Module:
+        """The tree that holds most of what is trained: `root`, which is met first, or another one."""
+        if self._given is not None:
+            return root
+        trained = {id(tensor) for tensor in self._trained()}
+        found, most = root, _trained_size(root, trained)
+        for top in self._living.tops():
+            size = _trained_size(top, trained)
+            if size > most:
+                found, most = top, size
+        return found
 
     def _fresh_label(self, name: str) -> str:
         label, number = name, 1
@@ -144,6 +192,25 @@ def _contains(root: Module, module: Module) -> bool:
 
 def _size_and_class(root: Module) -> tuple[int, str]:
     return sum(1 for _ in root.modules()), class_name(root)
+
+
+def _trained_size(root: Module, trained: set[int]) -> int:
+    """How many numbers of a tree are trained: held by an optimizer, or, where there is none, taking a gradient."""
+    size = 0
+    for parameter in root.parameters():
+        wanted = id(parameter) in trained if trained else parameter.requires_grad
+        if wanted and not is_lazy(parameter):
+            size += parameter.numel()
+    return size
+
+
+def _own(module: Module) -> list[torch.Tensor]:
+    own = (*module._parameters.values(), *module._buffers.values())
+    return [tensor for tensor in own if tensor is not None]
+
+
+def _holds(module: Module, tensor: torch.Tensor) -> bool:
+    return any(held is tensor for held in _own(module))
 
 
 def _without_wrappers(module: Module) -> Module:

@@ -37,6 +37,12 @@ class StepCounter(Protocol):
     def optimizer_created(self) -> None:
         """A training may begin."""
 
+    def begin(self) -> Session | None:
+        """The training comes in sight: open the step if it is to be recorded."""
+
+    def is_certain(self) -> None:
+        """The step that is open is one: backward or an optimizer is at work."""
+
     def optimizer_called(self, optimizer: Optimizer, name: str) -> None:
         """An optimizer begins a step that is recorded."""
 
@@ -141,6 +147,14 @@ class Optimizers:
             register_optimizer_step_post_hook(after),
         ]
 
+    def parameters(self) -> list[torch.Tensor]:
+        """What the optimizers hold."""
+        return [
+            parameter
+            for optimizer in list(self._all)
+            for _, _, parameter in _parameters_of(optimizer)
+        ]
+
     def parameter_name(self, tensor: torch.Tensor) -> str | None:
         """Name of a parameter by its place in an optimizer, or None."""
         for optimizer in list(self._all):
@@ -160,11 +174,12 @@ class Optimizers:
         update = _Update(optimizer, _has_closure(args, kwargs))
         self._running = [other for other in self._running if other.optimizer is not optimizer]
         self._running.append(update)
-        session = self._steps.session
+        session = self._steps.begin() if update.has_closure else self._steps.session
         if session is None:
             return
         op = optimizer_name(optimizer)
         with quiet(self._steps.fail):
+            self._steps.is_certain()
             stack = session.stack_here()
             options = [plain_options(group) for group in optimizer.param_groups]
             for name, number, parameter in _parameters_of(optimizer):

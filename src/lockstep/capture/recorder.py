@@ -1,19 +1,20 @@
 """The recorder: which step it is, when taps go in and come out, and where rows go.
 
-A step runs from the first tapped call that builds a graph to the optimizer step that ends it. It ends when every live
-optimizer has stepped, or when one steps for the second time; a gradient scaler that leaves the optimizer out ends it
-too. Between chosen steps nothing is installed but one hook on optimizers.
+A step runs from the first tapped call that builds a graph to the optimizer step that ends it; until its first backward
+it may turn out to be none (`held`). It ends when every live optimizer has stepped, or when one steps for the second
+time; a gradient scaler that leaves the optimizer out ends it too. Between chosen steps nothing is installed but one
+hook on optimizers.
 """
 
 from __future__ import annotations
 
 import sys
 import traceback
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.optimizer import Optimizer
@@ -91,7 +92,7 @@ class Recorder:
         self._wait_for_optimizer = wait_for_optimizer
         self._model = model
         self._living = LivingModules()
-        self._names = ModuleNames(self._living, model)
+        self._names = ModuleNames(self._living, model, lambda: self._optimizers.parameters())
         self._calls = Calls(self, options.level)
         self.taps = self._calls.taps
         self._session: Session | None = None
@@ -99,8 +100,9 @@ class Recorder:
         self._manifest: RankManifest | None = None
         self._optimizers = Optimizers(self, lambda tensor: self._names.owner_of(tensor) is not None)
         self._handles: list[Any] = []
-        self._hooked: set[int] = set()
-        self._grouped: WeakKeyDictionary[Optimizer, list[list[str]]] = WeakKeyDictionary()
+        self._hooked: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._grouped: weakref.WeakKeyDictionary[Optimizer, list[list[str]]]
+        self._grouped = weakref.WeakKeyDictionary()
         self._untraced: Callable[[torch.Tensor], None] | None = None
         self._step = 0
         self._open = False
@@ -170,6 +172,8 @@ class Recorder:
             self.taps.remove()
             return
         self._finished = True
+        if interrupted and self._calls.opening.is_idle:
+            self.set_aside()
         if self._open:
             self._end_step(complete=not interrupted)
         self._disarm()
@@ -251,14 +255,30 @@ class Recorder:
         if session is None or session.writer.failure or self._manifest is None:
             self._stop_early()
             return None
-        self._open, self._calls.after_backward = True, False
+        self._open = True
+        self._calls.opening.begin()
         self._manifest.steps.append(StepSummary(self._step))
         with quiet(self.fail):
             session.begin_step(self._step)
             if self._model is not None and self._names.path_of(self._model) is None:
                 session.adopt(self._model)
-            self._hook_parameters(session)
+            self._hook_parameters()
         return self.session
+
+    def set_aside(self) -> None:
+        """What was recorded of this step may not be of it: it begins with what comes now, or later."""
+        if self._open and self._session is not None and self._manifest is not None:
+            with quiet(self.fail):
+                self._session.set_aside()
+            self._open = False
+            self._calls.opening.set_aside()
+            self._manifest.steps.pop()
+
+    def is_certain(self) -> None:
+        """The step that is open is one: backward or an optimizer is at work."""
+        self._calls.opening.certain = True
+        if self._session is not None:
+            self._session.is_certain()
 
     def _open_session(self) -> Session | None:
         rank, world_size = setup.rank_and_world_size()
@@ -283,17 +303,12 @@ class Recorder:
             sites=self._sites,
             names=self._names,
             operators=self._options.level != "module",
-            parameter_name=self._parameter_name,
+            parameter_name=self._optimizers.parameter_name,
+            watch_parameters=self._hook_parameters,
             fail=self.fail,
             border=Calls.run_within.__code__,
         )
         return self._session
-
-    def _parameter_name(self, tensor: torch.Tensor) -> str | None:
-        name = self._optimizers.parameter_name(tensor)
-        if name is not None:
-            self._hook_parameter(tensor)
-        return name
 
     def path_of(self, session: Session, module: torch.nn.Module, place: Place | None) -> str:
         """Path of a module; its tree is recorded where it is met for the first time."""
@@ -303,20 +318,17 @@ class Recorder:
                 session.adopt_child(module, place.module, place.path)
             else:
                 session.adopt(module)
-            self._hook_parameters(session)
+            self._hook_parameters()
             path = self._names.path_of(module) or ""
         return path
 
-    def _hook_parameters(self, session: Session) -> None:
-        for tensor, _, _ in list(session.names.owners.values()):
-            self._hook_parameter(tensor)
-
-    def _hook_parameter(self, tensor: torch.Tensor) -> None:
-        if id(tensor) in self._hooked or not (tensor.requires_grad and tensor.is_leaf):
-            return
-        self._hooked.add(id(tensor))
+    def _hook_parameters(self) -> None:
         hook = self._accumulated if self._untraced is None else self._untraced
-        self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
+        for tensor, _, _ in list(self._names.owners.values()):
+            hooked = self._hooked.get(id(tensor))
+            if (hooked is None or hooked() is not tensor) and _takes_gradient(tensor):
+                self._hooked[id(tensor)] = weakref.ref(tensor)
+                self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
 
     def _end_step(self, *, complete: bool) -> None:
         session, manifest = self._session, self._manifest
@@ -330,8 +342,8 @@ class Recorder:
         summary.calls = session.call_count
         with quiet(self.fail):
             session.end_step()
+            self._note_parameters(manifest)
         manifest.events, manifest.not_seen = session.events, session.not_seen
-        self._note_parameters(manifest)
         session.writer.step_ended(summary.index, partial(setup.as_json, setup.copy_of(manifest)))
 
     def _note_parameters(self, manifest: RankManifest) -> None:
@@ -422,7 +434,7 @@ class Recorder:
             self._handles.clear()
             self._hooked.clear()
             if self._session is not None:
-                self._hook_parameters(self._session)
+                self._hook_parameters()
 
     def optimizers_stepped(self) -> None:
         """The step has ended."""
@@ -464,6 +476,10 @@ def active_recorder() -> Recorder | None:
 
 def _taps_now() -> Taps | None:
     return None if _active is None else _active.taps
+
+
+def _takes_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad and tensor.is_leaf
 
 
 def _is_data_worker() -> bool:

@@ -15,11 +15,12 @@ import torch
 
 from lockstep.capture.contents import version_of
 from lockstep.capture.gradients import Edge
+from lockstep.capture.held import HeldRows, RowSink
 from lockstep.capture.leaves import NamedTensor
 from lockstep.capture.names import ModuleNames
 from lockstep.capture.stacks import Stacks
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.writer import RankWriter
+from lockstep.store.writer import RankWriter, Row
 
 if TYPE_CHECKING:
     from lockstep.capture.session import Session
@@ -117,6 +118,10 @@ class Rows:
         self.step = -1
         self.call_count = 0
         self._writer = writer
+        self._sink: RowSink = writer
+        self._held = HeldRows()
+        self._aside: list[HeldRows] = []
+        self._first_call = 0
         self._names = names
         self._stacks = Stacks(border)
         self._next_call = 0
@@ -127,13 +132,51 @@ class Rows:
         self._lock = threading.Lock()
 
     def begin_step(self, step: int) -> None:
-        """Start a step: call numbers start anew."""
+        """Start a step: call numbers start anew, and rows are held until the step is certain."""
+        if step != self.step:
+            self._aside.clear()
         self.step = step
         self.call_count = 0
         self._numbers.clear()
+        self._sink, self._first_call = self._held, self._next_call
+
+    def is_certain(self) -> None:
+        """The step that is open is one: its rows are written."""
+        if self._sink is self._held:
+            self._sink = self._writer
+            self._held.hand_on(self._writer)
+
+    def set_aside(self, *, keep_set_up: bool) -> None:
+        """What was recorded since the step was opened may not be of it, except for what modules look like."""
+        aside, set_up = self._held, self._held.split_off_set_up()
+        self._held = set_up if keep_set_up else HeldRows()
+        self._aside.append(aside)
+        self._sink = self._held
+
+    def is_aside(self, call: OpenCall) -> bool:
+        """Whether a call of the open step was set aside."""
+        return call.id < self._first_call and bool(self._aside)
+
+    def take_back(self) -> None:
+        """A gradient has reached what was set aside: it is of the step."""
+        with self._lock:
+            for rows in self._aside:
+                rows.number_anew(self._next_number)
+                self.call_count += len(rows.calls)
+                rows.hand_on(self._sink)
+            self._aside.clear()
+
+    def _next_number(self, row: Row) -> int:
+        _, _, kind, phase, path, _, op, *_, recomputed = row
+        counted = (kind, phase, path, op, recomputed)
+        number = self._numbers.get(counted, 0)
+        self._numbers[counted] = number + 1
+        return number
 
     def end_step(self) -> None:
         """No step is open any more."""
+        self.is_certain()
+        self._aside.clear()
         self.step = -1
 
     def plain_call(
@@ -241,7 +284,7 @@ class Rows:
         occurrence: int = 0,
     ) -> None:
         """Add a record of what happens now."""
-        self._writer.add_record(
+        self._sink.add_record(
             (
                 call.id,
                 phase._value_,
@@ -262,13 +305,17 @@ class Rows:
             if index not in call.unread:
                 label, argument = call.labels[index], call.inputs[index][0]
                 argument = "" if argument == label else argument
-                self._writer.add_record(
+                self._sink.add_record(
                     (call.id, phase, role, index, label, sequence, 0, content, argument)
                 )
 
+    def add_module(self, row: Row) -> None:
+        """Add a row of the module tree."""
+        self._sink.add_module(row)
+
     def add_call(self, call: OpenCall) -> None:
         """Add a call that has ended."""
-        self._writer.add_call(
+        self._sink.add_call(
             (
                 call.id,
                 call.step,

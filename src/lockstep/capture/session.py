@@ -68,6 +68,8 @@ class Session:
         Whether operators are recorded (levels api and aten); if not, tensors between modules are unseen.
     parameter_name
         Name of a parameter that no module owns, by its optimizer, or None.
+    watch_parameters
+        Is told of new parameters, whose gradients are to be listened to.
     fail
         Takes an error of our own that must not reach the training.
     border
@@ -83,6 +85,7 @@ class Session:
         names: ModuleNames,
         operators: bool,
         parameter_name: Callable[[torch.Tensor], str | None],
+        watch_parameters: Callable[[], None],
         fail: Callable[[Exception], None],
         border: CodeType,
     ) -> None:
@@ -97,9 +100,11 @@ class Session:
         self._sites = sites
         self._operators = operators
         self._parameter_name = parameter_name
+        self._watch_parameters = watch_parameters
         self._fail = fail
         self._rows = Rows(writer, names, border)
         self._init_done: set[int] = set()
+        self._has_ended_a_step = False
 
     @property
     def call_count(self) -> int:
@@ -114,13 +119,33 @@ class Session:
         self.names.refresh()
         self._remember_parameters()
 
+    def is_certain(self) -> None:
+        """The step that is open is one."""
+        self._rows.is_certain()
+
+    def set_aside(self) -> None:
+        """What was recorded since the step was opened may not be of it; `begin_step` starts it again.
+
+        In the first step that goes for names and initial parameters too: a checkpoint may have been loaded since.
+        """
+        self.pending.settle()
+        self._forget_identities()
+        self._rows.set_aside(keep_set_up=self._has_ended_a_step)
+        if not self._has_ended_a_step:
+            self.names.start_anew()
+            self._init_done.clear()
+
     def end_step(self) -> None:
         """End the step."""
         self.pending.settle()
+        self._forget_identities()
+        self._rows.end_step()
+        self._has_ended_a_step = True
+
+    def _forget_identities(self) -> None:
         self.edges.forget()
         self.contents.forget_identities()
         self._derivations.forget()
-        self._rows.end_step()
 
     # --- initial parameters --------------------------------------------------------------------------------------
 
@@ -137,16 +162,33 @@ class Session:
             own = [*child._parameters.values(), *child._buffers.values()]
             known = [tensor for tensor in own if tensor is not None and not is_lazy(tensor)]
             count = sum(tensor.numel() for tensor in known)
-            self.writer.add_module((path, class_name(child), count, child.training))
+            self._rows.add_module((path, class_name(child), count, child.training))
             self._initial(path, child)
 
-    def adopt_parameter(self, tensor: torch.Tensor, name: str) -> None:
-        """Name and record a parameter that an optimizer holds but no module owns."""
-        if self.names.owner_of(tensor) is None:
-            self.names.own(tensor, name)
-            call = self._rows.plain_call(CallKind.INIT, Phase.INIT, "", "torch.nn.Parameter", ())
-            self._rows.add_record(call, Phase.INIT, Role.PARAM, 0, name, self.contents.of(tensor))
-            self._rows.add_call(call)
+    def adopt_parameter(self, tensor: torch.Tensor, name: str | None) -> bool:
+        """Name a parameter that is met outside of its module, as its module does, or by its optimizer.
+
+        `name` is that by its optimizer, None where none holds it. Returns whether it has a name now.
+        """
+        if self.names.owner_of(tensor) is not None:
+            return True
+        holder = self.names.holder_of(tensor)
+        if holder is not None and self.names.path_of(holder) is None:
+            self.adopt(holder)
+        elif holder is not None:
+            self.names.refresh()
+        elif name is not None:
+            self._adopt_alone(tensor, name)
+        else:
+            return False
+        self._watch_parameters()
+        return True
+
+    def _adopt_alone(self, tensor: torch.Tensor, name: str) -> None:
+        self.names.own(tensor, name)
+        call = self._rows.plain_call(CallKind.INIT, Phase.INIT, "", "torch.nn.Parameter", ())
+        self._rows.add_record(call, Phase.INIT, Role.PARAM, 0, name, self.contents.of(tensor))
+        self._rows.add_call(call)
 
     def _initial(self, path: str, module: torch.nn.Module) -> None:
         tensors: list[tuple[Role, str, torch.Tensor]] = [
@@ -321,6 +363,7 @@ class Session:
         """The gradient of an output has arrived at a call."""
         if self._rows.step == call.step:
             with quiet(self._fail):
+                self._is_of_the_step(call)
                 number = self.contents.of(gradient)
                 self._derivations.came(call, index, number)
                 self._add_gradient(
@@ -331,12 +374,17 @@ class Session:
         """A call has sent a gradient to an input."""
         if self._rows.step == call.step:
             with quiet(self._fail):
+                self._is_of_the_step(call)
                 label, role = call.labels[index], Role.GRAD_INPUT
                 number = self.contents.of(gradient, self._derivations.gradient(call, index))
                 if index in call.parameters:
                     role = Role.PARAM_GRAD
                     self._derivations.sent(call, label, number)
                 self._add_gradient(call, role, index, label, number, -1 - index)
+
+    def _is_of_the_step(self, call: OpenCall) -> None:
+        if self._rows.is_aside(call):
+            self._rows.take_back()
 
     def _add_gradient(
         self, call: OpenCall, role: Role, index: int, label: str, content: int, counted: int
@@ -447,10 +495,11 @@ class Session:
     ) -> None:
         if graph_node(tensor) is not None or self.names.owner_of(tensor) is not None:
             return
-        if tensor.requires_grad and (parameter := self._parameter_name(tensor)):
-            self.adopt_parameter(tensor, parameter)
+        if tensor.requires_grad and self.adopt_parameter(tensor, self._parameter_name(tensor)):
             return
         if (inside and not self._operators) or self.contents.known(tensor):
+            return
+        if self.adopt_parameter(tensor, None):
             return
         call = self._rows.plain_call(CallKind.DATA, Phase.DATA, "", "batch", ())
         where = f"{name} of {path or op}"

@@ -66,10 +66,21 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def trains(name: str, tensors: list[NamedTensor]) -> bool:
-    """Whether a call outside of any module builds a graph on a parameter, as functional models do."""
-    return name != "torch.Tensor.detach" and any(
-        tensor.requires_grad and graph_node(tensor) is None for _, tensor in tensors
-    )
+    """Whether a call outside of any module builds a graph on a parameter, as functional models do.
+
+    What writes to a parameter builds none: autograd allows it without gradients only, as `torch.nn.init` code does it.
+    """
+    if name == "torch.Tensor.detach" or (_in_place(name) and any(map(_is_leaf, tensors[:1]))):
+        return False
+    return any(map(_is_leaf, tensors))
+
+
+def _in_place(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _is_leaf(named: NamedTensor) -> bool:
+    return named[1].requires_grad and graph_node(named[1]) is None
 
 
 def written(

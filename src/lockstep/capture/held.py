@@ -1,0 +1,126 @@
+"""Rows of a step that may turn out to be none, kept until it is certain.
+
+What comes before the first backward may be anything: the norm of the parameters for a log, a dry run, a copy of the
+weights. It is set aside once the training begins behind it, and taken back where a gradient reaches it after all.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from lockstep.core.site import CallKind
+from lockstep.store.writer import Row
+
+_KIND, _NUMBER = 2, 7
+"""Where a row of `schema.CALLS` holds them; its call number stands first."""
+
+
+class RowSink(Protocol):
+    """Where rows go; `RankWriter` is the real one."""
+
+    def add_module(self, row: Row) -> None: ...
+
+    def add_call(self, row: Row) -> None: ...
+
+    def add_record(self, row: Row) -> None: ...
+
+
+@dataclass(slots=True)
+class HeldRows:
+    """Rows in the order they came."""
+
+    modules: list[Row] = field(default_factory=list)
+    calls: list[Row] = field(default_factory=list)
+    records: list[Row] = field(default_factory=list)
+
+    def add_module(self, row: Row) -> None:
+        """Hold a row of `schema.MODULES`."""
+        self.modules.append(row)
+
+    def add_call(self, row: Row) -> None:
+        """Hold a row of `schema.CALLS`."""
+        self.calls.append(row)
+
+    def add_record(self, row: Row) -> None:
+        """Hold a row of `schema.RECORDS`."""
+        self.records.append(row)
+
+    def hand_on(self, sink: RowSink) -> None:
+        """Give everything to `sink`, and hold nothing any more."""
+        for add, rows in (
+            (sink.add_module, self.modules),
+            (sink.add_call, self.calls),
+            (sink.add_record, self.records),
+        ):
+            for row in rows:
+                add(row)
+            rows.clear()
+
+    def split_off_set_up(self) -> HeldRows:
+        """Take out what is said of modules and initial parameters."""
+        calls = [row for row in self.calls if row[_KIND] == CallKind.INIT.value]
+        identities = {row[0] for row in calls}
+        records = [row for row in self.records if row[0] in identities]
+        found = HeldRows(list(self.modules), calls, records)
+        self.modules.clear()
+        self.calls = [row for row in self.calls if row[0] not in identities]
+        self.records = [row for row in self.records if row[0] not in identities]
+        return found
+
+    def number_anew(self, number: Callable[[Row], int]) -> None:
+        """Give every call the number that `number` finds for it."""
+        self.calls = [(*row[:_NUMBER], number(row), *row[_NUMBER + 1 :]) for row in self.calls]
+
+
+class Opening:
+    """What a step has had at its top before its first backward.
+
+    Attributes
+    ----------
+    certain
+        Whether backward has run, so that the step is one.
+    module_called
+        Whether a module was called in it.
+    is_aside
+        Whether what it had was set aside, and nothing came behind it yet.
+    """
+
+    def __init__(self) -> None:
+        self.certain = self.module_called = self.is_aside = False
+        self._has_calls = False
+        self._results: list[weakref.ref[torch.Tensor]] = []
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """A step is opened."""
+        self.certain = self.module_called = self.is_aside = self._has_calls = False
+        self._results.clear()
+
+    def set_aside(self) -> None:
+        """It is closed again, as what it had may not have been of a training."""
+        self.begin()
+        self.is_aside = True
+
+    def called(self, results: Iterable[torch.Tensor]) -> None:
+        """A call outside of all others has ended."""
+        with self._lock:
+            self._has_calls = True
+            self._results.extend(weakref.ref(tensor) for tensor in results)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether neither a module was called nor backward has run."""
+        return not (self.certain or self.module_called)
+
+    def is_over(self) -> bool:
+        """Whether nothing is left of all that was computed so far."""
+        with self._lock:
+            while self._results and self._results[-1]() is None:
+                self._results.pop()
+            return self._has_calls and not self._results
