@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from lockstep.core.manifest import RankManifest
+from lockstep.core.manifest import Options, RankManifest
 from lockstep.core.record import Call, Content, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import sketch_of
@@ -338,7 +338,13 @@ def recording(*ranks: TinyRun, path: str = "run") -> Recording:
     folders = {f"rank{number}": _rank(run) for number, run in enumerate(ranks)}
     return cast(
         Recording,
-        SimpleNamespace(path=Path(path), ranks=folders, missing=(), close_tensors=lambda: None),
+        SimpleNamespace(
+            path=Path(path),
+            ranks=folders,
+            missing=(),
+            close_tensors=lambda: None,
+            manifest=SimpleNamespace(options=Options()),
+        ),
     )
 
 
@@ -367,6 +373,8 @@ def _rank(run: TinyRun) -> Any:
         ),
         record_count=sum(len(call.records) for call in calls),
         has_tensors=False,
+        name="rank0",
+        is_closed=True,
         manifest=RankManifest(4, "rank0", 1, 1, [], "3.11"),
         missing=(),
         close_tensors=lambda: None,

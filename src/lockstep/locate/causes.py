@@ -283,7 +283,9 @@ class _StepCauses:
         first = concerned[0]
         names = [name for name in after if name in at_optimizer]
         numbers = first.reason if not settings else first.reason.replace(f"; {settings[0]}", "")
-        reason = "; ".join([words, *settings, f"at {listed(names, 4)}: {numbers.partition('; ')[0]}"])
+        reason = "; ".join(
+            [words, *settings, f"at {listed(names, 4)}: {numbers.partition('; ')[0]}"]
+        )
         self._merge(
             concerned, module="", module_class="", reason=reason, tensor=first.tensor or names[0]
         )

@@ -31,6 +31,7 @@ from lockstep.core.manifest import MEMORY_BYTES, Event
 from lockstep.core.site import CallKind, Role
 from lockstep.locate.causes import Causes
 from lockstep.locate.choices import flipped_choices
+from lockstep.locate.extent import Extent, View, looked_at_more
 from lockstep.locate.garbage import rare_collections
 from lockstep.locate.ledger import Ledger, State
 from lockstep.locate.model_setup import model_setup
@@ -124,7 +125,8 @@ def compare_recordings(
     if read_tensors and given is None and rule is Rule.ERROR_MODEL:
         judge = _with_local_error(judge, reference, candidate, memory_bytes)
     ranks = [name for name in reference.ranks if name in candidate.ranks]
-    run = _Run(judge, read_tensors, _names(reference, candidate, ranks, mapping))
+    view = View(reference.manifest.options, candidate.manifest.options)
+    run = _Run(judge, read_tensors, _names(reference, candidate, ranks, mapping), view)
     stopper = _why_incomparable(reference, candidate, ranks, steps, run.names)
     if stopper is None:
         with rare_collections():
@@ -188,6 +190,7 @@ class _Run:
     judge: Judge
     read_tensors: bool
     names: Mapping[str, NameMap]
+    view: View
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     origins: dict[str, Origins] = field(default_factory=dict)
     lone: list[Finding] = field(default_factory=list)
@@ -195,6 +198,7 @@ class _Run:
     unaligned: Unaligned = field(default_factory=Unaligned)
     causes: dict[str, Causes] = field(default_factory=dict)
     setup: list[SetupDifference] = field(default_factory=list)
+    extents: dict[str, Extent] = field(default_factory=dict)
     aligned: int = 0
     unaligned_reference: int = 0
     unaligned_candidate: int = 0
@@ -203,6 +207,7 @@ class _Run:
         ledger = Ledger(read_tensors=self.read_tensors, precision=self.precision)
         setup = model_setup(reference, candidate, self.names[name])
         self.ledgers[name], self.origins[name] = ledger, Origins()
+        self.extents[name] = Extent(reference, candidate, self.view, self.names[name])
         self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned)
         said = {str(one) for one in self.setup}
         told = [*circumstances(reference.manifest, candidate.manifest), *setup.differences()]
@@ -251,14 +256,7 @@ def _compare_steps(
         told = None
         if progress is not None:
             told = partial(progress, f"step {number}" + f" ({done + 1} of {len(every)})")
-        aligned = {}
-        for name in ranks:
-            if number in shared[name]:
-                left, right = (
-                    reference.ranks[name].calls(number),
-                    candidate.ranks[name].calls(number),
-                )
-                aligned[name] = AlignedStep(left, right, run.names[name])
+        aligned = {name: run.extents[name].step(number) for name in ranks if number in shared[name]}
         try:
             _compare_step(run, aligned, told)
         finally:
@@ -360,23 +358,16 @@ def _listed(items: Collection[object]) -> str:
 
 
 def _not_compared(
-    reference: Recording, candidate: Recording, steps: Collection[int] | None
+    run: _Run, reference: Recording, candidate: Recording, steps: Collection[int] | None
 ) -> list[str]:
-    """Ranks and steps that only one side has."""
+    """Ranks and steps that only one side has, and what only one side looked at."""
     sentences = []
     for name in sorted({*reference.ranks} ^ {*candidate.ranks}):
         side = "reference" if name in reference.ranks else "candidate"
         sentences.append(f"{name} occurs only in the {side}")
-    for name in reference.ranks:
-        if name not in candidate.ranks:
-            continue
-        left = set(reference.ranks[name].complete_steps)
-        right = set(candidate.ranks[name].complete_steps)
-        for step in sorted(left ^ right):
-            if steps is None or step in steps:
-                side = "reference" if step in left else "candidate"
-                sentences.append(f"{name}: step {step} is complete only in the {side}")
-    return sentences
+    for extent in run.extents.values():
+        sentences.extend(extent.not_compared(steps))
+    return [*sentences, *looked_at_more(run.view, run.extents.values())]
 
 
 # --- the conclusion -----------------------------------------------------------------------------
@@ -392,7 +383,7 @@ def _conclusion(
     hidden, opened = run.precision.hidden_changes(), run.precision.open_changes()
     origins = run.precision.without_members(_ordered(run))
     findings = [finding for ledger in run.ledgers.values() for finding in ledger.findings]
-    not_compared = [stopper] if stopper else _not_compared(reference, candidate, steps)
+    not_compared = [stopper] if stopper else _not_compared(run, reference, candidate, steps)
     if stopper is None and run.aligned == 0:
         not_compared.append("no call of one run could be aligned with a call of the other")
     verdict = Verdict.AGREE
@@ -405,6 +396,7 @@ def _conclusion(
         for recording in (reference, candidate)
         for text in recording.missing
     ]
+    notes.extend(run.view.notes())
     notes.extend(dict.fromkeys(note for names in run.names.values() for note in names.notes()))
     if isinstance(run.judge, LocalErrorJudge):
         notes.extend(run.judge.notes())
