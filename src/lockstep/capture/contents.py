@@ -1,9 +1,10 @@
 """Distinct tensor contents: known by identity first, by digest second, measured once.
 
-Identity is (storage, offset, extents, strides, dtype, version). A storage's address is reused after
+Identity is (storage, address, extents, strides, dtype, version). A storage's address is reused after
 it is freed, so every storage met in a step is pinned by a weak reference, which keeps the address
 from being given out again; and a change through an alias that does not share the version counter
-(`x.data.mul_()`) is counted per storage.
+(`x.data.mul_()`) is counted per storage. Identity is worth as much as versions are (`memory`): what
+came from outside of the step, and what others than torch may write to, is digested at each meeting.
 """
 
 from __future__ import annotations
@@ -13,13 +14,21 @@ import itertools
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 import xxhash
 
+from lockstep.capture.memory import (
+    Pins,
+    Sight,
+    is_lent,
+    is_plain,
+    is_there,
+    plain_keys,
+    sight_of,
+)
 from lockstep.core.record import Statistics
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.devices.kernels import digest_of, dtype_name, measured, numbers_of, raw_bytes
@@ -35,6 +44,13 @@ UNRECORDED = -1
 _SAMPLE = 1024
 _LARGE_BYTES = 1 << 18
 """From which size on a look at some elements costs nothing beside the rest."""
+
+
+_Identity = tuple[Any, ...]
+"""Storage, address, dtype, version, changes that no version counts, extents, strides, whether it is lazy."""
+
+
+_UNMET = (UNRECORDED, None)
 
 
 class ContentSink(Protocol):
@@ -55,31 +71,6 @@ class _Measured:
     statistics: Statistics | None
     sketch: bytes | None
     place: Stored | None
-
-
-class _Pins:
-    """Weak references to storages: their addresses are not given out again while they last.
-
-    As plain numbers, which the garbage collector need not look at.
-    """
-
-    def __init__(self) -> None:
-        self._references: dict[int, int] = {}
-        self._free: Any = torch.UntypedStorage._free_weak_ref  # torch itself may go first
-
-    def __contains__(self, address: int) -> bool:
-        return address in self._references
-
-    def add(self, address: int, storage: torch.UntypedStorage) -> None:
-        """Pin a storage that is not pinned yet."""
-        self._references[address] = cast(Any, storage)._weak_ref()
-
-    def clear(self) -> None:
-        """Let all of them go."""
-        while self._references:
-            self._free(self._references.popitem()[1])
-
-    __del__ = clear
 
 
 class Contents:
@@ -103,9 +94,10 @@ class Contents:
         self._small_wait = save != "tensors" and available()
         self._next = 0
         self._lock = threading.RLock()
-        self._by_identity: dict[Hashable, int] = {}
+        self._by_identity: dict[_Identity, tuple[int, Sight | None]] = {}
         self._flat_by_identity: dict[Hashable, _Measured] = {}
-        self._pins = _Pins()
+        self._plain_keys = plain_keys()
+        self._pins = Pins()
         self._epochs: dict[int, int] = {}
         self._arrived: set[int] = set()
         self._found: dict[int, torch.Tensor] = {}
@@ -133,7 +125,10 @@ class Contents:
         address = storage._cdata
         if address not in self._pins:
             return False
-        return address not in self._arrived or self._identity(tensor) in self._by_identity
+        if address not in self._arrived:
+            return True
+        before = self._by_identity.get(self._identity(tensor, storage))
+        return before is not None and self.of(tensor) == before[0]
 
     def arrived(self, tensor: torch.Tensor) -> int:
         """Number of the content of a tensor that comes from outside of the step."""
@@ -145,18 +140,61 @@ class Contents:
     def of(self, tensor: torch.Tensor, formula: Formula | None = None) -> int:
         """Number of the tensor's content as it is now; `formula` is what may give its elements."""
         with self._lock:
-            if self._small_wait and torch._C._dispatch_keys(tensor).raw_repr() == _plain_keys():
-                small = tensor.numel() <= SKETCH_SIZE
-                if small and (number := self._of_small(tensor)) is not None:
+            if torch._C._dispatch_keys(tensor).raw_repr() != self._plain_keys:
+                return self._of_any(tensor, formula)
+            if self._small_wait and tensor.numel() <= SKETCH_SIZE:
+                small = self._of_small(tensor)
+                if small is not None:
+                    return small
+            storage = tensor.untyped_storage()
+            key = self._identity(tensor, storage, plain=True)
+            number, sight = self._by_identity.get(key, _UNMET)
+            if sight is not None:
+                if sight.holds(storage) and key[0] not in self._arrived:
                     return number
-            why_not = unreadable(tensor)
-            if why_not:
-                return self._add(tensor, None, why_not)
-            key = self._identity(tensor)
-            number = self._by_identity.get(key, UNRECORDED)
-            if number == UNRECORDED or not self._trust_versions:
-                number = self._by_identity[key] = self._content(tensor, key, formula)
+                key = self._changed_identity(key)
+            return self._met(tensor, storage, key, formula)
+
+    def _of_any(self, tensor: torch.Tensor, formula: Formula | None) -> int:
+        """As `of`, for what is not a dense tensor on the host."""
+        why_not = unreadable(tensor)
+        if why_not:
+            return self._add(tensor, None, why_not)
+        storage = tensor.untyped_storage()
+        key = self._identity(tensor, storage)
+        number = self._by_identity.get(key, _UNMET)[0]
+        if number != UNRECORDED and self._trusts(storage) and is_there(tensor, storage):
             return number
+        return self._met(tensor, storage, key, formula)
+
+    def _trusts(self, storage: torch.UntypedStorage) -> bool:
+        """Whether versions tell all of a storage: the script did not get it elsewhere, nor give it to others."""
+        return self._trust_versions and storage._cdata not in self._arrived and not is_lent(storage)
+
+    def _met(
+        self,
+        tensor: torch.Tensor,
+        storage: torch.UntypedStorage,
+        key: _Identity,
+        formula: Formula | None,
+    ) -> int:
+        """Number of the content of a tensor that is met for the first time, or that may have changed."""
+        if not is_there(tensor, storage):
+            return self._add(tensor, None, "its memory was freed")
+        trusted = self._trusts(storage)
+        sight = sight_of(tensor, storage) if trusted and is_plain(tensor) else None
+        # All contiguous views of the same elements share what is measured.
+        shared = trusted and tensor.is_contiguous() and not key[-1]
+        seen = None if sight is None else sight.seen
+        flat_key = (*key[:5], tensor.numel(), seen) if shared else None
+        number = self._content(tensor, key, flat_key, formula)
+        self._by_identity[key] = number, sight
+        return number
+
+    def _changed_identity(self, key: _Identity) -> _Identity:
+        """The identity of a tensor that was written to without a version, as its whole storage may have been."""
+        epoch = self._epochs[key[0]] = self._epochs.get(key[0], 0) + 1
+        return (*key[:4], epoch, *key[5:])
 
     def _of_small(self, tensor: torch.Tensor) -> int | None:
         """As `of`, for a tensor whose bytes are digested sooner than its identity is taken.
@@ -170,12 +208,14 @@ class Contents:
             self._pins.add(address, storage)
         elif address in self._found:
             return None
-        dtype, shape, size_bytes = dtype_name(tensor.dtype), tuple(tensor.shape), tensor.nbytes
-        if not tensor.is_contiguous():
+        size_bytes = tensor.nbytes
+        contiguous = tensor.is_contiguous()
+        if not is_there(tensor, storage, contiguous=contiguous):
+            return None
+        dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+        if not contiguous:
             tensor = tensor.contiguous()
         start = tensor.data_ptr()
-        if size_bytes and not start:  # its storage was emptied
-            return None
         data = ctypes.string_at(start, size_bytes)
         digest = xxhash.xxh3_128_hexdigest(data)
         number = self._by_digest.get((digest, dtype, shape, "cpu"))
@@ -188,14 +228,15 @@ class Contents:
                 (number, dtype, shape, "cpu", digest, data, self._save != "stats")
             )
         if address in self._arrived:
-            self._by_identity[self._identity(tensor)] = number
+            self._by_identity[self._identity(tensor, storage, plain=True)] = number, None
         return number
 
     def note(self, tensor: torch.Tensor) -> None:
         """Remember that the tensor comes from inside the step, without measuring it."""
         with self._lock:
             if not unreadable(tensor):
-                self._by_identity.setdefault(self._identity(tensor), UNRECORDED)
+                key = self._identity(tensor, tensor.untyped_storage())
+                self._by_identity.setdefault(key, _UNMET)
 
     def changed(self, tensor: torch.Tensor) -> None:
         """Tell that the tensor's bytes were written to."""
@@ -209,7 +250,7 @@ class Contents:
         storage = _storage_of(tensor)
         if storage is not None and tensor.numel():
             with self._lock:
-                self._identity(tensor)
+                self._identity(tensor, storage)
                 count = storage.nbytes() // tensor.element_size()
                 self._found[storage._cdata] = torch.zeros(count, dtype=torch.bool)
 
@@ -240,31 +281,31 @@ class Contents:
             self._found.clear()
             self._pins.clear()
 
-    def _identity(self, tensor: torch.Tensor) -> tuple[Hashable, ...]:
-        storage = tensor.untyped_storage()
+    def _identity(
+        self, tensor: torch.Tensor, storage: torch.UntypedStorage, *, plain: bool = False
+    ) -> _Identity:
         address = storage._cdata
         if address not in self._pins:
             self._pins.add(address, storage)
-        return (
-            address,
-            tensor.storage_offset(),
-            tensor.dtype,
-            next(self._looks) if tensor.is_inference() else tensor._version,
-            self._epochs.get(address, 0),
-            tensor.shape,
-            tensor.stride(),
-            tensor.is_conj() or tensor.is_neg(),
-        )
+        if plain:
+            version, lazy = tensor._version, False
+        else:
+            version = next(self._looks) if tensor.is_inference() else tensor._version
+            lazy = tensor.is_conj() or tensor.is_neg()
+        epoch = self._epochs.get(address, 0)
+        start, shape, strides = tensor.data_ptr(), tensor.shape, tensor.stride()
+        return address, start, tensor.dtype, version, epoch, shape, strides, lazy
 
     def _content(
-        self, tensor: torch.Tensor, key: tuple[Hashable, ...], formula: Formula | None
+        self,
+        tensor: torch.Tensor,
+        key: _Identity,
+        flat_key: Hashable | None,
+        formula: Formula | None,
     ) -> int:
         if key[0] in self._found:
             return self._add(tensor, None, "memory as it was found, not written to yet")
         tensor = tensor.detach()
-        lazy = tensor.is_conj() or tensor.is_neg()
-        shared = self._trust_versions and tensor.is_contiguous() and not lazy
-        flat_key = (*key[:5], tensor.numel()) if shared else None
         measured = self._flat_by_identity.get(flat_key) if flat_key else None
         if measured is None:
             flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
@@ -282,7 +323,7 @@ class Contents:
                     self._spans.setdefault((key[0], *key[2:5]), []).append(span)
         return self._add(tensor, measured, "")
 
-    def _view(self, tensor: torch.Tensor, key: tuple[Hashable, ...]) -> View | None:
+    def _view(self, tensor: torch.Tensor, key: _Identity) -> View | None:
         """The tensor as a view of one that was saved and has its elements in the same storage."""
         spans = self._spans.get((key[0], *key[2:5]), ())
         if key[-1] is True or not (spans and tensor.numel()):
@@ -368,16 +409,6 @@ def unreadable(tensor: torch.Tensor) -> str:
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "inside a torch.func transform"
     return ""
-
-
-@cache
-def _plain_keys() -> int:
-    """Dispatch keys of a dense tensor on the host that counts its versions.
-
-    They differ for other layouts and devices, wrappers, subclasses, lazy conjugation and negation.
-    """
-    with torch.inference_mode(False):
-        return int(torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr())
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -154,16 +154,22 @@ def exactly(signature: str) -> Callable[[Function], Function]:
 def _decorator(signature: str, options: dict[str, Any]) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         @cache
-        def ready() -> Callable[..., Any]:
+        def made() -> Callable[..., Any]:
             return _compile(function, signature, options) if available() else function
 
         def call(*arguments: Any) -> Any:
-            return ready()(*arguments)
+            return made()(*arguments)
 
         call.__doc__, call.__name__ = function.__doc__, function.__name__
+        call.__dict__["made"] = made
         return cast(Function, call)
 
     return decorate
+
+
+def ready(function: Function) -> Function:
+    """A compiled function without what looks for it at each call, for those that take less time than that."""
+    return cast(Function, function.__dict__["made"]())
 
 
 def _compile(

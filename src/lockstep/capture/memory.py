@@ -1,0 +1,127 @@
+"""The memory behind a tensor: whether it is still there, and whether a version can tell that it changed.
+
+A version counts what torch's operators write. Nothing counts what is written by others: a loader that fills one NumPy
+array again and again, a collective, an extension that was given an address. Memory that others can write to is known by
+what torch says of its storage; all else is glanced at each time it is met.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import torch
+
+from lockstep.kernels.glance import glance
+from lockstep.kernels.jit import available, ready
+
+
+class Pins:
+    """Weak references to storages: their addresses are not given out again while they last.
+
+    As plain numbers, which the garbage collector need not look at.
+    """
+
+    def __init__(self) -> None:
+        self._references: dict[int, int] = {}
+        self._free: Any = torch.UntypedStorage._free_weak_ref  # torch itself may go first
+
+    def __contains__(self, address: int) -> bool:
+        return address in self._references
+
+    def add(self, address: int, storage: torch.UntypedStorage) -> None:
+        """Pin a storage that is not pinned yet."""
+        self._references[address] = cast(Any, storage)._weak_ref()
+
+    def clear(self) -> None:
+        """Let all of them go."""
+        while self._references:
+            self._free(self._references.popitem()[1])
+
+    __del__ = clear
+
+
+@cache
+def plain_keys() -> int:
+    """Dispatch keys of a dense tensor on the host that counts its versions.
+
+    They differ for other layouts and devices, wrappers, subclasses, lazy conjugation and negation.
+    """
+    with torch.inference_mode(False):
+        return int(torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr())
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is such a tensor."""
+    return bool(torch._C._dispatch_keys(tensor).raw_repr() == plain_keys())
+
+
+def is_there(
+    tensor: torch.Tensor, storage: torch.UntypedStorage, *, contiguous: bool | None = None
+) -> bool:
+    """Whether all elements lie inside of the storage, which may have been freed or cut since the tensor was made."""
+    if tensor.is_contiguous() if contiguous is None else contiguous:
+        needed_bytes = tensor.nbytes
+    else:
+        needed_bytes = extent(tensor) * tensor.element_size()
+    offset = int(tensor.storage_offset())
+    if offset:
+        needed_bytes += offset * tensor.element_size()
+    return needed_bytes <= storage.nbytes() or not tensor.numel()
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last in memory; fewer than there are where some lie at one place."""
+    if not tensor.numel():
+        return 0
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((int(size) - 1) * int(stride) for size, stride in steps)
+
+
+def is_lent(storage: torch.UntypedStorage) -> bool:
+    """Whether others than torch may write to a storage: NumPy and DLPack memory, mapped files, other processes.
+
+    Torch refuses to resize what it did not allocate, and what it has given to NumPy.
+    """
+    return not storage.resizable() or (storage.is_shared() and storage.device.type == "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What was seen of a tensor on the host at a glance: of its elements, or of the storage around strided ones."""
+
+    needed_bytes: int
+    """How large its storage has to be."""
+
+    address: int
+    size: int
+    seen: int
+
+    def holds(self, storage: torch.UntypedStorage) -> bool:
+        """Whether the memory is still there, torch's own, and looks as it did."""
+        return (
+            self.needed_bytes <= storage.nbytes()
+            and storage.resizable()
+            and _glance(self.address, self.size) == self.seen
+        )
+
+
+def sight_of(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Sight | None:
+    """A glance at a tensor on the host that is there; None where memory is lent, or cannot be glanced at."""
+    if not available() or is_lent(storage):
+        return None
+    if tensor.is_contiguous():
+        address, size = tensor.data_ptr(), tensor.nbytes
+        needed_bytes = size + int(tensor.storage_offset()) * tensor.element_size()
+    else:
+        address, size = storage.data_ptr(), storage.nbytes()
+        needed_bytes = size
+    return Sight(needed_bytes, address, size, _glance(address, size))
+
+
+def _glance(address: int, size: int) -> int:
+    """`lockstep.kernels.glance.glance`, which is looked for at the first call."""
+    global _glance
+    _glance = ready(glance)
+    return _glance(address, size)

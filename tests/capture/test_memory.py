@@ -1,0 +1,232 @@
+"""Memory that others than torch write to, and memory that is gone: what is recorded is what was there, or nothing."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from harness import (
+    CallKind,
+    Role,
+    Training,
+    calls,
+    check,
+    one_call,
+    one_record,
+    supervised,
+)
+from torch import Tensor, nn
+
+from lockstep.capture.contents import Contents
+
+ROWS, WIDTH = 16, 40
+"""More numbers than are digested anew at each meeting in any case."""
+
+
+# --- loaders ---------------------------------------------------------------------------------------
+
+
+def _numpy(filled: Callable[[np.ndarray], None]) -> tuple[Tensor, Callable[[], None]]:
+    array = np.zeros((ROWS, WIDTH), np.float32)
+    return torch.from_numpy(array), lambda: filled(array)
+
+
+def _given_to_numpy(filled: Callable[[np.ndarray], None]) -> tuple[Tensor, Callable[[], None]]:
+    tensor = torch.zeros(ROWS, WIDTH)
+    array = tensor.numpy()
+    return tensor, lambda: filled(array)
+
+
+def _dlpack(filled: Callable[[np.ndarray], None]) -> tuple[Tensor, Callable[[], None]]:
+    tensor = torch.zeros(ROWS, WIDTH)
+    array = np.from_dlpack(tensor)
+    address = array.__array_interface__["data"][0]
+    writable = np.ctypeslib.as_array((ctypes.c_float * (ROWS * WIDTH)).from_address(address))
+    return tensor, lambda: filled(writable.reshape(ROWS, WIDTH))
+
+
+def _shared(filled: Callable[[np.ndarray], None]) -> tuple[Tensor, Callable[[], None]]:
+    tensor = torch.zeros(ROWS, WIDTH).share_memory_()
+    numbers = (ctypes.c_float * (ROWS * WIDTH)).from_address(tensor.data_ptr())
+    return tensor, lambda: filled(np.ctypeslib.as_array(numbers).reshape(ROWS, WIDTH))
+
+
+def _extension(filled: Callable[[np.ndarray], None]) -> tuple[Tensor, Callable[[], None]]:
+    tensor = torch.zeros(ROWS, WIDTH)
+    numbers = (ctypes.c_float * (ROWS * WIDTH)).from_address(tensor.data_ptr())
+    return tensor, lambda: filled(np.ctypeslib.as_array(numbers).reshape(ROWS, WIDTH))
+
+
+LOADERS = {
+    "numpy": _numpy,
+    "given": _given_to_numpy,
+    "dlpack": _dlpack,
+    "shared": _shared,
+    "extension": _extension,
+}
+
+
+def _accumulating(loader: Callable[..., Any], rows: slice) -> Training:
+    """Two micro-batches a step, both in one buffer, of which some rows are filled anew."""
+    random = np.random.default_rng(3)
+
+    def fill(array: np.ndarray) -> None:
+        array[rows] = random.standard_normal(array[rows].shape, np.float32)
+
+    batch, refill = loader(fill)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(_: int) -> Tensor:
+        losses = []
+        optimizer.zero_grad()
+        for _ in range(2):
+            refill()
+            loss = model(batch).square().mean()
+            loss.backward()
+            losses.append(loss.detach())
+        optimizer.step()
+        return torch.stack(losses)
+
+    return Training(model, step, optimizers=[optimizer])
+
+
+@pytest.mark.parametrize("level", ["module", "api", "aten"])
+@pytest.mark.parametrize("rows", [slice(None), slice(5, 6)], ids=["all", "one row"])
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_buffer_that_is_filled_again_is_another_batch(
+    name: str, rows: slice, level: str, tmp_path: Path
+) -> None:
+    # given a loader that fills one buffer for all micro-batches, which no version counts
+    recording = check(
+        lambda: _accumulating(LOADERS[name], rows), tmp_path / "recording", level=level, steps=1
+    )
+
+    # when it is recorded, then each micro-batch came from outside, and each layer got its own
+    given = [one_record(call, Role.INPUT) for call in calls(recording, "torch.nn.Linear", "0")]
+    came = [one_record(call, Role.OUTPUT) for call in calls(recording, kind=CallKind.DATA)]
+    assert len({record.digest for record in given}) == 2
+    assert [record.content.id for record in given] == [record.content.id for record in came]
+
+
+def test_a_batch_that_stays_is_one_batch(tmp_path: Path) -> None:
+    # given the same loader, which leaves its buffer as it is
+    recording = check(lambda: _accumulating(_numpy, slice(0)), tmp_path / "recording", steps=1)
+
+    # when it is recorded, then one batch came
+    assert len(calls(recording, kind=CallKind.DATA)) == 1
+
+
+# --- behind torch's back ----------------------------------------------------------------------------
+
+
+class Extended(nn.Module):
+    """Lets an extension write to what a layer returned."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        numbers = (ctypes.c_float * y.numel()).from_address(y.data_ptr())
+        np.ctypeslib.as_array(numbers)[:] *= self.factor
+        out: Tensor = self.second(y)
+        return out
+
+
+@pytest.mark.parametrize("factor", [3.0, 1.0])
+def test_what_an_extension_writes_is_seen_at_the_next_call(factor: float, tmp_path: Path) -> None:
+    # given an extension that writes to an activation of torch's own memory, which no version counts
+    recording = check(
+        lambda: supervised(Extended(factor), lambda: (torch.randn(ROWS, WIDTH),)),
+        tmp_path / "recording",
+        steps=1,
+    )
+
+    # when it is recorded, then the next layer has what it got, which is new where it is
+    before = one_record(one_call(recording, "torch.nn.Linear", "first"), Role.OUTPUT)
+    after = one_record(one_call(recording, "torch.nn.Linear", "second"), Role.INPUT)
+    assert (after.content.id == before.content.id) == (factor == 1.0)
+    assert np.array_equal(after.load(), before.load() * np.float32(factor))
+
+
+# --- memory that is gone ----------------------------------------------------------------------------
+
+
+class Sink:
+    """Keeps notes by content number."""
+
+    def __init__(self) -> None:
+        self.notes: dict[int, str] = {}
+
+    def add_content(self, row: Any) -> None:
+        self.notes[row[0]] = row[-1]
+
+    def add_small_content(self, content: Any) -> None:
+        self.notes[content[0]] = ""
+
+    def add_tensor(self, tensor: Any) -> int:
+        return 0
+
+
+def _views(size: int) -> Iterator[tuple[str, Tensor]]:
+    base = torch.randn(size, 6)
+    yield "whole", base
+    yield "part", torch.randn(3 * size, 6)[size : 2 * size]
+    yield "turned", torch.randn(size, 6).t()
+    yield "strided", torch.randn(size, 12)[:, ::2]
+    yield "parameter", nn.Parameter(torch.randn(size, 6))
+
+
+@pytest.mark.parametrize("trust_versions", [True, False])
+@pytest.mark.parametrize("size", [2, 300])
+def test_freed_memory_is_not_read(size: int, trust_versions: bool) -> None:
+    # given tensors of all kinds, some met before
+    sink = Sink()
+    contents = Contents(sink, "sketch", trust_versions=trust_versions)
+    for met in (True, False):
+        for name, tensor in _views(size):
+            if met:
+                assert sink.notes[contents.of(tensor)] == "", name
+            # when their storages are freed, or cut before their end
+            storage = tensor.untyped_storage()
+            for left in (storage.nbytes() // 4, 0):
+                storage.resize_(left)
+                # then they have no numbers, and the reason is said
+                assert sink.notes[contents.of(tensor)] == "its memory was freed", (name, left)
+
+
+def test_memory_that_was_freed_and_filled_again_is_read_again() -> None:
+    # given a tensor that was met, whose storage is freed and filled with other numbers, without a version
+    contents = Contents(Sink(), "sketch")
+    tensor = torch.randn(ROWS, WIDTH)
+    first, bytes_of_all = contents.of(tensor), tensor.untyped_storage().nbytes()
+
+    def filled(factor: float) -> int:
+        values = kept * factor
+        tensor.untyped_storage().resize_(0)
+        tensor.untyped_storage().resize_(bytes_of_all)
+        with torch.autograd._unsafe_preserve_version_counter(tensor):
+            tensor.copy_(values)
+        return contents.of(tensor)
+
+    # when it is met again, then it is another content, and the same where the numbers are
+    kept = tensor.clone()
+    assert filled(2.0) != first
+    assert filled(1.0) == first
+
+
+def test_an_empty_tensor_is_there_wherever_it_begins() -> None:
+    # given views without elements, one behind the end of its storage
+    contents, sink = Contents(Sink(), "sketch"), Sink()
+    contents._sink = sink
+    # when they are met, then nothing was freed
+    for tensor in (torch.empty(0), torch.randn(300)[300:], torch.randn(300, 0)):
+        assert sink.notes[contents.of(tensor)] == ""
