@@ -72,6 +72,30 @@ def scaled_otherwise(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
     return written_out(q * 1.01, k, v, keep)
 
 
+def kept(keep: Tensor) -> Tensor:
+    return keep[:, None, :]
+
+
+def additive_lowest(keep: Tensor) -> Tensor:
+    return (1.0 - keep[:, None, :].float()) * LOWEST
+
+
+def additive_infinite(keep: Tensor) -> Tensor:
+    return torch.zeros(keep[:, None, :].shape).masked_fill(~keep[:, None, :], -math.inf)
+
+
+def additive_too_little(keep: Tensor) -> Tensor:
+    return (1.0 - keep[:, None, :].float()) * -2.0
+
+
+def masked_by(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def masked_by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + mask, -1) @ v
+
+
 class Part(nn.Module):
     def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -84,13 +108,20 @@ class Part(nn.Module):
 class Net(nn.Module):
     """An attention and a perceptron of which the parts can be exchanged."""
 
-    def __init__(self, activation: Callable[..., Tensor], attention: Callable[..., Tensor]) -> None:
+    def __init__(
+        self,
+        activation: Callable[..., Tensor],
+        attention: Callable[..., Tensor],
+        mask: Callable[[Tensor], Tensor] | None,
+    ) -> None:
         super().__init__()
+        self.mask = mask
         self.qkv, self.up, self.down = nn.Linear(16, 48), nn.Linear(16, 32), nn.Linear(32, 16)
         self.activation, self.attention = Part(activation), Part(attention)
 
     def forward(self, x: Tensor, keep: Tensor) -> Tensor:
-        x = x + self.attention(*self.qkv(x).chunk(3, -1), keep)
+        mask = keep if self.mask is None else self.mask(keep)
+        x = x + self.attention(*self.qkv(x).chunk(3, -1), mask)
         return self.down(self.activation(self.up(x)))
 
 
@@ -99,31 +130,31 @@ class Runs:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._made: dict[tuple[str, str, bool], Recording] = {}
+        self._made: dict[str, Recording] = {}
 
     def of(
         self,
         activation: Callable[..., Tensor] = gelu,
         attention: Callable[..., Tensor] = fused,
+        mask: Callable[[Tensor], Tensor] | None = None,
         *,
         compiled: bool = False,
+        save: str = "tensors",
     ) -> Recording:
-        key = (activation.__name__, attention.__name__, compiled)
-        if key not in self._made:
-            self._made[key] = self._recorded(
-                "-".join(map(str, key)), activation, attention, compiled
-            )
-        return self._made[key]
+        functions = (activation, attention, mask)
+        name = "-".join(str(getattr(one, "__name__", one)) for one in (*functions, compiled, save))
+        if name not in self._made:
+            torch._dynamo.reset()
+            torch.manual_seed(0)
+            self._made[name] = self._recorded(name, Net(*functions), compiled, save)
+        return self._made[name]
 
-    def _recorded(self, name: str, activation: Any, attention: Any, compiled: bool) -> Recording:
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        net = Net(activation, attention)
+    def _recorded(self, name: str, net: Net, compiled: bool, save: str) -> Recording:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         model = torch.compile(net, backend="aot_eager") if compiled else net
         keep = torch.ones(4, 6, dtype=torch.bool)
         keep[0, 4:] = keep[2, 2:] = False
-        with lockstep.record(self._directory / name, model=net, save="tensors", steps=1):
+        with lockstep.record(self._directory / name, model=net, save=save, steps=1):
             optimizer.zero_grad()
             model(torch.randn(4, 6, 16), keep).square().mean().backward()
             optimizer.step()
@@ -168,6 +199,28 @@ def test_the_same_function_of_other_calls_agrees(runs: Runs, case: str, way: str
 
     assert not found.origins
     assert found.verdict is not Verdict.DIVERGED
+
+
+@pytest.mark.parametrize("save", ["tensors", "sketch"])
+@pytest.mark.parametrize("mask", [additive_lowest, additive_infinite])
+def test_a_mask_that_is_handed_on_in_another_form_agrees(
+    runs: Runs, mask: Callable[[Tensor], Tensor], save: str
+) -> None:
+    # given attention of two kinds, which take masks of two kinds from the model around them
+    one = runs.of(attention=masked_by, mask=kept, save=save)
+    other = runs.of(attention=masked_by_hand, mask=mask, save=save)
+
+    assert not compared(one, other).origins
+    assert not compared(other, one).origins
+
+
+@pytest.mark.parametrize("save", ["tensors", "sketch"])
+def test_a_mask_that_leaves_nothing_out_is_named(runs: Runs, save: str) -> None:
+    one = runs.of(attention=masked_by, mask=kept, save=save)
+    other = runs.of(attention=masked_by_hand, mask=additive_too_little, save=save)
+
+    assert compared(one, other).verdict is Verdict.DIVERGED
+    assert compared(other, one).verdict is Verdict.DIVERGED
 
 
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {

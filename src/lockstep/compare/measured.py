@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lockstep.compare.layout import measure_layouts
+from lockstep.compare.masks import is_same_mask
 from lockstep.compare.metrics import IDENTICAL, measure, measure_sketches, symmetric_difference
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Evidence, Metrics, Pair
@@ -176,15 +177,17 @@ def measure_pair(
     left, right = pair.reference.content, pair.candidate.content
     floating = is_floating(left.dtype) or is_floating(right.dtype)
     equal = (left.digest, left.shape) == (right.digest, right.shape) and left.digest is not None
-    if whole is not None:
+    if not equal and pair.layout is None and floating:
+        equal = is_same_mask(left, right, read_tensors=read_tensors)
+    if equal:
+        metrics, difference = IDENTICAL, 0.0
+    elif whole is not None:
         metrics, difference = whole, _difference(left, right, whole)
     elif pair.layout is not None:
         metrics = measure_layouts(left, right, pair.layout, read_tensors=read_tensors)
         difference = _difference(left, right, metrics)
         if metrics.evidence is Evidence.STATISTICS and not floating and metrics.rel_l2 == 0:
             difference = math.nan  # equal statistics are not equal numbers
-    elif equal:
-        metrics, difference = IDENTICAL, 0.0
     elif left.shape != right.shape:
         metrics, difference = Metrics(Evidence.NONE), math.inf
     elif sketched is not None:

@@ -100,18 +100,16 @@ class Tracer:
     def _trace_back(self, side: _Side, start: TensorRecord, boundary: Boundary) -> None:
         # What a call returns was made by that call.
         before = start.sequence + (start.role is Role.OUTPUT)
-        waiting, seen = [(start.content.id, before)], set()
+        waiting = [(start.content.id, before)]
         while waiting:
             content, before = waiting.pop()
-            if content in seen:
-                continue
-            seen.add(content)
             state = side.partner(content)
             if state is not None:
                 boundary.add(state.measured)
                 continue
+            # A call that changes nothing returns the content that it gets, which another call made before.
             maker = side.flow.producer(content, before)
-            if maker is None or len(side.calls) >= _MAX_REGION_CALLS:
+            if maker is None or maker.id in side.calls or len(side.calls) >= _MAX_REGION_CALLS:
                 continue
             side.calls[maker.id] = maker
             waiting.extend(

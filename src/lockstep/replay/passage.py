@@ -115,7 +115,7 @@ def _crossed(sources: Sequence[Measured]) -> tuple[_Given, _Given]:
     """What takes the place of the reference's contents that enter, and of the candidate's: the other's.
 
     Only numbers of the same extents: a mask of -3.4e38 does not mean in one run's calls what a mask of truth values
-    does in the other's.
+    does in the other's. Each takes its own, where the two are the same mask.
     """
     left: dict[int, TensorRecord] = {}
     right: dict[int, TensorRecord] = {}
@@ -123,7 +123,9 @@ def _crossed(sources: Sequence[Measured]) -> tuple[_Given, _Given]:
         one, two = source.pair.reference, source.pair.candidate
         if one is None or two is None or source.pair.layout is not None or one.shape != two.shape:
             continue
-        if one.dtype == two.dtype or (is_floating(one.dtype) and is_floating(two.dtype)):
+        if source.equal and one.dtype != two.dtype:
+            left[one.content.id], right[two.content.id] = one, two
+        elif one.dtype == two.dtype or (is_floating(one.dtype) and is_floating(two.dtype)):
             left[one.content.id], right[two.content.id] = two, one
     return left, right
 
