@@ -273,7 +273,7 @@ def test_data_workers_leave_nothing_and_load_the_same(workplace: Workplace) -> N
 def test_a_python_that_skips_the_hook_is_explained(workplace: Workplace, flag: str) -> None:
     ended = workplace.record("-o", "ref", "--", "python", flag, "-c", "print(1)")
 
-    assert (ended.code, ended.out) == (0, "1\n")
+    assert (ended.code, ended.out) == (2, "1\n")
     assert len(ended.ours) == 1
     assert "nothing was recorded: the command started no Python that loads" in ended.ours[0]
     assert "python -I, -E and -S do not" in ended.ours[0]
@@ -306,11 +306,38 @@ def test_processes_that_do_not_train_leave_nothing(workplace: Workplace) -> None
 
     # Then the recording is empty, says so when it is opened, and the last line says why
     for (name, (_, reason)), ended in zip(commands.items(), runs, strict=True):
-        assert (ended.code, ended.theirs) == (0, ""), name
+        assert (ended.code, ended.theirs) == (2, ""), name
         assert f"nothing was recorded: {reason}" in ended.ours[-1]
         path = workplace.path / name
         assert [entry.name for entry in path.iterdir()] == ["manifest.json"]
         assert len(lockstep.open(path).missing) == 1
+
+
+def test_a_command_that_failed_first_is_no_obstacle_to_the_next_try(workplace: Workplace) -> None:
+    # Given a script that fails before its first step
+    workplace.script("train.py", "import tiny\nimport no_such_module\n")
+    failed = workplace.record("-o", "ref", "--", "python", "train.py")
+    # Then its own exit code and traceback are seen, and the last line says that nothing was recorded
+    assert failed.code == 1
+    assert "No module named 'no_such_module'" in failed.theirs
+    assert "nothing was recorded: the command ended with exit code 1; torch was" in failed.ours[-1]
+    # And when it is put right, it is recorded into the same place
+    workplace.script("train.py", "import tiny\ntiny.train(steps=1)\n")
+    again = workplace.record("-o", "ref", "--", "python", "train.py")
+    assert (again.code, again.theirs) == (0, "")
+    assert ranks_of(workplace.path / "ref") == ["rank0"]
+    # Which is then kept
+    kept = workplace.record("-o", "ref", "--", "python", "train.py")
+    assert (kept.code, len(kept.ours)) == (2, 1)
+    assert "exists already" in kept.ours[0]
+
+
+def test_a_node_without_a_chosen_rank_has_not_failed(workplace: Workplace) -> None:
+    ended = workplace.record(
+        "-o", "ref", "--ranks", "3", "--", "python", "-c", "import tiny; tiny.train(steps=1)"
+    )
+    assert ended.code == 0
+    assert "nothing was recorded: no process was of a chosen rank (3)" in ended.ours[-1]
 
 
 def test_the_users_own_start_up_code_still_runs(workplace: Workplace) -> None:
@@ -352,12 +379,12 @@ def test_where_lockstep_cannot_load_the_command_runs_on(workplace: Workplace) ->
 
     # When a training is recorded in it
     ended = workplace.record(
-        "-o", "ref", "--", "python", "-c", "import tiny; tiny.train(steps=1); print('end')",
-        environment={"PYTHONPATH": str(broken)},
+        "-o", "ref", "--", "sh", "-c", 'PYTHONPATH="$PYTHONPATH:broken" exec python -c "$0"',
+        "import tiny; tiny.train(steps=1); print('end')",
     )  # fmt: skip
 
     # Then it runs to its end, one line warns, and the last one says that nothing was recorded
-    assert (ended.code, ended.theirs) == (0, "")
+    assert (ended.code, ended.theirs) == (2, "")
     assert ended.out.endswith("end\n")
     assert len(ended.ours) == 2
     assert "xxhash is broken here; the command runs on unrecorded" in ended.ours[0]
@@ -370,6 +397,6 @@ def test_a_nested_recording_is_the_inner_one(workplace: Workplace) -> None:
         "import tiny; tiny.train(steps=1)",
     )  # fmt: skip
 
-    assert ended.code == 0
+    assert ended.code == 2  # nothing is in the outer one
     assert ranks_of(workplace.path / "inner") == ["rank0"]
     assert ranks_of(workplace.path / "outer") == []

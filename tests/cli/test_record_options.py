@@ -99,6 +99,13 @@ def test_an_unknown_pattern_names_the_nearest(workplace: Workplace) -> None:
     assert "pattern 'linaer' matches no module" in failing.ours[1]
 
 
+def a_recording(workplace: Workplace) -> None:
+    """Leave a recording at `ref`, as far as one can tell from outside."""
+    assert workplace.record("-o", "ref", "--", "true").code == 2
+    (workplace.path / "ref" / "rank0").mkdir()
+    (workplace.path / "ref" / "rank0" / "records-00000.parquet").touch()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -118,7 +125,7 @@ def test_bad_arguments_end_in_one_sentence(
     workplace: Workplace, arguments: tuple[str, ...], sentence: str
 ) -> None:
     # Given a place for the recording that holds one already
-    assert workplace.record("-o", "ref", "--", "true").code == 0
+    a_recording(workplace)
     before = (workplace.path / "ref" / "manifest.json").read_bytes()
     broken = workplace.path / "broken"
     broken.write_text("#!/no/such/interpreter\n")
@@ -137,7 +144,7 @@ def test_bad_arguments_end_in_one_sentence(
 
 def test_what_is_there_is_never_overwritten(workplace: Workplace) -> None:
     # Given a recording, other files and directories, and places where nothing can be written
-    assert workplace.record("-o", "ref", "--", "true").code == 0
+    a_recording(workplace)
     (workplace.path / "file").write_text("mine")
     (workplace.path / "mine").mkdir()
     (workplace.path / "mine" / "manifest.json").write_text('{"name": "my own"}')
@@ -163,7 +170,9 @@ def test_what_is_there_is_never_overwritten(workplace: Workplace) -> None:
     (workplace.path / "link").symlink_to("ref")
     (workplace.path / "ref" / "rubbish").touch()
     for arguments in (("empty",), ("link", "--force")):
-        assert workplace.record("-o", *arguments, "--", "touch", "ran").code == 0
+        assert (
+            workplace.record("-o", *arguments, "--", "touch", "ran").code == 2
+        )  # nothing to record
     assert (workplace.path / "ran").exists()
     assert [entry.name for entry in (workplace.path / "ref").iterdir()] == ["manifest.json"]
     assert sorted(entry.name for entry in workplace.path.iterdir()) == [

@@ -47,6 +47,8 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "unaligned_calls": [],
         "other_classes": [],
         "setup": [],
+        "not_compared": list(diverged.not_compared),
+        "notes": list(diverged.notes),
         "judged_by": "error-model",
         "uniform": [],
         "events": [

@@ -113,7 +113,8 @@ def record(
 
     Works on whatever starts Python: `python train.py`, `python -m pkg`, `bash train.sh`,
     `torchrun ...`. By default the first two steps are recorded; then the training runs on at full
-    speed. The command's output and exit code pass through.
+    speed. The command's output and exit code pass through; the code is 2 where the command did not
+    fail and nothing was recorded.
 
     \b
     lockstep record -o ref -- python train.py --epochs 1
@@ -134,9 +135,10 @@ def record(
         parse_profile(device)
     recorded = run_recorded(command, directory.absolute(), options, force=force)
     code, recording = recorded.code, recorded.recording
-    if not recording.ranks:
-        _say(f"nothing was recorded: {recorded.why_nothing}")
-        return code
+    if recorded.why_nothing:
+        failed = f"the command ended with exit code {code}; " if code else ""
+        _say(f"nothing was recorded: {failed}{recorded.why_nothing}")
+        return code if recorded.as_asked else code or 2
     _say(f"recorded {_what(recording)} in {_short(directory)}")
     problems = _unmatched_patterns(recording)
     if problems and not code:
@@ -150,12 +152,14 @@ def record(
 class Recorded:
     """A command that has ended, and what was recorded of it.
 
-    `code` is its exit code as a shell has it; `why_nothing` says why the recording is empty, where it is.
+    `code` is its exit code as a shell has it; `why_nothing` says why the recording is empty, where it is, and
+    `as_asked` whether it is so because nothing here was to be recorded.
     """
 
     code: int
     recording: Recording
     why_nothing: str
+    as_asked: bool
 
 
 def run_recorded(
@@ -203,8 +207,8 @@ def run_recorded(
     run.finish(exit_code=code)
     reached, detail = take_traces(directory)
     recording = open_recording(directory)
-    why_nothing = "" if recording.ranks else _why_nothing(reached, detail, options)
-    return Recorded(code, recording, why_nothing)
+    why_nothing = _why_nothing(recording, reached, detail, options)
+    return Recorded(code, recording, why_nothing, reached is Reached.OTHER_RANK)
 
 
 def _what(recording: Recording) -> str:
@@ -220,7 +224,11 @@ def _what(recording: Recording) -> str:
     return f"{'; '.join(ranks)} ({size_bytes / 1e6:.1f} MB)"
 
 
-def _why_nothing(reached: Reached, detail: str, options: Options) -> str:
+def _why_nothing(recording: Recording, reached: Reached, detail: str, options: Options) -> str:
+    if any(rank.steps for rank in recording.ranks.values()):
+        return ""
+    if recording.ranks:
+        return "; ".join(recording.missing) or "a step began, and no call of it was to be recorded"
     by_hand = "for other loops use lockstep.record() in the script"
     return {
         Reached.NOTHING: "the command started no Python that loads Lockstep's start-up hook"

@@ -40,6 +40,8 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "unaligned_calls": [_calls(calls) for calls in comparison.unaligned_calls],
         "other_classes": [dataclasses.asdict(one) for one in comparison.other_classes],
         "setup": [dataclasses.asdict(one) for one in comparison.setup],
+        "not_compared": list(comparison.not_compared),
+        "notes": list(comparison.notes),
         "judged_by": comparison.judged_by,
         "uniform": [
             {"class": change.name, "sites": len(change.members)} for change in comparison.uniform

@@ -10,11 +10,12 @@ import subprocess
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.manifest import Options, RunManifest
 from lockstep.core.version import VERSION
-from lockstep.store.integrity import with_digest
+from lockstep.store.integrity import GROWING, with_digest
 from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
 
 
@@ -36,8 +37,9 @@ class RunDirectory:
         Parameters
         ----------
         force
-            Replace an earlier recording at this path; anything else is never replaced. It is put
-            aside until `started` or `discard` is called.
+            Replace an earlier recording at this path; anything else is never replaced, but for what a
+            command left that ended before anything was recorded. It is put aside until `started` or
+            `discard` is called.
 
         Raises
         ------
@@ -106,24 +108,49 @@ def _make_room(path: Path, *, force: bool) -> Path | None:
     """Put an earlier recording aside; returns where to, None where the path was free."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return None
-    if not force:
+    if not force and not _holds_nothing(path):
         raise OutputExistsError(
             f"{path}: exists already; give another directory, or --force to replace a recording"
         )
-    if not path.is_dir() or not (path / MANIFEST).is_file():
-        raise OutputExistsError(
-            f"{path}: is not a recording, so --force does not replace it; give another directory"
-        )
-    try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
-        ours = isinstance(manifest, dict) and "schema" in manifest and "command" in manifest
-    except ValueError:
-        ours = False
-    if not ours:
+    if _own_manifest(path) is None:
         raise OutputExistsError(
             f"{path}: is not a recording, so --force does not replace it; give another directory"
         )
     return path.rename(path.with_name(f".{path.name}.replaced-{os.getpid()}"))
+
+
+def _own_manifest(path: Path) -> dict[str, Any] | None:
+    """The manifest of a recording, None where the path is none."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return None
+    ours = isinstance(manifest, dict) and "schema" in manifest and "command" in manifest
+    return manifest if ours else None
+
+
+def _holds_nothing(path: Path) -> bool:
+    """Whether a recording has ended and nothing was recorded, nor put into it by anybody else.
+
+    A command that failed before its first step leaves one, and it is to be no obstacle to the next try.
+    """
+    manifest = _own_manifest(path)
+    if manifest is None or manifest.get("state") != "complete":
+        return False
+    return all(
+        _is_empty_rank(entry) if entry.is_dir() else entry.name == MANIFEST or _is_hidden(entry)
+        for entry in path.iterdir()
+    )
+
+
+def _is_empty_rank(path: Path) -> bool:
+    """Whether a directory is that of a rank without a single row."""
+    names = {entry.name for entry in path.iterdir() if not _is_hidden(entry)}
+    return path.name.startswith("rank") and MANIFEST in names and names <= {MANIFEST, *GROWING}
+
+
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith(".") and path.is_file()
 
 
 def _git_state() -> dict[str, str]:
