@@ -1,0 +1,93 @@
+"""One cause is one origin, in its phase, in words; its sound twin has none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small_training import Loop, against_sound, compared
+
+from lockstep.core.finding import Comparison, Kind, Origin, Verdict
+from lockstep.core.site import Phase
+
+SOUND = Loop()
+
+
+def only_origin(found: Comparison) -> Origin:
+    """The one fault."""
+    assert [origin.kind for origin in found.origins] == [Kind.FAULT]
+    return found.origins[0]
+
+
+@pytest.mark.parametrize("save", ["sketch", "tensors"])
+def test_gradients_that_were_not_zeroed(save: str) -> None:
+    # Given a candidate without zero_grad
+    found = against_sound(Loop(zero_grad=False, steps=3), save)
+    # Then that is the one origin, where a step first holds the one before
+    origin = only_origin(found)
+    assert (origin.step, origin.phase) == (1, Phase.BACKWARD)
+    assert "gradients were not zeroed in the candidate" in origin.reason
+    assert "each holds the previous step's as well" in origin.reason
+
+
+def test_gradients_that_the_reference_does_not_zero() -> None:
+    found = compared(Loop(zero_grad=False, steps=3), Loop(steps=3))
+    assert "gradients were not zeroed in the reference" in only_origin(found).reason
+
+
+def test_two_runs_that_both_gather_gradients_agree() -> None:
+    gathering = Loop(zero_grad=False, steps=3)
+    assert compared(gathering, gathering).verdict is Verdict.AGREE
+
+
+@pytest.mark.parametrize("save", ["sketch", "tensors"])
+def test_clipping_of_one_run_only(save: str) -> None:
+    # Given a candidate that does not clip
+    origin = only_origin(against_sound(Loop(clip=None), save))
+    # Then it is said in its phase, with the factor that all gradients share
+    assert origin.phase is Phase.BACKWARD
+    assert "clipping differs: only the reference scales its gradients" in origin.reason
+    assert "clip_grad_norm_" not in origin.op
+
+
+def test_clipping_to_another_norm() -> None:
+    origin = only_origin(against_sound(Loop(clip=2e-2)))
+    assert "clipping differs: the reference multiplies all by" in origin.reason
+    assert "0.01 in the reference and 0.02 in the candidate" in origin.reason
+
+
+DOUBLED = {
+    "loss": Loop(loss=2.0, clip=None),
+    "behind backward": Loop(gradients=2.0, clip=None),
+    "behind backward, then clipped": Loop(gradients=2.0),
+    "undivided loss": Loop(divide=False, clip=None),
+}
+
+
+@pytest.mark.parametrize("name", DOUBLED)
+def test_all_gradients_doubled(name: str) -> None:
+    # Given a candidate whose gradients are all doubled somewhere
+    loop = DOUBLED[name]
+    found = compared(replace(SOUND, clip=loop.clip), loop)
+    # Then the factor is said at the one origin, wherever that lies
+    origin = only_origin(found)
+    said = "scales its gradients between backward and optimizer, all by 2" in origin.reason
+    assert said or "every gradient is 2.00 times the reference's" in origin.reason
+    assert origin.phase is (Phase.BACKWARD if "behind" in name else Phase.FORWARD)
+    assert "args.0.0" not in origin.reason
+
+
+def test_a_stray_detach_is_one_origin() -> None:
+    # Given a branch that is cut from the graph, whose layer gets no gradient then
+    found = against_sound(Loop("detached"))
+    # Then the cut is the one origin, not what lacks its gradient
+    origin = only_origin(found)
+    assert "the graph is cut here" in origin.reason
+    assert origin.module == "blocks.1"
+
+
+def test_two_causes_are_two_origins() -> None:
+    # Given a candidate that leaves a residual out, and has another learning rate
+    found = against_sound(Loop("no residual", lr=2e-2))
+    # Then both are named
+    assert [origin.kind for origin in found.origins] == [Kind.FAULT, Kind.SETUP]
