@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["LockstepError", "__version__", "compare_recordings", "open", "record"]
 
 _LAZY = {
-    "compare_recordings": ("lockstep.locate.run", "compare_recordings"),
+    "compare_recordings": ("lockstep.report.printed", "compare_recordings"),
     "open": ("lockstep.store.reader", "open_recording"),
     "record": ("lockstep.capture.api", "record"),
 }

@@ -8,7 +8,15 @@ import io
 import pytest
 from rich.console import Console
 
-from lockstep.core.finding import Comparison, Kind, UniformChange, Verdict
+import lockstep
+from lockstep.core.finding import (
+    Comparison,
+    Kind,
+    SetupDifference,
+    UnalignedCalls,
+    UniformChange,
+    Verdict,
+)
 from lockstep.core.site import Phase, Site
 from lockstep.report.text import WIDTH, print_comparison, render_comparison
 
@@ -183,3 +191,59 @@ def test_printing_breaks_no_line_however_narrow_the_output(
     monkeypatch.setenv("COLUMNS", "40")
     print_comparison(diverged)
     assert capsys.readouterr().out == DIVERGED
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_text_fits_the_terminal(diverged: Comparison, many_origins: Comparison, width: int) -> None:
+    # Given comparisons with long words, and a terminal of some width
+    calls = tuple(
+        UnalignedCalls(
+            "reference",
+            "rank0",
+            0,
+            Phase.FORWARD,
+            f"h.{n}",
+            "torch.Tensor.div",
+            f"train.py:{n}",
+            "",
+            2,
+            n,
+        )
+        for n in range(9)
+    )
+    setup = (SetupDifference("packages of the environment", "a word " * 20, "2"),)
+    full = dataclasses.replace(diverged, unaligned_calls=calls, setup=setup)
+    # Then no line is wider, whatever is shown
+    for comparison in (full, many_origins):
+        text = render_comparison(comparison, width=width, show_all=True, cosine=1.0).plain
+        assert [line for line in text.splitlines() if len(line) > width] == []
+
+
+def test_without_a_terminal_a_pair_is_one_line(diverged: Comparison) -> None:
+    lines = render_comparison(diverged, show_all=True).plain.splitlines()
+    assert sum("encoder.lstm / torch.nn.LSTM" in line for line in lines) == 2
+    assert all(
+        line.startswith(("agree", "differ", "inherited", "missing"))
+        for line in lines
+        if " / torch.nn" in line
+    )
+
+
+def test_printing_a_comparison_prints_the_answer(diverged: Comparison) -> None:
+    # Given the public way to compare, which loads what draws
+    assert callable(lockstep.compare_recordings)
+    # Then a comparison prints as the command does
+    assert f"{diverged}\n" == DIVERGED
+
+
+def test_calls_of_one_run_are_cut_to_the_first_unless_all_are_asked_for(agreed: Comparison) -> None:
+    calls = tuple(
+        UnalignedCalls(
+            "candidate", "rank0", 0, Phase.FORWARD, "", f"torch.op{n}", f"a.py:{n}", "", 1, n
+        )
+        for n in range(8)
+    )
+    found = dataclasses.replace(agreed, unaligned_calls=calls)
+    assert plain(found).count("the reference does not") == 6
+    assert "and 2 more (--all lists them)" in plain(found)
+    assert plain(found, show_all=True).count("the reference does not") == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import zipfile
 from pathlib import Path
@@ -9,17 +10,21 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lockstep.core.finding import Comparison
-from lockstep.report.rows import TITLES
-from lockstep.report.xlsx import write_xlsx
+from lockstep.core.finding import Comparison, SetupDifference, UnalignedCalls
+from lockstep.core.site import Phase
+from lockstep.report.rows import TITLES as ALL_TITLES
+from lockstep.report.verdict_sheet import ORIGIN_TITLES
+from lockstep.report.xlsx import FIRST_TITLES, write_xlsx
+from lockstep.report.xlsx import XLSX_TITLES as TITLES
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
 
 class Workbook:
-    """The parts of a written workbook that the tests ask for."""
+    """The parts of a written workbook that the tests ask for, of its sheet `main` unless told otherwise."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, main: int = 1) -> None:
+        self.main = main
         with zipfile.ZipFile(path) as archive:
             self.names = archive.namelist()
             self.parts = {
@@ -28,10 +33,10 @@ class Workbook:
                 if name.endswith(".xml")
             }
 
-    def sheet(self, number: int = 1) -> ElementTree.Element:
-        return self.parts[f"xl/worksheets/sheet{number}.xml"]
+    def sheet(self, number: int = 0) -> ElementTree.Element:
+        return self.parts[f"xl/worksheets/sheet{number or self.main}.xml"]
 
-    def rows(self, number: int = 1) -> list[list[str]]:
+    def rows(self, number: int = 0) -> list[list[str]]:
         return [
             ["".join(cell.itertext()) for cell in row]
             for row in self.sheet(number).iter(f"{MAIN}row")
@@ -51,19 +56,85 @@ class Workbook:
         font = styles.find(f"{MAIN}fonts")[int(found.attrib["fontId"])]  # type: ignore[index]
         return "FFFF00" in ElementTree.tostring(fill).decode(), font.find(f"{MAIN}b") is not None
 
+    def number_format(self, row: int, column: int) -> str:
+        """How a cell of the pairs shows its number."""
+        styles = self.parts["xl/styles.xml"]
+        cell = list(self.sheet().iter(f"{MAIN}row"))[row][column]
+        found = styles.find(f"{MAIN}cellXfs")[int(cell.attrib["s"])]  # type: ignore[index]
+        number = int(found.attrib["numFmtId"])
+        built_in = {1: "0", 10: "0.00%", 11: "0.00E+00"}
+        own = {
+            int(one.attrib["numFmtId"]): one.attrib["formatCode"]
+            for one in styles.iter(f"{MAIN}numFmt")
+        }
+        return own.get(number) or built_in[number]
+
 
 def test_every_pair_is_a_row_under_the_titles(diverged: Comparison, tmp_path: Path) -> None:
     write_xlsx(diverged, tmp_path / "out.xlsx")
-    rows = Workbook(tmp_path / "out.xlsx").rows()
+    rows = Workbook(tmp_path / "out.xlsx", main=2).rows()
     assert tuple(rows[0]) == TITLES
     assert len(rows) == 5
     assert rows[2][TITLES.index("Cosine")] == "0.4312"
     assert rows[4][TITLES.index("Reference Name")] == ""
 
 
+def test_the_first_sheet_is_the_verdict(diverged: Comparison, tmp_path: Path) -> None:
+    # Given a comparison with an origin, another set-up and a call of one run only
+    calls = UnalignedCalls(
+        "reference", "rank0", 0, Phase.FORWARD, "h.0", "torch.Tensor.div", "train.py:113", "", 2, 0
+    )
+    setup = (SetupDifference("threads", "2", "1"),)
+    found = dataclasses.replace(diverged, unaligned_calls=(calls,), setup=setup)
+    # When it is written
+    write_xlsx(found, tmp_path / "out.xlsx")
+    workbook = Workbook(tmp_path / "out.xlsx", main=2)
+    # Then the first sheet says what the terminal says, and the calls have one of their own
+    assert workbook.sheet_names() == ["Verdict", "Calls without partner", "Comparison"]
+    rows = workbook.rows(1)
+    assert rows[0] == [
+        "DIVERGED at step 0, backward of encoder.lstm (torch.nn.LSTM), examples/net.py:88"
+    ]
+    at = rows.index(list(ORIGIN_TITLES))
+    origin = dict(zip(ORIGIN_TITLES, rows[at + 1], strict=True))
+    assert (origin["Kind"], origin["Module"], origin["Operator"]) == (
+        "fault",
+        "encoder.lstm",
+        "torch.nn.LSTM",
+    )
+    assert ["threads", "2", "1"] in rows
+    assert [
+        "h.0: the reference calls torch.Tensor.div at train.py:113; the candidate does not (2 calls)"
+    ] in rows
+    assert workbook.rows(2)[1] == [
+        "reference", "2", "0", "forward", "h.0", "torch.Tensor.div", "train.py:113", "",
+    ]  # fmt: skip
+
+
+def test_an_agreement_has_a_first_sheet_too(agreed: Comparison, tmp_path: Path) -> None:
+    write_xlsx(agreed, tmp_path / "out.xlsx")
+    assert Workbook(tmp_path / "out.xlsx", main=2).rows(1)[0][0].startswith("AGREE")
+
+
+def test_what_one_looks_at_first_comes_first_and_nothing_is_lost() -> None:
+    assert TITLES[:10] == (
+        "Outcome", "Step", "Phase", "Module", "Operator", "Tensor", "Difference", "Margin", "Cosine", "MaxAbsErr",
+    )  # fmt: skip
+    assert TITLES[: len(FIRST_TITLES)] == FIRST_TITLES
+    assert sorted(TITLES) == sorted(ALL_TITLES)
+
+
+def test_numbers_have_a_format(diverged: Comparison, tmp_path: Path) -> None:
+    write_xlsx(diverged, tmp_path / "out.xlsx")
+    workbook = Workbook(tmp_path / "out.xlsx", main=2)
+    assert workbook.number_format(2, TITLES.index("Cosine")) == "0.0000000"
+    assert workbook.number_format(2, TITLES.index("MaxAbsErr")) == "0.000E+00"
+    assert workbook.number_format(2, TITLES.index("One Thousandth Err Ratio")) == "0.00%"
+
+
 def test_titles_stay_in_view_and_filter(diverged: Comparison, tmp_path: Path) -> None:
     write_xlsx(diverged, tmp_path / "out.xlsx")
-    sheet = Workbook(tmp_path / "out.xlsx").sheet()
+    sheet = Workbook(tmp_path / "out.xlsx", main=2).sheet()
     pane, autofilter = next(sheet.iter(f"{MAIN}pane")), next(sheet.iter(f"{MAIN}autoFilter"))
     assert (pane.attrib["ySplit"], pane.attrib["state"]) == ("1", "frozen")
     assert re.fullmatch(r"A1:[A-Z]{2}5", autofilter.attrib["ref"])
@@ -71,7 +142,7 @@ def test_titles_stay_in_view_and_filter(diverged: Comparison, tmp_path: Path) ->
 
 def test_rows_not_reached_are_yellow_and_origins_bold(diverged: Comparison, tmp_path: Path) -> None:
     write_xlsx(diverged, tmp_path / "out.xlsx")
-    workbook = Workbook(tmp_path / "out.xlsx")
+    workbook = Workbook(tmp_path / "out.xlsx", main=2)
     assert [workbook.looks(row) for row in range(1, 5)] == [
         (False, False),
         (True, True),
@@ -84,7 +155,7 @@ def test_nothing_is_a_formula_an_address_or_a_broken_number(
     hostile: Comparison, tmp_path: Path
 ) -> None:
     write_xlsx(hostile, tmp_path / "out.xlsx")
-    workbook = Workbook(tmp_path / "out.xlsx")
+    workbook = Workbook(tmp_path / "out.xlsx", main=2)
     assert not list(workbook.sheet().iter(f"{MAIN}f"))
     assert not list(workbook.sheet().iter(f"{MAIN}hyperlink"))
     rows = workbook.rows()
@@ -96,17 +167,17 @@ def test_nothing_is_a_formula_an_address_or_a_broken_number(
 
 def test_more_rows_than_a_sheet_holds_go_to_the_next(diverged: Comparison, tmp_path: Path) -> None:
     write_xlsx(diverged, tmp_path / "out.xlsx", sheet_rows=3)
-    workbook = Workbook(tmp_path / "out.xlsx")
-    assert workbook.sheet_names() == ["Comparison", "Comparison 2"]
-    assert [len(workbook.rows(number)) for number in (1, 2)] == [3, 3]
-    assert tuple(workbook.rows(2)[0]) == TITLES
+    workbook = Workbook(tmp_path / "out.xlsx", main=2)
+    assert workbook.sheet_names() == ["Verdict", "Comparison", "Comparison 2"]
+    assert [len(workbook.rows(number)) for number in (2, 3)] == [3, 3]
+    assert tuple(workbook.rows(3)[0]) == TITLES
 
 
 def test_a_comparison_without_findings_has_its_titles(
     incomparable: Comparison, tmp_path: Path
 ) -> None:
     write_xlsx(incomparable, tmp_path / "out.xlsx")
-    assert Workbook(tmp_path / "out.xlsx").rows() == [list(TITLES)]
+    assert Workbook(tmp_path / "out.xlsx", main=2).rows() == [list(TITLES)]
 
 
 def test_a_path_that_cannot_be_written_is_an_error_of_the_system(

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from lockstep.core.finding import Comparison, OtherClass, UnalignedCalls
 from lockstep.locate.unaligned import words_for
 from lockstep.report.layout import counted
+from lockstep.report.tables import Cell
+
+CALL_TITLES = ("Side", "Calls", "Step", "Phase", "Module", "Operator", "Source", "Library")
 
 _MODULES = 3
 _LINES = 3
@@ -45,6 +48,14 @@ def unaligned_sentences(comparison: Comparison) -> list[str]:
         *map(str, said.values()),
         *_recomputed(comparison),
     ]
+
+
+def call_rows(comparison: Comparison) -> Iterator[tuple[Cell, ...]]:
+    """The same as rows under `CALL_TITLES`, none left out."""
+    for one in comparison.unaligned_calls:
+        yield (
+            one.side, one.count, one.step, one.phase.value, one.module, one.op, one.source, one.library,
+        )  # fmt: skip
 
 
 def _stretches(calls: Iterable[UnalignedCalls]) -> Iterator[list[UnalignedCalls]]:

@@ -20,7 +20,17 @@ from lockstep.core.finding import (
     Verdict,
 )
 from lockstep.core.site import Phase
-from lockstep.report.layout import WIDTH, add_line, add_paragraph, counted, printable
+from lockstep.report.layout import (
+    WIDTH,
+    Page,
+    add_line,
+    add_paragraph,
+    add_wrapped,
+    counted,
+    printable,
+    terminal_width,
+    width_of,
+)
 from lockstep.report.lone_calls import unaligned_sentences
 from lockstep.report.rows import reached_word, tensor_name
 from lockstep.report.tally import Tally, tally_of
@@ -51,8 +61,9 @@ def render_comparison(
     show_all: bool = False,
     cosine: float | None = None,
     limit: int | None = None,
+    width: int | None = None,
 ) -> Text:
-    """Lay a comparison out as text, at most 100 columns but for paths and names.
+    """Lay a comparison out as text, so many columns wide but for paths and names.
 
     Parameters
     ----------
@@ -64,6 +75,8 @@ def render_comparison(
         Where given, pairs under this cosine follow, lowest first.
     limit
         Cap on the lines of either table; None for no cap.
+    width
+        Columns of the terminal; without one there are 100, and a line of a table is never broken.
 
     Returns
     -------
@@ -71,8 +84,11 @@ def render_comparison(
         Print it with `soft_wrap=True`, so that no path is broken; `.plain` is the text without
         colour.
     """
-    text, tally = Text(), tally_of(comparison.findings)
-    _add_headline(text, comparison, tally)
+    text, tally = Page(width or WIDTH), tally_of(comparison.findings)
+    first = Page(width_of(text))
+    _add_headline(first, comparison, tally)
+    add_wrapped(text, first.plain)
+    text.stylize(_STYLES[comparison.verdict], 0, len(comparison.verdict.name))
     for origin in comparison.origins[:1]:
         add_paragraph(text, _verdict(origin))
         add_paragraph(text, _tolerance(origin))
@@ -89,11 +105,20 @@ def render_comparison(
     if show_all or cosine is not None:
         add_paragraph(text, _signs(tally))
     if show_all:
-        _add_table(text, f"All pairs: {len(comparison.findings)}", comparison.findings, limit)
+        _add_table(
+            text, f"All pairs: {len(comparison.findings)}", comparison.findings, limit, width
+        )
     if cosine is not None:
-        _add_under_cosine(text, comparison.findings, cosine, limit)
+        _add_under_cosine(text, comparison.findings, cosine, limit, width)
     text.rstrip()
     return text
+
+
+def headline(comparison: Comparison) -> str:
+    """The verdict in one sentence, with its place."""
+    text = Page()
+    _add_headline(text, comparison, tally_of(comparison.findings))
+    return " ".join(text.plain.split())
 
 
 def print_comparison(
@@ -104,12 +129,13 @@ def print_comparison(
     limit: int | None = None,
 ) -> None:
     """Print what `render_comparison` lays out to standard output, in colour on a terminal only."""
-    text = render_comparison(comparison, show_all=show_all, cosine=cosine, limit=limit)
+    width = terminal_width()
+    text = render_comparison(comparison, show_all=show_all, cosine=cosine, limit=limit, width=width)
     Console().print(text, soft_wrap=True, highlight=False)
 
 
 def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
-    text.append(comparison.verdict.name, style=_STYLES[comparison.verdict])
+    text.append(comparison.verdict.name)
     if comparison.verdict is Verdict.INCOMPARABLE:
         reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
         add_line(text, f": {reasons[0]}")
@@ -187,8 +213,9 @@ def _add_next_origins(text: Text, comparison: Comparison, tally: Tally) -> None:
     text.append("\nNext origins\n", style="bold")
     for number, origin in enumerate(following[:NEXT_ORIGINS], start=2):
         kind = "" if origin.kind is Kind.FAULT else f": {origin.kind.value}"
-        line = f"  {number}. {_place(origin, tally)}{kind}"
-        _add_with_source(text, line, origin.source, used=0)
+        line, entry = f"  {number}. {_place(origin, tally)}{kind}", Page(width_of(text))
+        _add_with_source(entry, line, origin.source, used=0)
+        add_wrapped(text, entry.plain)
     if len(following) > NEXT_ORIGINS:
         add_line(text, f"  and {len(following) - NEXT_ORIGINS} more (--json lists them)")
 
@@ -219,7 +246,7 @@ def _add_counts(text: Text, comparison: Comparison, tally: Tally) -> None:
         text.append("\nTensors\n", style="bold")
     for count, words in counts:
         if count:
-            add_line(text, f"{count:>8}  {words}")
+            add_paragraph(text, words, first=f"{count:>8}  ", indent=" " * 10)
     if comparison.compared:
         add_paragraph(text, _judgement(comparison))
 
@@ -257,16 +284,24 @@ def _signs(tally: Tally) -> str:
 
 
 def _add_under_cosine(
-    text: Text, findings: Sequence[Finding], cosine: float, limit: int | None
+    text: Text,
+    findings: Sequence[Finding],
+    cosine: float,
+    limit: int | None,
+    width: int | None,
 ) -> None:
     under = [finding for finding in findings if finding.metrics.cosine < cosine]
     under.sort(key=lambda finding: finding.metrics.cosine)
     unknown = sum(math.isnan(finding.metrics.cosine) for finding in findings)
     beside = f"; {unknown} more have no known cosine" if unknown else ""
-    _add_table(text, f"Pairs with a cosine under {cosine:g}: {len(under)}{beside}", under, limit)
+    _add_table(
+        text, f"Pairs with a cosine under {cosine:g}: {len(under)}{beside}", under, limit, width
+    )
 
 
-def _add_table(text: Text, title: str, findings: Sequence[Finding], limit: int | None) -> None:
+def _add_table(
+    text: Text, title: str, findings: Sequence[Finding], limit: int | None, width: int | None
+) -> None:
     text.append(f"\n{title}\n", style="bold")
     shown = findings if limit is None else findings[:limit]
     if not shown:
@@ -274,7 +309,7 @@ def _add_table(text: Text, title: str, findings: Sequence[Finding], limit: int |
     header = ("Outcome", "Cosine", "MaxAbsErr", "RelL2", "Margin", "Reached", "Step", "Name")
     add_line(text, _columns(header))
     for finding in shown:
-        text.append(f"{printable(_columns(_cells(finding)))}\n", style=_row_style(finding))
+        text.append(f"{_row(finding, width)}\n", style=_row_style(finding))
     if len(shown) < len(findings):
         add_line(text, f"... and {len(findings) - len(shown)} more")
 
@@ -294,6 +329,20 @@ def _cells(finding: Finding) -> tuple[str, ...]:
         f"{record.step}",
         f"{record.rank}: {tensor_name(record)}{alone}",
     )
+
+
+def _row(finding: Finding, width: int | None) -> str:
+    """A line of a table; where it is wider than the terminal, its name stands below."""
+    row = printable(_columns(_cells(finding)))
+    if width is None or len(row) <= width:
+        return row
+    name = Page(width)
+    add_paragraph(name, row[_NAME_AT:], indent="    ")
+    return f"{row[:_NAME_AT].rstrip()}\n{name.plain.rstrip()}"
+
+
+_NAME_AT = 72
+"""Column of a table at which names begin."""
 
 
 def _columns(cells: Sequence[str]) -> str:
@@ -318,11 +367,12 @@ def _add_list(text: Text, title: str, sentences: Sequence[str]) -> None:
 
 def _add_with_source(text: Text, line: str, source: str, *, used: int) -> None:
     """Add a line and its `file:line`, on a line of its own where both do not fit."""
-    if source and used + len(line) + 2 + len(source) > WIDTH:
+    whole = f"{line}, {source}" if source else line
+    if source and used + len(whole) > width_of(text):
         add_line(text, line)
         add_line(text, f"     in {source}")
     else:
-        add_line(text, f"{line}, {source}" if source else line)
+        add_line(text, whole)
 
 
 def _figure(value: float, sign: str = "") -> str:

@@ -70,7 +70,7 @@ def write_sheets(
     titles
         Of the columns.
     rows
-        Cells and the look of each row.
+        Cells of each row and their looks, one for all of them or one each.
     count
         How many rows there are.
     widths
@@ -85,8 +85,7 @@ def write_sheets(
         here = min(per_sheet, count - start)
         _head(sheet, titles, here, widths, bold)
         for line, (cells, look) in enumerate(itertools.islice(rows, here), start=1):
-            for column, cell in enumerate(cells):
-                _write_cell(sheet, line, column, cell, look)
+            write_row(sheet, line, cells, look)
 
 
 def _head(
@@ -100,6 +99,13 @@ def _head(
         sheet.set_column(column, column, width)
     for column, title in enumerate(titles):
         sheet.write_string(0, column, title, bold)
+
+
+def write_row(sheet: Any, line: int, cells: Sequence[Cell], look: Any) -> None:
+    """Write one row, from the first column on; `look` is for all cells, or a tuple of one each."""
+    looks = look if isinstance(look, tuple) else itertools.repeat(look)
+    for column, (cell, own) in enumerate(zip(cells, looks, strict=False)):
+        _write_cell(sheet, line, column, cell, own)
 
 
 def _write_cell(sheet: Any, line: int, column: int, cell: Cell, look: Any) -> None:
