@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import lockstep
 from lockstep.core.errors import CaptureError, OutputExistsError, UsageError
+from lockstep.core.site import CallKind
 
 
 @pytest.fixture
@@ -104,17 +109,59 @@ def test_one_recording_at_a_time(tmp_path: Path, model: torch.nn.Module) -> None
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"steps": 0}, "give at least one step"),
+        ({"steps": 0}, "steps is 0; give a whole number of at least 1"),
+        ({"steps": True}, "steps is True, of type bool; give a whole number"),
+        ({"steps": 1.5}, "steps is 1.5, of type float"),
+        ({"steps": None}, "steps is None; give a whole number"),
+        ({"steps": [0, 1]}, "of type list"),
         ({"steps": "1:0"}, "is not a step or a range"),
-        ({"level": "deep"}, "choose one of module, api, aten"),
+        ({"level": "modul"}, "level 'modul': choose one of module, api, aten"),
+        ({"level": None}, "choose one of module, api, aten"),
         ({"save": "all"}, "choose one of stats, sketch, tensors"),
         ({"ranks": "x"}, "not a list of numbers"),
+        ({"ranks": [0]}, "not a list of numbers"),
+        ({"ranks": "-1"}, "a rank is 0 or more"),
+        ({"model": "m"}, "model is 'm', of type str; give the torch.nn.Module itself"),
+        ({"model": torch.nn.Linear}, "of type type; give the torch.nn.Module itself"),
+        ({"only": [1]}, "only has 1, of type int; give patterns"),
+        ({"skip": 5}, "skip has 5, of type int"),
+        ({"max_bytes": -1}, "max_bytes is -1; give a whole number of at least 1"),
+        ({"memory_bytes": -1}, "memory_bytes is -1; give a whole number of at least 1048576"),
+        ({"memory_bytes": "1 GB"}, "memory_bytes is '1 GB', of type str"),
+        ({"seed": -1}, "seed is -1; give a whole number from 0 to 4294967295"),
+        ({"force": "yes"}, "force is 'yes', of type str; give True or False"),
+        ({"calibrate": 1}, "calibrate is 1, of type int; give True or False"),
+        ({"emulate": "abacus"}, "abacus"),
+        ({"directory": 5}, "directory is 5, of type int; give a path"),
+        ({"directory": ""}, "directory is ''; give a path"),
     ],
 )
-def test_bad_options_are_refused(tmp_path: Path, options: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        lockstep.record(tmp_path / "ref", **options)
+def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        lockstep.record(**{"directory": tmp_path / "ref", **options})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_pattern_may_be_given_as_it_is(tmp_path: Path, model: torch.nn.Module) -> None:
+    with lockstep.record(tmp_path / "ref", model=model, only="torch.nn.Linear"):
+        train(model, 2)
+    recording = lockstep.open(tmp_path / "ref")
+    assert recording.manifest.options.only == ["torch.nn.Linear"]
+    assert {call.site.op for call in recording.ranks["rank0"].calls(0, kind=CallKind.MODULE)} == {
+        "torch.nn.Linear"
+    }
+
+
+@pytest.mark.parametrize("function", [lockstep.record, lockstep.open, lockstep.compare_recordings])
+def test_every_argument_stands_in_the_signature(function: Callable[..., object]) -> None:
+    # Help and type checkers show what can be given, each with its type
+    parameters = inspect.signature(function).parameters.values()
+    assert all(one.annotation is not inspect.Parameter.empty for one in parameters)
+    kinds = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    assert {one.kind for one in parameters} <= kinds
+    # And what is misspelt is refused
+    with pytest.raises(TypeError, match="stepz"):
+        function("ref", stepz=1)
 
 
 def test_other_ranks_leave_nothing(tmp_path: Path, model: torch.nn.Module) -> None:

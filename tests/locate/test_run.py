@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import polars as pl
 import pytest
 from tiny_run import Alteration, Array, TinyRun, recording
 
+from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Outcome, Verdict
 from lockstep.core.site import Phase, Role
 from lockstep.locate.run import Rule, compare_recordings
+from lockstep.store.reader import open_recording
 
 
 def compared(reference: TinyRun, candidate: TinyRun, rule: Rule = Rule.ERROR_MODEL) -> Comparison:
@@ -305,3 +310,39 @@ def test_no_step_in_common_is_one_sentence() -> None:
     assert comparison.not_compared == (
         "no step occurs in both: the reference has 0, the candidate 0; asked for 7",
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"rule": "errormodel"}, "rule 'errormodel': choose one of error-model, fixed"),
+        ({"rule": None}, "rule None: choose one of"),
+        ({"steps": "0:2"}, "steps is '0:2'; give numbers of steps"),
+        ({"steps": 1}, "steps is 1; give numbers of steps"),
+        ({"steps": ["0"]}, "steps is '0', of type str; give a whole number"),
+        ({"steps": [-1]}, "steps is -1; give a whole number of at least 0"),
+        ({"memory_bytes": -1}, "memory_bytes is -1; give a whole number of at least"),
+        ({"candidate": 5}, "candidate is of type int; give a path, or what lockstep.open returns"),
+        ({"candidate": ""}, "candidate is ''; give a path"),
+        ({"calibration": 5}, "calibration is of type int"),
+        ({"noise": 5}, "noise is of type int"),
+        ({"mapping": 5}, "mapping is 5, of type int; give a path"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    given = {"reference": recording(TinyRun()), "candidate": recording(TinyRun()), **options}
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        compare_recordings(**given)
+
+
+def test_a_rule_may_be_given_by_its_name() -> None:
+    run = TinyRun()
+    for rule in Rule:
+        comparison = compare_recordings(recording(run), recording(run), rule=rule.value)
+        assert comparison.judged_by == rule.value
+
+
+@pytest.mark.parametrize("path", [5, None, b"ref", ""])
+def test_what_is_no_path_is_not_opened(path: Any) -> None:
+    with pytest.raises(UsageError, match="give a path"):
+        open_recording(path)

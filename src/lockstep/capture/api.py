@@ -9,12 +9,21 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import torch
 
 from lockstep.capture.options import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.capture.recorder import Recorder, active_recorder
-from lockstep.capture.setup import seed_everything
+from lockstep.capture.setup import MOST_SEED, seed_everything
+from lockstep.core.arguments import (
+    LEAST_MEMORY_BYTES,
+    choice_of,
+    integer_of,
+    path_of,
+    patterns_of,
+    truth_of,
+)
 from lockstep.core.errors import CaptureError, LockstepError, OutputExistsError, UsageError
 from lockstep.core.manifest import MEMORY_BYTES, Options
 from lockstep.devices.emulation import Emulation
@@ -25,78 +34,25 @@ from lockstep.store.run import RunDirectory
 class Recording:
     """A recording in the making; use it as a context manager, or by `start`, `step` and `stop`.
 
+    `record` makes one.
+
     Parameters
     ----------
-    directory
-        Where to; must not exist yet unless `force`.
+    path
+        Where to.
+    options
+        What is recorded.
     model
         The model whose module paths are to be plain; found by itself where left out.
-    steps
-        How many steps (an integer), or which (`"0:3"`, `"10,20"`).
-    level
-        "module", "api" or "aten".
-    save
-        "stats", "sketch" or "tensors".
-    only, skip
-        Shell patterns on module paths and operators.
-    ranks
-        Ranks to record, e.g. "0"; all of them by default.
-    max_bytes
-        Stop recording beyond so many bytes on disk.
-    memory_bytes
-        Memory that recording may take; the training waits for the disk where that is not enough.
-    seed
-        Fix all random numbers and ask for deterministic algorithms; nothing is touched where None.
-    emulate
-        Compute as another device would while this records, "npu-fp16" say; `lockstep record --emulate help` lists the
-        names.
-    calibrate
-        Round every result at random while this records: a recording for `compare --calibration`.
     force
-        Replace a recording that is there.
-
-    Raises
-    ------
-    UsageError, OutputExistsError
-        If an option is wrong, or the directory is taken.
-
-    Examples
-    --------
-    >>> with record("ref", model=model, steps=2):                     # doctest: +SKIP
-    ...     train(model)
+        Whether a recording that is there is replaced.
     """
 
     def __init__(
-        self,
-        directory: str | Path,
-        *,
-        model: torch.nn.Module | None = None,
-        steps: int | str = 2,
-        level: str = "api",
-        save: str = "sketch",
-        only: Iterable[str] = (),
-        skip: Iterable[str] = (),
-        ranks: str = "",
-        max_bytes: int | None = None,
-        memory_bytes: int = MEMORY_BYTES,
-        seed: int | None = None,
-        emulate: str = "",
-        calibrate: bool = False,
-        force: bool = False,
+        self, path: Path, options: Options, *, model: torch.nn.Module | None, force: bool
     ) -> None:
-        StepSelection.parse(steps)
-        parse_ranks(ranks)
-        _check_choice("level", level, LEVELS)
-        _check_choice("save", save, SAVES)
-        text = f"0:{steps}" if isinstance(steps, int) else steps
-        self.path = Path(directory).absolute()
-        self._options = Options(
-            text, ranks, level, save, list(only), list(skip), max_bytes, seed,
-            emulate=emulate, calibrate=calibrate, memory_bytes=memory_bytes,
-        )  # fmt: skip
-        device = device_of(self._options)
-        if device:
-            parse_profile(device)
+        self.path = path.absolute()
+        self._options = options
         self._emulation: Emulation | None = None
         self._model = model
         self._force = force
@@ -206,9 +162,95 @@ class Recording:
         return run
 
 
-def record(directory: str | Path, **options: object) -> Recording:
-    """Start describing a recording; see `Recording` for the options."""
-    return Recording(directory, **options)  # type: ignore[arg-type]
+def record(
+    directory: str | os.PathLike[str],
+    *,
+    model: torch.nn.Module | None = None,
+    steps: int | str = 2,
+    level: Literal["module", "api", "aten"] = "api",
+    save: Literal["stats", "sketch", "tensors"] = "sketch",
+    only: str | Iterable[str] = (),
+    skip: str | Iterable[str] = (),
+    ranks: str = "",
+    max_bytes: int | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+    seed: int | None = None,
+    emulate: str = "",
+    calibrate: bool = False,
+    force: bool = False,
+) -> Recording:
+    """Describe a recording of the training in this process; a `with` block around the training makes it.
+
+    Parameters
+    ----------
+    directory
+        Where to; must not exist yet unless `force`.
+    model
+        The model whose module paths are to be plain; found by itself where left out.
+    steps
+        How many steps (an integer), or which (`"0:3"`, `"10,20"`).
+    level
+        How deep to look.
+    save
+        What to keep of a tensor.
+    only, skip
+        Shell patterns on module paths and operators.
+    ranks
+        Ranks to record, e.g. "0"; all of them by default.
+    max_bytes
+        Stop recording beyond so many bytes on disk.
+    memory_bytes
+        Memory that recording may take; the training waits for the disk where that is not enough.
+    seed
+        Fix all random numbers and ask for deterministic algorithms; nothing is touched where None.
+    emulate
+        Compute as another device would while this records, "npu-fp16" say; `lockstep record --emulate help` lists the
+        names.
+    calibrate
+        Round every result at random while this records: a recording for `compare --calibration`.
+    force
+        Replace a recording that is there.
+
+    Returns
+    -------
+    Recording
+        Not begun: enter it, or call its `start`, `step` and `stop`.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong; `start` raises OutputExistsError if the directory is taken.
+
+    Examples
+    --------
+    >>> with record("ref", model=model, steps=2):                     # doctest: +SKIP
+    ...     train(model)
+    """
+    StepSelection.parse(steps)
+    parse_ranks(ranks)
+    if model is not None and not isinstance(model, torch.nn.Module):
+        raise UsageError(
+            f"model is {model!r:.40}, of type {type(model).__name__}; give the torch.nn.Module itself, or leave it out"
+        )
+    options = Options(
+        steps=steps if isinstance(steps, str) else f"0:{int(steps)}",
+        ranks=ranks,
+        level=choice_of("level", level, LEVELS),
+        save=choice_of("save", save, SAVES),
+        only=patterns_of("only", only),
+        skip=patterns_of("skip", skip),
+        max_bytes=None if max_bytes is None else integer_of("max_bytes", max_bytes, least=1),
+        seed=None if seed is None else integer_of("seed", seed, least=0, most=MOST_SEED),
+        emulate=emulate,
+        calibrate=truth_of("calibrate", calibrate),
+        memory_bytes=integer_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES),
+    )
+    device = device_of(options)
+    if device:
+        parse_profile(device)
+    return Recording(
+        path_of("directory", directory), options, model=model, force=truth_of("force", force)
+    )
 
 
 def _after_fork() -> None:
@@ -229,8 +271,3 @@ def _shared_by_ranks() -> bool:
         and distributed.is_initialized()
         and distributed.get_world_size() > 1
     )
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{name} {value!r}: choose one of {', '.join(choices)}")

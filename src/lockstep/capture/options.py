@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from lockstep.core.arguments import integer_of
 from lockstep.core.errors import UsageError
 from lockstep.core.patterns import matches, nearest_names
 
@@ -25,17 +26,15 @@ class StepSelection:
         Raises
         ------
         UsageError
-            If the text is not a list of numbers and ranges.
+            If it is no positive number, nor a list of numbers and ranges.
 
         Examples
         --------
         >>> 2 in StepSelection.parse("0:3"), 3 in StepSelection.parse("0:3")
         (True, False)
         """
-        if isinstance(text, int):
-            if text < 1:
-                raise UsageError(f"steps={text}: give at least one step")
-            return cls(((0, text),))
+        if not isinstance(text, str):
+            return cls(((0, integer_of("steps", text, least=1)),))
         return cls(tuple(cls._range(part.strip(), text) for part in text.split(",")))
 
     @staticmethod
@@ -75,9 +74,12 @@ def parse_ranks(text: str) -> frozenset[int] | None:
     if not text:
         return None
     try:
-        return frozenset(int(part) for part in text.split(","))
-    except ValueError:
+        ranks = frozenset(int(part) for part in text.split(","))
+    except (ValueError, AttributeError):
         raise UsageError(f"ranks {text!r}: not a list of numbers; write 0 or 0,2") from None
+    if min(ranks) < 0:
+        raise UsageError(f"ranks {text!r}: a rank is 0 or more; write 0 or 0,2")
+    return ranks
 
 
 @dataclass(frozen=True, slots=True)

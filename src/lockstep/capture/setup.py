@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lockstep.core.errors import UsageError
+from lockstep.core.arguments import integer_of
 from lockstep.core.manifest import Options, RankManifest
 from lockstep.devices.emulation import emulated_device
 from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
@@ -32,6 +32,9 @@ _ENVIRONMENT_PREFIXES = (
     "LOCAL_", "MASTER_", "MIOPEN_", "MKL_", "NCCL_", "NPU_", "NVIDIA_TF32", "OMP_", "ONEDNN_",
     "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "RANK", "ROCM_", "TORCH", "WORLD_SIZE", "XLA_",
 )  # fmt: skip
+MOST_SEED = 2**32 - 1
+"""The largest that NumPy takes."""
+
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _LOCKSTEP = str(Path(__file__).parents[1]) + os.sep
 _PACKAGES = (
@@ -207,8 +210,7 @@ def seed_everything(seed: int) -> None:
     UsageError
         If the seed is outside of what NumPy takes (0 .. 2**32 - 1).
     """
-    if not 0 <= seed < 2**32:
-        raise UsageError(f"seed {seed}: give a number from 0 to {2**32 - 1}")
+    integer_of("seed", seed, least=0, most=MOST_SEED)
     random.seed(seed)
     torch.manual_seed(seed)
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial, reduce
-from pathlib import Path
+from typing import Literal
 
 from lockstep.compare.calibration import CalibratedJudge
 from lockstep.compare.circumstances import circumstances
@@ -15,6 +16,7 @@ from lockstep.compare.error_model import ErrorModel
 from lockstep.compare.judge import FixedRule, Judge
 from lockstep.compare.mapping import NameMapping, Names
 from lockstep.compare.names import NameMap
+from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, integer_of, path_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import (
     Comparison,
@@ -61,15 +63,20 @@ class Rule(Enum):
     FIXED = "fixed"
 
 
+RuleName = Literal["error-model", "fixed"]
+Given = Recording | str | os.PathLike[str]
+"""A recording, opened or by its path."""
+
+
 def compare_recordings(
-    reference: Recording | str | Path,
-    candidate: Recording | str | Path,
+    reference: Given,
+    candidate: Given,
     *,
-    rule: Rule = Rule.ERROR_MODEL,
+    rule: Rule | RuleName = Rule.ERROR_MODEL,
     judge: Judge | None = None,
-    calibration: Recording | str | Path | None = None,
-    noise: Sequence[Recording | str | Path] = (),
-    mapping: NameMapping | str | Path | None = None,
+    calibration: Given | None = None,
+    noise: Given | Sequence[Given] = (),
+    mapping: NameMapping | str | os.PathLike[str] | None = None,
     steps: Collection[int] | None = None,
     read_tensors: bool = True,
     memory_bytes: int = MEMORY_BYTES,
@@ -106,17 +113,21 @@ def compare_recordings(
     RecordingError
         If a recording cannot be read.
     UsageError
-        If a calibration has no step of the reference or meets the fixed rule, or the mapping a name that nothing has.
+        If an argument is wrong, a calibration has no step of the reference or meets the fixed rule, or the mapping
+        has a name that nothing has.
 
     Examples
     --------
     >>> compare_recordings("ref", "npu").verdict  # doctest: +SKIP
     <Verdict.DIVERGED: 'diverged'>
     """
-    reference, candidate = _opened(reference), _opened(candidate)
+    rule, steps = _rule_of(rule), _steps_of(steps)
+    integer_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES)
+    reference, candidate = _opened("reference", reference), _opened("candidate", candidate)
     given = judge
     judge = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
-    runs = [_opened(one) for one in (*noise, *(() if calibration is None else (calibration,)))]
+    runs = [_opened("noise", one) for one in _noise_of(noise)]
+    runs.extend([] if calibration is None else [_opened("calibration", calibration)])
     if runs and rule is Rule.FIXED:
         raise UsageError("the fixed rule has no use for a calibration; leave out one of the two")
     if runs:
@@ -159,19 +170,45 @@ def _with_local_error(
     return LocalErrorJudge(judge, memory_bytes=memory_bytes) if whole else judge
 
 
-def _opened(recording: Recording | str | Path) -> Recording:
-    return open_recording(recording) if isinstance(recording, (str, Path)) else recording
+def _opened(name: str, recording: Given) -> Recording:
+    if isinstance(recording, (str, os.PathLike)):
+        return open_recording(path_of(name, recording))
+    if not hasattr(recording, "ranks"):
+        kind = type(recording).__name__
+        raise UsageError(f"{name} is of type {kind}; give a path, or what lockstep.open returns")
+    return recording
+
+
+def _noise_of(noise: Given | Sequence[Given]) -> Sequence[Given]:
+    """Recordings for noise; a single one is not its letters."""
+    return noise if isinstance(noise, Sequence) and not isinstance(noise, str) else [noise]
+
+
+def _rule_of(rule: Rule | str) -> Rule:
+    return (
+        rule
+        if isinstance(rule, Rule)
+        else Rule(choice_of("rule", rule, [one.value for one in Rule]))
+    )
+
+
+def _steps_of(steps: Collection[int] | None) -> frozenset[int] | None:
+    if steps is None:
+        return None
+    if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
+        raise UsageError(f"steps is {steps!r:.40}; give numbers of steps, as in {{0, 1}}")
+    return frozenset(integer_of("steps", step, least=0) for step in steps)
 
 
 def _names(
     reference: Recording,
     candidate: Recording,
     ranks: Sequence[str],
-    mapping: NameMapping | str | Path | None,
+    mapping: NameMapping | str | os.PathLike[str] | None,
 ) -> dict[str, NameMap]:
     """What each rank of the candidate calls otherwise than the reference."""
-    if isinstance(mapping, (str, Path)):
-        mapping = NameMapping.read(mapping)
+    if mapping is not None and not isinstance(mapping, NameMapping):
+        mapping = NameMapping.read(path_of("mapping", mapping))
     if mapping is not None and ranks:
         known = [
             reduce(Names.__or__, (names_in(recording.ranks[name]) for name in ranks))

@@ -6,6 +6,7 @@ Everything is read lazily and checked on the way in: a damaged, foreign or hosti
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 import polars as pl
 
+from lockstep.core.arguments import path_of
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
 from lockstep.core.manifest import RankManifest, RunManifest, manifest_from_json
 from lockstep.core.record import Call, Content, Frame, TensorRecord, source_of
@@ -28,7 +30,7 @@ _RANK = re.compile(r"rank\d+(-\d+)?")
 _SEPARATOR = re.compile(r"[/\\]")
 
 
-def open_recording(path: str | Path, *, read_sketches: bool = True) -> Recording:
+def open_recording(path: str | os.PathLike[str], *, read_sketches: bool = True) -> Recording:
     """Open a recording directory for reading.
 
     Parameters
@@ -41,6 +43,8 @@ def open_recording(path: str | Path, *, read_sketches: bool = True) -> Recording
 
     Raises
     ------
+    UsageError
+        If it is no path at all.
     NotARecordingError
         If the path is missing, empty or not a recording.
     VersionError
@@ -53,7 +57,7 @@ def open_recording(path: str | Path, *, read_sketches: bool = True) -> Recording
     >>> recording = open_recording("ref")                                               # doctest: +SKIP
     >>> recording.ranks["rank0"].calls(step=0)[0].site                                  # doctest: +SKIP
     """
-    return Recording(Path(path), read_sketches=read_sketches)
+    return Recording(path_of("path", path), read_sketches=read_sketches)
 
 
 class Recording:
