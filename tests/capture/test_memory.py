@@ -230,3 +230,24 @@ def test_an_empty_tensor_is_there_wherever_it_begins() -> None:
     # when they are met, then nothing was freed
     for tensor in (torch.empty(0), torch.randn(300)[300:], torch.randn(300, 0)):
         assert sink.notes[contents.of(tensor)] == ""
+
+
+@pytest.mark.parametrize("size", [(4, 6), (30, 40)])
+def test_memory_as_it_was_found_counts_once_others_filled_it(size: tuple[int, int]) -> None:
+    # given memory that was given out as it was found
+    sink, contents = Sink(), Contents(Sink(), "sketch")
+    contents._sink = sink
+    tensor = torch.empty(size)
+    contents.found(tensor)
+    assert "as it was found" in sink.notes[contents.of(tensor)]
+
+    # when a part of it is written by a recorded operator, it still has no meaning as a whole
+    tensor[:1] = 7.5
+    contents.changed(tensor)
+    contents.written(tensor, slice(1))
+    assert "as it was found" in sink.notes[contents.of(tensor)]
+
+    # when somebody whom nobody sees fills it, then it is read
+    numbers = (ctypes.c_float * tensor.numel()).from_address(tensor.data_ptr())
+    np.ctypeslib.as_array(numbers)[:] = 3.0
+    assert sink.notes[contents.of(tensor)] == ""

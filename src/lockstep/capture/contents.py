@@ -21,6 +21,7 @@ import torch
 import xxhash
 
 from lockstep.capture.memory import (
+    FoundMemory,
     Pins,
     Sight,
     is_lent,
@@ -29,6 +30,7 @@ from lockstep.capture.memory import (
     plain_keys,
     sight_of,
 )
+from lockstep.capture.shards import local_part, placement_of
 from lockstep.core.record import Statistics
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.devices.kernels import digest_of, dtype_name, measured, numbers_of, raw_bytes
@@ -47,7 +49,7 @@ _LARGE_BYTES = 1 << 18
 
 
 _Identity = tuple[Any, ...]
-"""Storage, address, dtype, version, changes that no version counts, extents, strides, whether it is lazy."""
+"""Storage, address, dtype (and placement), version, epoch of changes without one, extents, strides, laziness."""
 
 
 _UNMET = (UNRECORDED, None)
@@ -100,7 +102,7 @@ class Contents:
         self._pins = Pins()
         self._epochs: dict[int, int] = {}
         self._arrived: set[int] = set()
-        self._found: dict[int, torch.Tensor] = {}
+        self._found: dict[int, FoundMemory] = {}
         self._looks = itertools.count(-1, -1)
         self._by_digest: dict[tuple[str, str, tuple[int, ...], str], int] = {}
         self._flat_by_digest: dict[tuple[str, str], _Measured] = {}
@@ -119,7 +121,7 @@ class Contents:
 
     def known(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor, or one on its storage that came from inside, was met in this step."""
-        storage = _storage_of(tensor)
+        storage, (here, note) = _storage_of(tensor), _here(tensor)
         if storage is None:
             return True
         address = storage._cdata
@@ -127,7 +129,7 @@ class Contents:
             return False
         if address not in self._arrived:
             return True
-        before = self._by_identity.get(self._identity(tensor, storage))
+        before = self._by_identity.get(self._identity(here, storage, note))
         return before is not None and self.of(tensor) == before[0]
 
     def arrived(self, tensor: torch.Tensor) -> int:
@@ -156,16 +158,19 @@ class Contents:
             return self._met(tensor, storage, key, formula)
 
     def _of_any(self, tensor: torch.Tensor, formula: Formula | None) -> int:
-        """As `of`, for what is not a dense tensor on the host."""
+        """As `of`, for what is not a dense tensor on the host; of what ranks share, this rank's part."""
+        tensor, note = _here(tensor)
         why_not = unreadable(tensor)
         if why_not:
             return self._add(tensor, None, why_not)
         storage = tensor.untyped_storage()
-        key = self._identity(tensor, storage)
-        number = self._by_identity.get(key, _UNMET)[0]
+        key = self._identity(tensor, storage, note)
+        number, sight = self._by_identity.get(key, _UNMET)
         if number != UNRECORDED and self._trusts(storage) and is_there(tensor, storage):
-            return number
-        return self._met(tensor, storage, key, formula)
+            if sight is None or sight.holds(storage):
+                return number
+            key = self._changed_identity(key)
+        return self._met(tensor, storage, key, formula, note)
 
     def _trusts(self, storage: torch.UntypedStorage) -> bool:
         """Whether versions tell all of a storage: the script did not get it elsewhere, nor give it to others."""
@@ -177,17 +182,25 @@ class Contents:
         storage: torch.UntypedStorage,
         key: _Identity,
         formula: Formula | None,
+        note: str = "",
     ) -> int:
         """Number of the content of a tensor that is met for the first time, or that may have changed."""
         if not is_there(tensor, storage):
             return self._add(tensor, None, "its memory was freed")
+        if self._is_as_found(storage):
+            number = self._by_identity.get(key, _UNMET)[0]
+            if number != UNRECORDED:
+                return number
+            number = self._add(tensor, None, "memory as it was found, not written to yet")
+            self._by_identity[key] = number, None
+            return number
         trusted = self._trusts(storage)
         sight = sight_of(tensor, storage) if trusted and is_plain(tensor) else None
         # All contiguous views of the same elements share what is measured.
         shared = trusted and tensor.is_contiguous() and not key[-1]
         seen = None if sight is None else sight.seen
         flat_key = (*key[:5], tensor.numel(), seen) if shared else None
-        number = self._content(tensor, key, flat_key, formula)
+        number = self._content(tensor, key, flat_key, formula, note)
         self._by_identity[key] = number, sight
         return number
 
@@ -234,25 +247,28 @@ class Contents:
     def note(self, tensor: torch.Tensor) -> None:
         """Remember that the tensor comes from inside the step, without measuring it."""
         with self._lock:
-            if not unreadable(tensor):
-                key = self._identity(tensor, tensor.untyped_storage())
+            here, note = _here(tensor)
+            if not unreadable(here):
+                key = self._identity(here, here.untyped_storage(), note)
                 self._by_identity.setdefault(key, _UNMET)
 
     def changed(self, tensor: torch.Tensor) -> None:
         """Tell that the tensor's bytes were written to."""
         storage = _storage_of(tensor)
         if storage is not None:
+            address = storage._cdata
             with self._lock:
-                self._epochs[storage._cdata] = self._epochs.get(storage._cdata, 0) + 1
+                self._epochs[address] = self._epochs.get(address, 0) + 1
+                if address in self._found:
+                    self._found[address].look_at(storage)
 
     def found(self, tensor: torch.Tensor) -> None:
         """Tell that the tensor is memory as it was found (`torch.empty`), without a meaning."""
-        storage = _storage_of(tensor)
-        if storage is not None and tensor.numel():
+        storage, (here, _) = _storage_of(tensor), _here(tensor)
+        if storage is not None and here.numel():
             with self._lock:
-                self._identity(tensor, storage)
-                count = storage.nbytes() // tensor.element_size()
-                self._found[storage._cdata] = torch.zeros(count, dtype=torch.bool)
+                self._identity(here, storage)
+                self._found[storage._cdata] = FoundMemory(storage, here.element_size())
 
     def written(self, tensor: torch.Tensor, part: Any = ...) -> None:
         """Tell that such memory was written to; once all of it was, its numbers count.
@@ -260,15 +276,22 @@ class Contents:
         `part` is an index into the tensor where not all of it was written.
         """
         storage = _storage_of(tensor)
-        mask = None if storage is None else self._found.get(storage._cdata)
-        if storage is None or mask is None:
-            return
-        with self._lock:
-            if storage.nbytes() == mask.numel() * tensor.element_size():
-                seen = mask.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-                seen[part] = True
-            if storage.nbytes() != mask.numel() * tensor.element_size() or bool(mask.all()):
-                del self._found[storage._cdata]
+        found = None if storage is None else self._found.get(storage._cdata)
+        if storage is not None and found is not None:
+            with self._lock:
+                found.written(_here(tensor)[0], storage, part)
+                if found.is_full:
+                    del self._found[storage._cdata]
+
+    def _is_as_found(self, storage: torch.UntypedStorage) -> bool:
+        """Whether memory of a tensor holds what was there before, as far as recorded writes and a glance tell."""
+        found = self._found.get(storage._cdata)
+        if found is None:
+            return False
+        if found.was_filled(storage):
+            del self._found[storage._cdata]
+            return False
+        return True
 
     def forget_identities(self) -> None:
         """Drop everything known by identity, at the end of a step; digests stay known."""
@@ -282,7 +305,12 @@ class Contents:
             self._pins.clear()
 
     def _identity(
-        self, tensor: torch.Tensor, storage: torch.UntypedStorage, *, plain: bool = False
+        self,
+        tensor: torch.Tensor,
+        storage: torch.UntypedStorage,
+        note: str = "",
+        *,
+        plain: bool = False,
     ) -> _Identity:
         address = storage._cdata
         if address not in self._pins:
@@ -294,7 +322,8 @@ class Contents:
             lazy = tensor.is_conj() or tensor.is_neg()
         epoch = self._epochs.get(address, 0)
         start, shape, strides = tensor.data_ptr(), tensor.shape, tensor.stride()
-        return address, start, tensor.dtype, version, epoch, shape, strides, lazy
+        dtype = (tensor.dtype, note) if note else tensor.dtype
+        return address, start, dtype, version, epoch, shape, strides, lazy
 
     def _content(
         self,
@@ -302,9 +331,8 @@ class Contents:
         key: _Identity,
         flat_key: Hashable | None,
         formula: Formula | None,
+        note: str,
     ) -> int:
-        if key[0] in self._found:
-            return self._add(tensor, None, "memory as it was found, not written to yet")
         tensor = tensor.detach()
         measured = self._flat_by_identity.get(flat_key) if flat_key else None
         if measured is None:
@@ -321,7 +349,7 @@ class Contents:
                 if measured.place is not None:
                     span = (int(tensor.storage_offset()), tensor.numel(), measured.place)
                     self._spans.setdefault((key[0], *key[2:5]), []).append(span)
-        return self._add(tensor, measured, "")
+        return self._add(tensor, measured, note)
 
     def _view(self, tensor: torch.Tensor, key: _Identity) -> View | None:
         """The tensor as a view of one that was saved and has its elements in the same storage."""
@@ -376,10 +404,11 @@ class Contents:
         dtype, device = dtype_name(tensor.dtype), str(tensor.device)
         shape = () if tensor.is_nested else tuple(int(extent) for extent in tensor.shape)
         if measured is not None:
-            found = self._by_digest.get((measured.digest, dtype, shape, device))
+            known = (measured.digest, dtype, shape, device + note)
+            found = self._by_digest.get(known)
             if found is not None:
                 return found
-            self._by_digest[(measured.digest, dtype, shape, device)] = self._next
+            self._by_digest[known] = self._next
         number = self._next
         self._next += 1
         if measured is not None and measured.place is not None:
@@ -416,8 +445,15 @@ def version_of(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else int(tensor._version)
 
 
+def _here(tensor: torch.Tensor) -> tuple[torch.Tensor, str]:
+    """A tensor, or this rank's part of one and how it was placed."""
+    part = local_part(tensor)
+    return (tensor, "") if part is None else (part, placement_of(tensor))
+
+
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    return None if unreadable(tensor) else tensor.untyped_storage()
+    here, _ = _here(tensor)
+    return None if unreadable(here) else here.untyped_storage()
 
 
 def _columns(measured: _Measured | None) -> Row:

@@ -18,6 +18,7 @@ import torch
 from torch.autograd.graph import Node
 
 from lockstep.capture.quiet import quiet
+from lockstep.capture.shards import placed_alike
 
 Edge = tuple[Node, int]
 
@@ -176,7 +177,7 @@ class PendingSums:
 class _Sum:
     """Adds up what several edges send to one input, and delivers it when all have sent theirs."""
 
-    __slots__ = ("_call", "_came", "_count", "_indices", "_pending", "_taker", "_total")
+    __slots__ = ("_apart", "_call", "_came", "_count", "_indices", "_pending", "_taker", "_total")
 
     def __init__(
         self,
@@ -189,14 +190,18 @@ class _Sum:
         self._call, self._indices, self._count = call, indices, count
         self._taker, self._pending = taker, pending
         self._came = 0
+        self._apart = False
         self._total: torch.Tensor | None = None
 
     def add(self, gradient: torch.Tensor | None) -> None:
         """Take one part, None where backward had nothing to send."""
         self._came += 1
         if gradient is not None and self._total is not None:
-            with quiet():
-                self._total = self._total.detach() + gradient.detach()
+            # Parts of distributed tensors that are placed otherwise would need the other ranks.
+            self._apart = self._apart or not placed_alike(self._total, gradient)
+            if not self._apart:
+                with quiet():
+                    self._total = self._total.detach() + gradient.detach()
         elif gradient is not None:
             self._total = gradient
         if self._came == self._count:
@@ -208,7 +213,8 @@ class _Sum:
     def settle(self) -> None:
         """Deliver the total and start anew."""
         total, self._total, self._came = self._total, None, 0
-        if total is not None:
+        apart, self._apart = self._apart, False
+        if total is not None and not apart:
             for index in self._indices:
                 self._taker.gradient_left(self._call, index, total)
 

@@ -7,13 +7,13 @@ weights. It is set aside once the training begins behind it, and taken back wher
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
+from lockstep.capture.memory import WeakStorages
 from lockstep.core.site import CallKind
 from lockstep.store.writer import Row
 
@@ -94,7 +94,7 @@ class Opening:
     def __init__(self) -> None:
         self.certain = self.module_called = self.is_aside = False
         self._has_calls = False
-        self._results: list[weakref.ref[torch.Tensor]] = []
+        self._results = WeakStorages()
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -111,7 +111,8 @@ class Opening:
         """A call outside of all others has ended."""
         with self._lock:
             self._has_calls = True
-            self._results.extend(weakref.ref(tensor) for tensor in results)
+            for tensor in results:
+                self._results.add(tensor)
 
     @property
     def is_idle(self) -> bool:
@@ -121,6 +122,4 @@ class Opening:
     def is_over(self) -> bool:
         """Whether nothing is left of all that was computed so far."""
         with self._lock:
-            while self._results and self._results[-1]() is None:
-                self._results.pop()
-            return self._has_calls and not self._results
+            return self._has_calls and self._results.are_gone()

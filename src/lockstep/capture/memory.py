@@ -7,6 +7,7 @@ what torch says of its storage; all else is glanced at each time it is met.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
@@ -38,6 +39,35 @@ class Pins:
         """Let all of them go."""
         while self._references:
             self._free(self._references.popitem()[1])
+
+    __del__ = clear
+
+
+class WeakStorages:
+    """Storages of tensors, as long as anybody else has them.
+
+    Tensors themselves are not referred to weakly: torch refuses to swap one that is.
+    """
+
+    def __init__(self) -> None:
+        self._references: list[int] = []
+        self._free: Any = torch.UntypedStorage._free_weak_ref
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Refer to a tensor's storage, where it has one."""
+        with suppress(NotImplementedError, RuntimeError):
+            self._references.append(cast(Any, tensor.untyped_storage())._weak_ref())
+
+    def are_gone(self) -> bool:
+        """Whether none is left."""
+        while self._references and torch.UntypedStorage._expired(self._references[-1]):
+            self._free(self._references.pop())
+        return not self._references
+
+    def clear(self) -> None:
+        """Refer to none any more."""
+        while self._references:
+            self._free(self._references.pop())
 
     __del__ = clear
 
@@ -118,6 +148,52 @@ def sight_of(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Sight | Non
         address, size = storage.data_ptr(), storage.nbytes()
         needed_bytes = size
     return Sight(needed_bytes, address, size, _glance(address, size))
+
+
+class FoundMemory:
+    """A storage that was given out as it was found, and what of it was written to since.
+
+    Parameters
+    ----------
+    storage
+        As it is now.
+    element_size
+        Bytes of the elements that are written.
+    """
+
+    def __init__(self, storage: torch.UntypedStorage, element_size: int) -> None:
+        self._element_size = element_size
+        self._written = torch.zeros(storage.nbytes() // element_size, dtype=torch.bool)
+        self.look_at(storage)
+
+    def look_at(self, storage: torch.UntypedStorage) -> None:
+        """What is there now is known of: found, or written by what is recorded."""
+        self._place, self._seen = storage.data_ptr(), self._glance_at(storage)
+
+    def was_filled(self, storage: torch.UntypedStorage) -> bool:
+        """Whether somebody else has written to it since, a collective or an extension."""
+        return storage.data_ptr() == self._place and self._glance_at(storage) != self._seen
+
+    def written(
+        self, tensor: torch.Tensor, storage: torch.UntypedStorage, part: object = ...
+    ) -> None:
+        """A tensor in it was written to, or a part of that."""
+        mask = self._written
+        if storage.nbytes() == mask.numel() * tensor.element_size():
+            seen = mask.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+            seen[part] = True  # type: ignore[index]
+        else:  # it has another size by now: written as a whole
+            mask[:] = True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all of it was written to."""
+        return bool(self._written.all())
+
+    def _glance_at(self, storage: torch.UntypedStorage) -> int:
+        if storage.device.type != "cpu" or not available():
+            return 0
+        return _glance(storage.data_ptr(), storage.nbytes())
 
 
 def _glance(address: int, size: int) -> int:

@@ -100,7 +100,7 @@ class Recorder:
         self._manifest: RankManifest | None = None
         self._optimizers = Optimizers(self, lambda tensor: self._names.owner_of(tensor) is not None)
         self._handles: list[Any] = []
-        self._hooked: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._hooked: dict[int, int] = {}
         self._grouped: weakref.WeakKeyDictionary[Optimizer, list[list[str]]]
         self._grouped = weakref.WeakKeyDictionary()
         self._untraced: Callable[[torch.Tensor], None] | None = None
@@ -325,10 +325,12 @@ class Recorder:
     def _hook_parameters(self) -> None:
         hook = self._accumulated if self._untraced is None else self._untraced
         for tensor, _, _ in list(self._names.owners.values()):
-            hooked = self._hooked.get(id(tensor))
-            if (hooked is None or hooked() is not tensor) and _takes_gradient(tensor):
-                self._hooked[id(tensor)] = weakref.ref(tensor)
-                self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
+            # Not by a weak reference to it, which would forbid to swap what is inside of it.
+            hooks = getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
+            if self._hooked.get(id(tensor)) not in hooks and _takes_gradient(tensor):
+                handle = tensor.register_post_accumulate_grad_hook(hook)
+                self._hooked[id(tensor)] = handle.id
+                self._handles.append(handle)
 
     def _end_step(self, *, complete: bool) -> None:
         session, manifest = self._session, self._manifest
