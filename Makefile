@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench bench-peer bench-faults bench-faults-peer bench-migrate docs clean
+.PHONY: demo test lint bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-migrate docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -30,6 +30,10 @@ bench-peer: $(READY)
 
 bench-faults: $(READY)
 	$(BIN)/python benchmarks/faults --docs docs/faults.md
+
+# Trainer, accelerate, Lightning, DDP, FSDP, compile ...: mistakes in them, and sound trainings beside each other.
+bench-faults-frameworks: $(READY)
+	$(BIN)/python benchmarks/faults --split frameworks --docs docs/faults.md
 
 bench-faults-peer: $(READY)
 	$(BIN)/python benchmarks/faults --peer

@@ -3,6 +3,8 @@
 python benchmarks/faults                        the published table
 python benchmarks/faults --split development    the cases that constants may be chosen on
 python benchmarks/faults --arch t5 --fault matmul-fp16 --keep kept     one case, its recordings kept
+python benchmarks/faults --split frameworks     mistakes and sound pairs in Trainer, DDP, FSDP, compile ...
+python benchmarks/faults --split frameworks --case 'trainer/gpt2/*'    some of its cases, of either half
 """
 
 from __future__ import annotations
@@ -12,12 +14,10 @@ import fnmatch
 import importlib.util
 import json
 import os
-import pickle
 import shutil
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,10 @@ import workers
 from architectures import ARCHITECTURES, Split
 from cases import Case
 from kinds import KINDS
+from pool import Task, pooled
 from twins import TWINS
+
+SPLITS = (*(item.value for item in Split), "frameworks", "frameworks-development")
 
 TIMEOUT_S = 240.0
 """A case takes a few seconds; what takes this long hangs."""
@@ -43,6 +46,10 @@ TIMEOUT_S = 240.0
 def main() -> int:
     """Run the benchmark."""
     options = _options()
+    if options.split.startswith("frameworks"):
+        from frameworks import running  # its libraries take seconds to load
+
+        return running.run(options)
     architectures = [
         name
         for name, item in ARCHITECTURES.items()
@@ -61,10 +68,13 @@ def _options() -> argparse.Namespace:
         prog="benchmarks/faults", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--split", choices=[item.value for item in Split], default="table")
+    parser.add_argument("--split", choices=SPLITS, default=Split.TABLE.value)
     parser.add_argument("--arch", action="append", help="these architectures only, of either split")
     parser.add_argument("--fault", action="append", help="these kinds of fault only (patterns)")
     parser.add_argument("--twin", action="append", help="these twins only (patterns)")
+    parser.add_argument("--case", action="append", help="these cases of frameworks only (patterns)")
+    parser.add_argument("--way", action="append", help="these ways of frameworks only (patterns)")
+    parser.add_argument("--only", choices=("faults", "twins"), help="this part of frameworks only")
     parser.add_argument("--weight", action="append", choices=workers.WEIGHTS)
     parser.add_argument("--rule", action="append", choices=workers.RULES)
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
@@ -102,7 +112,8 @@ def _run(options: argparse.Namespace, architectures: list[str], directory: Path)
         return 0
     tasks = list(_tasks(options, architectures, cases, directory, methods))
     rows: list[dict[str, Any]] = []
-    for number, (name, found) in enumerate(_pooled(tasks, options.jobs, directory, methods), 1):
+    answers = pooled(tasks, options.jobs, directory, timeout_s=TIMEOUT_S)
+    for number, (name, found) in enumerate(answers, 1):
         rows.extend(found)
         best = {row["weight"]: row["score"] for row in found if row["rule"] == methods.rules[0]}
         print(f"[{number}/{len(tasks)}] {name}: {best}", file=sys.stderr, flush=True)
@@ -138,7 +149,8 @@ def _peer_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
     return found
 
 
-Task = tuple[str, str, Callable[[], list[dict[str, Any]]]]
+def _task(name: str, group: str, work: Callable[[], list[Any]], methods: workers.Methods) -> Task:
+    return Task(name, work, lambda text: workers.crashed(name, group, methods, text))
 
 
 def _tasks(
@@ -154,10 +166,10 @@ def _tasks(
     for twin in (twin for twin in twins if _chosen(twin, options.twin) and _is_available(twin)):
         for name in architectures:
             work = partial(workers.run_twin, name, twin, directory / name, methods, keep)
-            yield f"{name}/{twin}", "twin", work
+            yield _task(f"{name}/{twin}", "twin", work, methods)
     for case in cases:
         work = partial(workers.run_case, case, directory / case.architecture, methods, keep)
-        yield case.name, case.fault.group, work
+        yield _task(case.name, case.fault.group, work, methods)
 
 
 def _is_available(twin: str) -> bool:
@@ -183,8 +195,8 @@ def _prepared(
         work = partial(workers.prepare, name, directory / name, options.seed)
         if options.list:
             work = partial(workers.draw, name, options.seed)
-        tasks.append((name, "reference", work))
-    found: dict[str, Any] = dict(_pooled(tasks, options.jobs, directory, methods))
+        tasks.append(_task(name, "reference", work, methods))
+    found: dict[str, Any] = dict(pooled(tasks, options.jobs, directory, timeout_s=TIMEOUT_S))
     for name, cases in found.items():
         if cases and isinstance(cases[0], dict):
             raise SystemExit(f"{name}: the reference could not be recorded\n{cases[0]['error']}")
@@ -194,42 +206,6 @@ def _prepared(
     order = list(KINDS)
     chosen = [case for case in cases if _chosen(case.kind, options.fault)]
     return sorted(chosen, key=lambda case: order.index(case.kind))
-
-
-def _pooled(
-    tasks: Sequence[Task], jobs: int, directory: Path, methods: workers.Methods
-) -> Iterable[tuple[str, list[dict[str, Any]]]]:
-    """Run tasks in forks, `jobs` at a time; yields what each gave, in order of ending."""
-    waiting, running = deque(enumerate(tasks)), {}
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            number, (name, group, work) = waiting.popleft()
-            file = directory / f"answer-{number}"
-            failure = _failure(file, name, group, methods)
-            child = workers.forked(lambda work=work, file=file: _dump(file, work()), failure)
-            running[number] = (child, file, name, failure)
-        time.sleep(0.02)
-        for number, (child, file, name, failure) in list(running.items()):
-            if not child.ended():
-                if time.monotonic() - child.started < TIMEOUT_S:
-                    continue
-                os.kill(child.pid, 9)
-                os.waitpid(child.pid, 0)
-                failure(f"took longer than {TIMEOUT_S:.0f} s")
-            del running[number]
-            if not file.exists():
-                failure("the process died")
-            yield name, pickle.loads(file.read_bytes())
-            file.unlink()
-
-
-def _dump(file: Path, value: Any) -> None:
-    file.with_suffix(".part").write_bytes(pickle.dumps(value))
-    file.with_suffix(".part").rename(file)
-
-
-def _failure(file: Path, name: str, group: str, methods: workers.Methods) -> Callable[[str], None]:
-    return lambda text: _dump(file, workers.crashed(name, group, methods, text))
 
 
 def _keep_references(architectures: Iterable[str], directory: Path, keep: Path) -> None:

@@ -74,18 +74,24 @@ class Architecture:
     def make(self, seed: int) -> nn.Module:
         """The model in training mode, the same for the same seed.
 
-        What starts as a constant (biases at zero, norms at one) is moved off it, as after some training: a bias
-        of zero hides that it was left out.
+        What starts as a constant is moved off it.
         """
         torch.manual_seed(seed)
-        model = self.build().train()
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.numel() > 1 and float(parameter.std()) == 0:
-                    noise = torch.randn(parameter.shape, generator=generator)
-                    parameter.add_(0.05 * noise)
-        return model
+        return moved_off_constants(self.build().train(), seed)
+
+
+def moved_off_constants(model: nn.Module, seed: int) -> nn.Module:
+    """The model with what starts as a constant (biases at zero, norms at one) moved off it, as after some training.
+
+    A bias of zero hides that it was left out.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.numel() > 1 and float(parameter.std()) == 0:
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.add_(0.05 * noise)
+    return model
 
 
 def _tokens(vocabulary: int, *shape: int) -> Callable[[torch.Generator], Batch]:

@@ -26,6 +26,7 @@ import torch
 import workers
 from cases import Case
 from environment import PACKAGE, installed
+from pool import forked
 from score import Answer, Score, is_near
 from torch.overrides import get_overridable_functions, resolve_name
 from training import Training
@@ -191,7 +192,7 @@ def _table(reference: Path, candidate: Path) -> list[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="lockstep-faults-peer-") as name:
         output, log = Path(name) / "output", Path(name) / "log"
         arguments = ["-tp", str(candidate), "-gp", str(reference), "-o", str(output)]
-        child = workers.forked(lambda: _run_command(["compare", *arguments], log), log.write_text)
+        child = forked(lambda: _run_command(["compare", *arguments], log), log.write_text)
         child.wait(timeout_s=_COMPARE_TIMEOUT_S)
         files = sorted(output.rglob("compare_result*.csv"))
         if not files:

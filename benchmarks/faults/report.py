@@ -49,11 +49,17 @@ def put_into(file: Path, text: str) -> None:
     """Replace what stands between the markers of a Markdown file; reasons written there by hand are kept."""
     page = file.read_text()
     text = "".join(_with_reason(line, _reasons(page)) for line in text.splitlines(keepends=True))
-    head, found, rest = page.partition(_BEGIN)
-    _, closed, tail = rest.partition(_END)
+    put_between(file, text, (_BEGIN, _END))
+
+
+def put_between(file: Path, text: str, markers: tuple[str, str]) -> None:
+    """Replace what stands between two markers of a file."""
+    begin, end = markers
+    head, found, rest = file.read_text().partition(begin)
+    _, closed, tail = rest.partition(end)
     if not found or not closed:
-        raise SystemExit(f"{file}: lacks the markers {_BEGIN} and {_END}")
-    file.write_text(f"{head}{_BEGIN}\n{text}{_END}{tail}")
+        raise SystemExit(f"{file}: lacks the markers {begin} and {end}")
+    file.write_text(f"{head}{begin}\n{text}{end}{tail}")
 
 
 def _reasons(page: str) -> dict[tuple[str, ...], str]:
@@ -95,7 +101,8 @@ def _methods(rows: Iterable[Row]) -> list[tuple[str, str]]:
     return sorted(seen, key=lambda one: (one[1] != "best", list(seen).index(one)))
 
 
-def _table(header: Sequence[str], body: Iterable[Sequence[object]]) -> str:
+def markdown_table(header: Sequence[str], body: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(str(cell) for cell in line) + " |" for line in body]
     return "\n".join(lines)
@@ -122,7 +129,7 @@ def _faults_table(rows: Sequence[Row]) -> str:
         "weight", "rule", "faults", "named exactly", "exactly or within the module", "wrong place",
         "missed", "crashed", "other modules named too",
     )  # fmt: skip
-    return "### Faults\n\n" + _table(header, body) if body else ""
+    return "### Faults\n\n" + markdown_table(header, body) if body else ""
 
 
 def _twins_table(rows: Sequence[Row]) -> str:
@@ -137,7 +144,9 @@ def _twins_table(rows: Sequence[Row]) -> str:
             sum(row["case"].rpartition("/")[2] == name for row in alarms) or "" for name in names
         ]
         body.append((weight, rule, len(mine), len(alarms), *by_name))
-    return "### Sound twins\n\n" + _table(("weight", "rule", "twins", "false alarms", *names), body)
+    return "### Sound twins\n\n" + markdown_table(
+        ("weight", "rule", "twins", "false alarms", *names), body
+    )
 
 
 def _kinds_table(rows: Sequence[Row]) -> str:
@@ -159,7 +168,7 @@ def _kinds_table(rows: Sequence[Row]) -> str:
         body.append((group, kind, count, *cells))
     header = ("group", "fault", "cases", *(f"{weight}, {rule}" for weight, rule in methods))
     note = "Named exactly, + within the right module.\n\n"
-    return "### Per kind of fault\n\n" + note + _table(header, body)
+    return "### Per kind of fault\n\n" + note + markdown_table(header, body)
 
 
 def _emulated_table(rows: Sequence[Row]) -> str:
@@ -182,7 +191,7 @@ def _emulated_table(rows: Sequence[Row]) -> str:
         "nothing said",
         "crashed",
     )
-    return "### Emulated devices\n\n" + _table(header, body)
+    return "### Emulated devices\n\n" + markdown_table(header, body)
 
 
 def _planted(row: Row) -> str:
@@ -201,8 +210,9 @@ def _short(op: str) -> str:
     return op.removeprefix("torch.nn.functional.").removeprefix("torch.")
 
 
-def _said(row: Row) -> str:
-    if row["score"] == "crashed":
+def said_in_a_line(row: Row) -> str:
+    """The first origin of an answer, or what else was said."""
+    if "error" in row:
         return row["error"].strip().splitlines()[-1][:120].replace("|", "/")
     if not row["origins"]:
         return row["verdict"] + (f"; {row['not_compared'][0]}" if row["not_compared"] else "")
@@ -217,21 +227,21 @@ def _said(row: Row) -> str:
 
 def _misses(rows: Sequence[Row]) -> str:
     body = [
-        (row["case"], row["weight"], _planted(row), row["score"], _said(row), "")
+        (row["case"], row["weight"], _planted(row), row["score"], said_in_a_line(row), "")
         for row in rows
         if row["rule"] == "best" and row["score"] != "exact"
     ]
-    return "### Not named exactly\n\n" + _table(_MISS_HEADER, body) if body else ""
+    return "### Not named exactly\n\n" + markdown_table(_MISS_HEADER, body) if body else ""
 
 
 def _alarms(rows: Sequence[Row]) -> str:
     body = [
-        (row["case"], row["weight"], row["score"], _said(row))
+        (row["case"], row["weight"], row["score"], said_in_a_line(row))
         for row in rows
         if row["rule"] == "best" and row["score"] != "silent"
     ]
     header = ("twin", "weight", "score", "said")
-    return "### False alarms\n\n" + _table(header, body) if body else ""
+    return "### False alarms\n\n" + markdown_table(header, body) if body else ""
 
 
 def _peer_section(rows: Sequence[Row]) -> str:
@@ -251,7 +261,7 @@ def _peer_section(rows: Sequence[Row]) -> str:
         "answer of", "faults", "in the planted module", "first elsewhere", "nothing flagged", "twins", "twins flagged",
         "emulated devices", "a row or place flagged",
     )  # fmt: skip
-    text = f"### Beside {tool}\n\n" + _table(
+    text = f"### Beside {tool}\n\n" + markdown_table(
         header, [(name, *_peer_counts(mine)) for name, mine in methods.items()]
     )
     notes = [_peer_kinds(methods), _same_bits(both, ours)]
@@ -299,4 +309,4 @@ def _peer_kinds(methods: dict[str, list[Row]]) -> str:
         cells = [sum(score in ("exact", "module") for score in scores[name]) for name in methods]
         body.append((kind, len(scores["lockstep"]), *cells))
     note = "Faults whose module was named, or whose module has the first flagged row.\n\n"
-    return note + _table(("fault", "cases", *methods), body) if body else ""
+    return note + markdown_table(("fault", "cases", *methods), body) if body else ""

@@ -45,7 +45,7 @@ def score_fault(case: Case, found: Comparison) -> Answer:
     for a parameter, its name; for a random stream, that it is one). Module: the planted module, its direct parent or
     one of its direct children.
     """
-    said = _said(found)
+    said = said_of(found)
     if not found.origins:
         return Answer(Score.MISSED, said)
     origin, kind = found.origins[0], case.fault
@@ -85,7 +85,7 @@ def _parent(module: str) -> str | None:
 
 def score_twin(twin: Twin, found: Comparison) -> Answer:
     """A twin must not be accused; an emulated device must be seen as one."""
-    said = _said(found)
+    said = said_of(found)
     if any(origin.kind in _ACCUSING for origin in found.origins):
         return Answer(Score.FALSE_ALARM, said)
     if twin.uniform:
@@ -93,7 +93,8 @@ def score_twin(twin: Twin, found: Comparison) -> Answer:
     return Answer(Score.SILENT, said)
 
 
-def _said(found: Comparison) -> dict[str, Any]:
+def said_of(found: Comparison) -> dict[str, Any]:
+    """What a comparison says, as JSON values."""
     origins = [_origin(origin) for origin in found.origins[:3]]
     return {
         "verdict": found.verdict.value,

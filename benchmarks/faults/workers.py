@@ -1,18 +1,11 @@
-"""What runs in a process of its own: recording a training, comparing two recordings.
-
-Every training gets a fresh fork of a process that has imported everything and computed nothing, so that neither a
-thread count nor a random stream nor a patched module is left over from the case before.
-"""
+"""What runs in a process of its own: recording a training, comparing two recordings."""
 
 from __future__ import annotations
 
 import datetime
 import hashlib
-import os
 import shutil
-import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +16,7 @@ import torch._dynamo  # the first step of an optimizer would load it, in every p
 from architectures import ARCHITECTURES
 from cases import Case, cases_of, targets_of
 from kinds import Planted
+from pool import forked
 from score import Answer, Score, score_fault, score_twin
 from training import DATA_SEED, Training
 from twins import TWINS
@@ -226,48 +220,6 @@ def _keep_or_delete(directory: Path, recording: Path, keep: Path | None) -> None
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(recording, target)
-
-
-# --------------------------------------------------------------------------------------- forking
-
-
-@dataclass
-class Child:
-    """A forked process."""
-
-    pid: int
-    started: float
-
-    def ended(self) -> bool:
-        """Whether it is over; asks once."""
-        return os.waitpid(self.pid, os.WNOHANG)[0] != 0
-
-    def wait(self, *, timeout_s: float) -> None:
-        """Wait for its end, and end it where it takes too long."""
-        while not self.ended():
-            if time.monotonic() - self.started > timeout_s:
-                os.kill(self.pid, 9)
-                os.waitpid(self.pid, 0)
-                return
-            time.sleep(0.01)
-
-
-def forked(work: Callable[[], Any], failed: Callable[[str], None]) -> Child:
-    """Run something in a fork; `failed` is called there with the traceback if it raises."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        return Child(pid, time.monotonic())
-    try:
-        work()
-    except BaseException:
-        failed(traceback.format_exc())
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)  # a gloo process group may abort in an ordinary exit: torch's own fault
-    raise AssertionError
 
 
 def crashed(name: str, group: str, methods: Methods, text: str) -> list[dict[str, Any]]:
