@@ -116,13 +116,13 @@ def test_another_order_of_summation_is_noise(against: Callable[..., Comparison],
     assert (found.verdict, found.uniform) == (Verdict.AGREE, ())
 
 
-def test_an_open_change_of_dtype_is_listed_and_agrees(tmp_path: Path) -> None:
+def test_an_open_change_of_dtype_is_a_uniform_change_of_precision(tmp_path: Path) -> None:
     # Given the same training in single precision and under autocast
     reference = train(tmp_path / "reference")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         candidate = train(tmp_path / "candidate")
 
-    # Then the class of operators is named, and it is no difference beyond what bfloat16 may be off
+    # Then the class of operators is named, as for a device that rounds without a word, and no operator is at fault
     found = lockstep.compare_recordings(reference, candidate)
-    assert found.verdict is Verdict.AGREE
+    assert (found.verdict, found.origins) == (Verdict.DIVERGED, ())
     assert any("bfloat16 instead of float32 (linear" in change.name for change in found.uniform)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from lockstep.core.finding import Comparison, Evidence, Kind, Outcome
 from lockstep.report.tally import tally_of
 
@@ -19,11 +17,9 @@ def test_one_pass_counts_what_each_count_alone_does(diverged: Comparison) -> Non
     assert tally.flipped == sum(f.kind is Kind.DECISION for f in findings)
     assert tally.evidence == {f.metrics.evidence for f in findings}
     assert tally.ranks == {f.pair.present.rank for f in findings}
-    assert tally.largest_margin == max(
-        (f.margin for f in inside if math.isfinite(f.margin)), default=0.0
-    )
+    assert tally.unjudged == sum(f.outcome is Outcome.INCOMPARABLE for f in findings)
 
 
 def test_nothing_counts_as_nothing() -> None:
     tally = tally_of([])
-    assert (tally.equal, tally.inside, tally.beyond, tally.largest_margin) == (0, 0, 0, 0.0)
+    assert (tally.equal, tally.inside, tally.beyond, tally.unjudged) == (0, 0, 0, 0)

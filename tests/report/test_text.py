@@ -12,6 +12,7 @@ import lockstep
 from lockstep.core.finding import (
     Comparison,
     Kind,
+    Outcome,
     SetupDifference,
     UnalignedCalls,
     UniformChange,
@@ -55,10 +56,7 @@ def test_a_divergence_fits_one_screen(diverged: Comparison) -> None:
 
 def test_agreement_is_one_line_and_its_counts(agreed: Comparison) -> None:
     first, *rest = plain(agreed).splitlines()
-    assert first == (
-        "AGREE: 3 tensors compared, 2 equal bit by bit,"
-        " 1 inside their tolerance (at most 0.5 of it)"
-    )
+    assert first == "AGREE: 3 tensors compared, 2 equal bit by bit, 1 inside their tolerance"
     assert "       1  differ inside their tolerance" in rest
 
 
@@ -180,9 +178,29 @@ def test_colour_is_only_added_on_a_terminal(diverged: Comparison) -> None:
     assert "\x1b[1;31mDIVERGED\x1b[0m" in printed(terminal=True)
 
 
+def test_what_was_not_judged_stands_in_the_headline(agreed: Comparison) -> None:
+    # Given agreement over two steps, beside two tensors of which nothing could be said and calls without partner
+    unjudged = [
+        dataclasses.replace(agreed.findings[0], outcome=Outcome.INCOMPARABLE) for _ in range(2)
+    ]
+    found = dataclasses.replace(
+        agreed,
+        findings=(*agreed.findings, *unjudged),
+        compared=5,
+        missing=4,
+        unaligned_candidate=1,
+        steps=(0, 1),
+    )
+    # Then the headline says so, and never that all are equal
+    assert " ".join(plain(found).partition("Tensors")[0].split()) == (
+        "AGREE: steps 0-1, 5 tensors compared, 4 equal bit by bit, 1 inside their tolerance,"
+        " 2 could not be judged, 4 without partner, 1 call unaligned"
+    )
+
+
 def test_nothing_compared_does_not_look_like_success(agreed: Comparison) -> None:
     bare = dataclasses.replace(agreed, findings=(), compared=0, verdict=Verdict.AGREE)
-    assert plain(bare) == "AGREE: 0 tensors compared, so nothing was held against anything\n"
+    assert plain(bare) == "AGREE: no tensor was compared, so nothing was held against anything\n"
 
 
 def test_printing_breaks_no_line_however_narrow_the_output(

@@ -31,7 +31,7 @@ from lockstep.capture.memory import (
     sight_of,
 )
 from lockstep.capture.shards import local_part, placement_of
-from lockstep.core.record import Statistics
+from lockstep.core.record import MEMORY_AS_FOUND, Statistics
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.devices.kernels import digest_of, dtype_name, measured, numbers_of, raw_bytes
 from lockstep.kernels.jit import available
@@ -191,7 +191,7 @@ class Contents:
             number = self._by_identity.get(key, _UNMET)[0]
             if number != UNRECORDED:
                 return number
-            number = self._add(tensor, None, "memory as it was found, not written to yet")
+            number = self._add(tensor, None, MEMORY_AS_FOUND)
             self._by_identity[key] = number, None
             return number
         trusted = self._trusts(storage)

@@ -179,3 +179,23 @@ def moves_exactly(inputs: Iterable[Measured], output: Measured) -> bool:
         return False
     one_dtype = all(item.pair.present.dtype == output.pair.present.dtype for item in inputs)
     return one_dtype or all(item.equal for item in inputs)
+
+
+def usual_product_norm(operation: Operation, output: Measured) -> float:
+    """Norm that sums of products with random signs have; 0 where it is not known.
+
+    Where a result is small because its terms cancel, neither kind of error is.
+    """
+    operands, _ = bilinear_operands(operation)
+    if len(operands) != 2 or operation.name in _UNSAID_SUMS or not operands[0].shape:
+        return 0.0
+    left, right = operands
+    products = output.numel * left.shape[-1]
+    if "conv" in operation.name:
+        swept = left if "transpose" in operation.name else output
+        products = swept.numel * math.prod(right.shape[1:])
+    return left.norm * right.norm * math.sqrt(products / max(1, left.numel * right.numel))
+
+
+_UNSAID_SUMS = frozenset({"einsum", "tensordot", "bilinear", "outer", "ger"})
+"""Sums of products over extents that shapes alone do not tell, or over none."""

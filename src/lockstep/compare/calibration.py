@@ -123,6 +123,7 @@ class CalibratedJudge:
             judgement,
             tolerance=tolerance,
             unexplained=unexplained,
+            open=False,
             kind=judgement.kind or kind,
             judged_by=self.name,
         )

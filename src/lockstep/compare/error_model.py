@@ -26,7 +26,6 @@ from lockstep.compare.bounds import (
     floats,
     relative_bound,
     same_dtype,
-    scaled,
 )
 from lockstep.compare.forward_model import forward_bound
 from lockstep.compare.gradient_model import gradient_bound
@@ -35,13 +34,14 @@ from lockstep.compare.judge import (
     Judgement,
     Operation,
     Region,
+    bounded_judgement,
     is_gradient,
-    relative_judgement,
 )
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family
+from lockstep.compare.region_model import region_error
+from lockstep.compare.update_model import UPDATE_ROUNDINGS, inherited_bound
 from lockstep.core.finding import CallPair
-from lockstep.core.record import TensorRecord
 from lockstep.core.site import Role
 
 NOISE_MARGIN = 4.0
@@ -93,7 +93,7 @@ class ErrorModel:
         ):
             inherited = math.inf
         floor = _operator_floor(operation, bound, output)
-        return relative_judgement(output, floor=floor, inherited=inherited)
+        return bounded_judgement(output, floor=floor, inherited=inherited, entering=entering)
 
     def passage(
         self, sources: Sequence[Measured], target: Measured, *, region: Region
@@ -109,19 +109,15 @@ class ErrorModel:
             size = max(sum(item.norm for item in floats(sources)), target.norm)
             bound = Bound(inherited, size)
         else:
-            # Each call rounds its result once to the tensors' dtype; what goes on inside of it, where
-            # numbers may cancel, is carried in single precision at least.
-            roundings = math.sqrt(region.operators)
-            bound = replace(
-                relative_bound(sources, target, condition=DEFAULT_CONDITION, roundings=roundings),
-                accumulation=DEFAULT_CONDITION * roundings * target.norm,
-            )
+            bound = _region_bound(sources, target, region)
         if any(not item.floating and not item.equal for item in sources):
             bound = Bound(math.inf, bound.rounding)
-        return relative_judgement(
-            target,
-            floor=_floor(bound, everything, NOISE_MARGIN),
-            inherited=INHERITED_MARGIN * bound.inherited,
+        floor = _floor(bound, everything, NOISE_MARGIN)
+        error = None if is_gradient(target) else region_error(region, target)
+        if error is not None:
+            floor = min(floor, NOISE_MARGIN * error * target.norm)
+        return bounded_judgement(
+            target, floor=floor, inherited=INHERITED_MARGIN * bound.inherited, entering=sources
         )
 
     def update(
@@ -129,10 +125,7 @@ class ErrorModel:
     ) -> Judgement:
         """Judge a parameter or a state after an optimizer step.
 
-        From equal inputs the result is equal to some roundings, whichever kernel (single, foreach,
-        fused) made it. Averages of gradients are linear or quadratic in the gradient. A parameter,
-        or an average of updates, is not judged where the inputs differ: updates by sign, as Adam's
-        first, turn noise on a gradient near zero into a full step.
+        See `lockstep.compare.update_model`.
         """
         if output.equal:
             return AGREES
@@ -143,47 +136,8 @@ class ErrorModel:
             (item.norm for item in inputs if item.pair.present.role is Role.PARAM), default=0.0
         )
         floor = _floor(Bound(0.0, UPDATE_ROUNDINGS * (output.norm + param)), (*inputs, output), 1.0)
-        inherited = INHERITED_MARGIN * _update_inherited(inputs, output, calls)
-        return relative_judgement(output, floor=floor, inherited=inherited)
-
-
-UPDATE_ROUNDINGS = 16.0
-"""Roundings of one optimizer update: about ten operations per element in `torch.optim`'s Adam."""
-
-
-_LINEAR_STATES = frozenset({"exp_avg", "grad_avg", "momentum_buffer", "prev", "exp_inf"})
-_QUADRATIC_STATES = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum"})
-"""What `torch.optim` calls averages of gradients and of their squares."""
-
-
-def _update_inherited(
-    inputs: Sequence[Measured], output: Measured, calls: CallPair | None
-) -> float:
-    if all(item.equal for item in inputs):
-        return 0.0
-    name = _state_name(output.pair.present)
-    quadratic = name in _QUADRATIC_STATES
-    if not quadratic and (name not in _LINEAR_STATES or _averages_updates(name, calls)):
-        return math.inf
-    total = 0.0
-    for item in inputs:
-        squared = quadratic and item.pair.present.role is Role.PARAM_GRAD
-        total += scaled(2.0 * item.peak if squared else 1.0, item.possible_distance)
-    return total
-
-
-def _averages_updates(name: str, calls: CallPair | None) -> bool:
-    """Whether a momentum is one of normalised updates, as RMSprop's, not of gradients."""
-    return (
-        name == "momentum_buffer"
-        and calls is not None
-        and any(_state_name(record) in _QUADRATIC_STATES for record in calls.present.records)
-    )
-
-
-def _state_name(record: TensorRecord) -> str:
-    """Bare name of an optimizer state; "" for what is none."""
-    return record.name.rpartition("|")[2] if "|" in record.name else ""
+        inherited = inherited_bound(inputs, output, calls, margin=INHERITED_MARGIN)
+        return bounded_judgement(output, floor=floor, inherited=inherited, entering=inputs)
 
 
 def _is_workspace(operation: Operation, output: Measured) -> bool:
@@ -197,6 +151,19 @@ def _whole_numbers(entering: Sequence[Measured], output: Measured) -> Judgement:
     tolerance = 0.0 if same_inputs else math.inf
     return Judgement(
         tolerance, 0.0, beyond_floor=output.known, unexplained=output.known and same_inputs
+    )
+
+
+def _region_bound(sources: Sequence[Measured], target: Measured, region: Region) -> Bound:
+    """Bound by the number of calls alone.
+
+    Each rounds its result once to the tensors' dtype; what goes on inside of it, where numbers may cancel, is carried
+    in single precision at least.
+    """
+    roundings = math.sqrt(region.operators)
+    return replace(
+        relative_bound(sources, target, condition=DEFAULT_CONDITION, roundings=roundings),
+        accumulation=DEFAULT_CONDITION * roundings * target.norm,
     )
 
 

@@ -269,6 +269,12 @@ def _exponential(operation: Operation, output: Measured) -> Bound:
     return Bound(inherited, 4.0 * output.norm)
 
 
+def _few_roundings(operation: Operation, output: Measured) -> Bound:
+    """A function of single elements that a library rounds to within a unit in the last place or two."""
+    inputs = floats(operation.inputs)
+    return relative_bound(inputs, output, condition=DEFAULT_CONDITION, roundings=4.0)
+
+
 def _quotient(operation: Operation, output: Measured) -> Bound:
     inputs = floats(operation.inputs)
     if len(inputs) == 1:
@@ -298,6 +304,10 @@ def _smallest_magnitude(item: Measured) -> float:
 _SPECIAL: dict[str, Rule] = {
     "exp": _exponential,
     "convolutionbackward": _convolution_backward,
+    **dict.fromkeys(
+        ("pow", "square", "sqrt", "rsqrt", "reciprocal", "log", "log1p", "expm1", "erfc"),
+        _few_roundings,
+    ),
     "div": _quotient,
     "divide": _quotient,
     "truedivide": _quotient,

@@ -298,7 +298,18 @@ def _unknown(operation: Operation, output: Measured) -> Bound:
         rows = max(rows_of(item) for item in operation.gradients)
         scale *= max(1.0, math.sqrt(rows) / 4.0)
     inherited = math.inf if far > LINEAR_REGIME else scaled(scale, far)
-    return Bound(inherited, scale)
+    return Bound(inherited, scale + DEFAULT_CONDITION * _usual_norm(operation, output))
+
+
+def _usual_norm(operation: Operation, output: Measured) -> float:
+    """Norm that a gradient of so many elements has in the network that a call stands for, 0 for other calls.
+
+    A gradient that is zero in exact arithmetic consists of rounding in terms that cancel; inside of compiled code these
+    are not seen, and taken to be as large as the other gradients of the network, element by element.
+    """
+    count = sum(item.numel for item in operation.beside)
+    norm = math.sqrt(sum(item.norm**2 for item in operation.beside))
+    return norm * math.sqrt(output.numel / count) if count else 0.0
 
 
 _RULES: dict[Family, Rule] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from lockstep.compare.measured import Measured
@@ -33,6 +33,8 @@ class Operation:
         The forward tensors; `inputs` holds operand parameters too.
     gradients
         Gradients entering the call in the backward pass; empty when the forward pass is judged.
+    beside
+        Gradients of all parameters inside, where the call stands for a whole network of which nothing is seen.
     arguments
         Non-tensor arguments of the reference's call.
     setting_differs
@@ -45,6 +47,7 @@ class Operation:
     inputs: tuple[Measured, ...] = ()
     outputs: tuple[Measured, ...] = ()
     gradients: tuple[Measured, ...] = ()
+    beside: tuple[Measured, ...] = ()
     arguments: dict[str, Any] = field(default_factory=dict)
     setting_differs: bool = False
     calls: CallPair | None = None
@@ -104,6 +107,9 @@ class Judgement:
         The output is off by more than the noise floor.
     unexplained
         The output is off by more than the inputs and the floor explain.
+    open
+        The inputs are too far off for any bound, and the output is further off than they usually take it: neither
+        explained nor shown to be wrong.
     local
         The operator alone was held against double precision on each side's own inputs: the verdict
         does not depend on how far the inputs are off, and stands behind an origin too.
@@ -122,6 +128,7 @@ class Judgement:
     floor: float
     beyond_floor: bool
     unexplained: bool
+    open: bool = False
     local: bool = False
     kind: Kind | None = None
     rounding: str = ""
@@ -131,6 +138,16 @@ class Judgement:
 
 AGREES = Judgement(0.0, 0.0, beyond_floor=False, unexplained=False)
 """Bitwise equal."""
+
+OPEN = Judgement(math.inf, 0.0, beyond_floor=True, unexplained=False, open=True)
+"""Nothing is known that could explain or blame a difference."""
+
+
+def as_open(judgement: Judgement) -> Judgement:
+    """What exceeds this loose bound is not judged, rather than wrong."""
+    if not judgement.unexplained:
+        return judgement
+    return replace(judgement, unexplained=False, open=True)
 
 
 class Judge(Protocol):
@@ -214,6 +231,26 @@ def relative_judgement(output: Measured, *, floor: float, inherited: float) -> J
         floor=floor / scale,
         beyond_floor=known and output.distance > floor,
         unexplained=known and output.distance > tolerance,
+    )
+
+
+USUAL_GAIN = 4.0
+"""Relative amplification of one operator beyond which a difference is not called explained where no bound holds, as the
+inputs are too far off. Usual ones are near 1 (`lockstep.locate.precision`: noise passes a matmul with a gain
+near 1); what grows further is said to be not judged."""
+
+
+def bounded_judgement(
+    output: Measured, *, floor: float, inherited: float, entering: Sequence[Measured]
+) -> Judgement:
+    """As `relative_judgement`; where nothing bounds what is inherited, what usually passes is explained."""
+    if inherited < math.inf:
+        return relative_judgement(output, floor=floor, inherited=inherited)
+    far = sum(item.relative for item in entering if item.floating)
+    usual = USUAL_GAIN * far * output.norm if far > 0.0 else 0.0
+    judgement = relative_judgement(output, floor=floor, inherited=usual)
+    return replace(
+        judgement, unexplained=False, open=judgement.unexplained or not math.isfinite(usual)
     )
 
 

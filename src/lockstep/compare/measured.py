@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from lockstep.compare.masks import is_same_mask
 from lockstep.compare.metrics import IDENTICAL, measure, measure_sketches, symmetric_difference
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Evidence, Metrics, Pair
-from lockstep.core.record import Content, Sketch
+from lockstep.core.record import MEMORY_AS_FOUND, Content, Sketch, TensorRecord
 from lockstep.core.sketch import distances
 
 _RESOLUTION = 2.0**-44
@@ -90,6 +90,13 @@ class Measured:
         return left.shape != right.shape
 
     @property
+    def means_nothing(self) -> bool:
+        """Whether it is memory that nobody has written to, which nothing follows from."""
+        left, right = self.pair.reference, self.pair.candidate
+        notes = {record.content.note for record in (left, right) if record is not None}
+        return MEMORY_AS_FOUND in notes
+
+    @property
     def known(self) -> bool:
         """Whether it can be said if the two agree."""
         return self.equal or not math.isnan(self.difference)
@@ -117,6 +124,35 @@ class Measured:
         if far == 0.0:
             return 0.0
         return far / self.norm if self.norm > 0 else math.inf
+
+
+def alone(record: TensorRecord) -> Measured:
+    """A tensor beside itself: its sizes, in the form that bounds are made from."""
+    content = record.content
+    floating = is_floating(content.dtype)
+    return Measured(
+        pair=Pair(record, record),
+        metrics=IDENTICAL,
+        equal=True,
+        difference=0.0,
+        norm=_norm(content),
+        distance=0.0,
+        peak=_peak(content),
+        numel=content.numel,
+        unit=unit_roundoff(content.dtype),
+        floating=floating,
+    )
+
+
+def pooled(tensors: Iterable[Measured]) -> Measured | None:
+    """Many tensors as one; None where all are equal or nothing is known of them."""
+    known = [item for item in tensors if item.known and math.isfinite(item.distance)]
+    if not known or all(item.equal for item in known):
+        return None
+    norm = math.sqrt(sum(item.norm**2 for item in known))
+    distance = math.sqrt(sum(item.distance**2 for item in known))
+    relative = distance / norm if norm > 0 else 0.0
+    return replace(known[0], equal=False, norm=norm, distance=distance, difference=relative)
 
 
 def sketched_distances(pairs: Iterable[Pair], *, read_tensors: bool) -> Iterator[float | None]:

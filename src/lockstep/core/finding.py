@@ -241,7 +241,11 @@ class SetupDifference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that comparing two recordings found."""
+    """Everything that comparing two recordings found.
+
+    `agree` says that every loss, gradient and parameter of every step in `steps` was judged and explained; what was not
+    stands in `not_compared`.
+    """
 
     reference: str
     candidate: str
@@ -261,6 +265,7 @@ class Comparison:
     unaligned_calls: tuple[UnalignedCalls, ...] = ()
     other_classes: tuple[OtherClass, ...] = ()
     setup: tuple[SetupDifference, ...] = ()
+    steps: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         """What `lockstep compare` prints, once `lockstep.report` is loaded: see `print_comparisons_as`."""

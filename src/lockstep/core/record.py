@@ -73,6 +73,10 @@ class Statistics:
     zero_count: int
 
 
+MEMORY_AS_FOUND = "memory as it was found, not written to yet"
+"""Note of a content that means nothing: what `torch.empty` gives."""
+
+
 @dataclass(slots=True)
 class Content:
     """One distinct tensor content; any number of records may point at it.

@@ -48,7 +48,8 @@ class Boundary:
 
     def add(self, measured: Measured) -> None:
         """Add one aligned tensor."""
-        self.sources.setdefault(key_of(measured.pair), measured)
+        if measured.known or not measured.means_nothing:
+            self.sources.setdefault(key_of(measured.pair), measured)
 
 
 @dataclass(frozen=True, slots=True)

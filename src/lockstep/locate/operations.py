@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from lockstep.compare.judge import Operation
+from lockstep.compare.measured import Measured, pooled
 from lockstep.compare.settings import Setting, differing_settings
 from lockstep.core.finding import Pair
 from lockstep.core.site import CallKind, Role
@@ -42,10 +43,11 @@ class Operations:
 
     def _made(self, item: Aligned, backward: bool) -> Operation:
         measure = self._ledger.measure
-        inputs = [measure(pair) for pair in item.complete(Role.INPUT)]
+        arrived = (measure(pair) for pair in item.complete(Role.INPUT))
+        inputs = [one for one in arrived if one.known or not one.means_nothing]
         if item.reference.kind is CallKind.MODULE:
             below = self._step.parameters_below.get(item.reference.site.module, ())
-            inputs.extend(measure(pair) for pair in below)
+            inputs.extend(_together([measure(pair) for pair in below]))
         outputs = item.complete(Role.OUTPUT) if backward else ()
         gradients = item.complete(Role.GRAD_OUTPUT) if backward else ()
         return Operation(
@@ -59,15 +61,44 @@ class Operations:
         )
 
     def of_owner(self, path: str) -> Operation:
-        """The module that owns a parameter as one operator, over all its calls."""
-        operations = [self.of(item, backward=True) for item in self.modules_at(path)]
+        """The module that owns a parameter as one operator, over all its calls.
+
+        Where its own calls are not seen in both runs, as inside of compiled code, the innermost module around it.
+        """
+        items = self.around(path)
+        operations = [self.of(item, backward=True) for item in items]
         if not operations:
             return Operation(op="")
+        own = items[0].reference.site.module == path
         return replace(
             operations[0],
             inputs=tuple(item for one in operations for item in one.inputs),
             gradients=tuple(item for one in operations for item in one.gradients),
+            beside=() if own else self._gradients_below(items[0].reference.site.module),
         )
+
+    def around(self, path: str) -> Sequence[Aligned]:
+        """Calls of the innermost module on the way to a path that is called in both runs."""
+        while path and path not in self._modules_by_path:
+            path = path.rpartition(".")[0]
+        return self.modules_at(path)
+
+    def _gradients_below(self, path: str) -> tuple[Measured, ...]:
+        """The gradients of all parameters of a module."""
+        return tuple(
+            self._ledger.measure(pair)
+            for name, pair in self._accumulated.items()
+            if not path or name.startswith(f"{path}.")
+        )
+
+    @cached_property
+    def _accumulated(self) -> dict[str, Pair]:
+        """The last gradient of each parameter."""
+        return {
+            pair.present.name: pair
+            for item in self._step.of_kind(CallKind.GRADIENT)
+            for pair in item.complete(Role.PARAM_GRAD)
+        }
 
     def modules_at(self, path: str) -> Sequence[Aligned]:
         """Calls of the module at a path, in order of time."""
@@ -112,3 +143,19 @@ class Operations:
             for item in self._step.of_kind(CallKind.OPERATOR)
             for pair in item.complete(Role.INPUT)
         )
+
+
+_FEW = 4
+"""Parameters that a layer has at most; a module with more holds layers."""
+
+
+def _together(parameters: list[Measured]) -> list[Measured]:
+    """Parameters of a layer one by one, those of a larger module as one tensor.
+
+    A parameter whose true gradient is zero is moved by noise, in a layer as in a network; of a network it is a small
+    part.
+    """
+    if len(parameters) <= _FEW:
+        return parameters
+    together = pooled(parameters)
+    return parameters[:1] if together is None else [together]

@@ -76,6 +76,27 @@ def _place(
     )
 
 
+def origin_at(place: Place, finding: Finding, reason: str, kind: Kind) -> Origin:
+    """The origin of a finding at a place."""
+    return Origin(
+        rank=place.rank,
+        step=place.step,
+        phase=place.phase,
+        module=place.module,
+        module_class=place.module_class,
+        op=place.op,
+        call=place.call,
+        role=place.role,
+        index=place.index,
+        tensor=place.tensor,
+        source=place.source,
+        finding=finding,
+        reason=reason,
+        sequence=place.sequence,
+        kind=kind,
+    )
+
+
 def _drops_inside(call: Call) -> bool:
     """Whether dropout may be one part of what a call does: attention and recurrent layers."""
     fused = family_of(call.site.op) is Family.ATTENTION or chains_matmuls(call.site.op)
@@ -91,13 +112,21 @@ class Origins:
     _may_drop: list[int] = field(default_factory=list)
     _known: set[Hashable] = field(default_factory=set)
 
-    def add(self, place: Place, finding: Finding, reason: str = "", *, cause: str = "") -> bool:
+    def add(
+        self,
+        place: Place,
+        finding: Finding,
+        reason: str = "",
+        *,
+        cause: str = "",
+        one_of: tuple[Hashable, ...] | None = None,
+    ) -> bool:
         """Add an origin; returns False where its cause is known already.
 
         The cause is the site, whatever the call or step, and an operator that is wrong forward is
-        expected to be so backward; with `cause`, that sentence.
+        expected to be so backward; with `cause`, that sentence, and with `one_of` what is given.
         """
-        key: Hashable = cause or (place.phase, place.module, place.op)
+        key: Hashable = cause or one_of or (place.phase, place.module, place.op)
         reason, kind = reason or finding.reason, finding.kind or Kind.FAULT
         if cause:
             kind = Kind.SETUP
@@ -112,25 +141,7 @@ class Origins:
         self._known.add(key)
         if place.may_drop and place.phase is Phase.FORWARD and kind is Kind.FAULT:
             self._may_drop.append(len(self.found))
-        self.found.append(
-            Origin(
-                rank=place.rank,
-                step=place.step,
-                phase=place.phase,
-                module=place.module,
-                module_class=place.module_class,
-                op=place.op,
-                call=place.call,
-                role=place.role,
-                index=place.index,
-                tensor=place.tensor,
-                source=place.source,
-                finding=finding,
-                reason=reason,
-                sequence=place.sequence,
-                kind=kind,
-            )
-        )
+        self.found.append(origin_at(place, finding, reason, kind))
         return True
 
     def insert(self, origin: Origin, cause: str) -> None:

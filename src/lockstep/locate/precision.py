@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from lockstep.compare.bounds import bilinear_operands, floats
+from lockstep.compare.bounds import floats, usual_product_norm
 from lockstep.compare.judge import Judgement, Operation
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import (
@@ -22,10 +22,8 @@ from lockstep.compare.operators import (
     chains_matmuls,
     family_of,
 )
-from lockstep.core.dtypes import is_floating
 from lockstep.core.finding import Kind, Origin, UniformChange
-from lockstep.core.site import CallKind, Role, Site
-from lockstep.locate.step import Aligned
+from lockstep.core.site import Role, Site
 
 _LEAST_MEMBERS = 2
 """Modules that a class needs: one alone is a single fault."""
@@ -103,7 +101,6 @@ class PrecisionClasses:
         self._judged: dict[Family, set[Site]] = defaultdict(set)
         self._rounded: dict[tuple[Family, str], dict[Site, _Rounded]] = defaultdict(dict)
         self._added: dict[Site, tuple[float, _Rounded]] = {}
-        self._dtypes: dict[tuple[str, str, str], set[Site]] = defaultdict(set)
 
     def note(self, operation: Operation, measured: Measured, judgement: Judgement) -> None:
         """Take down one judged output of an aligned call."""
@@ -121,35 +118,6 @@ class PrecisionClasses:
             if added is not None:
                 site = _without_call(measured.pair.present.site)
                 self._added.setdefault(site, (added, _rounded(measured, judgement)))
-
-    def note_dtypes(self, items: Iterable[Aligned]) -> None:
-        """Take down operators whose results have another dtype in the other run."""
-        for item in items:
-            if item.reference.kind is not CallKind.OPERATOR:
-                continue
-            for pair in item.complete(Role.OUTPUT):
-                left, right = pair.reference, pair.candidate
-                assert left is not None
-                assert right is not None
-                if left.dtype == right.dtype or not is_floating(left.dtype):
-                    continue
-                key = (canonical_name(left.site.op), left.dtype, right.dtype)
-                self._dtypes[key].add(_without_call(left.site))
-
-    def open_changes(self) -> tuple[UniformChange, ...]:
-        """Classes whose results have another dtype, as both recordings say themselves."""
-        by_dtypes: dict[tuple[str, str], dict[str, set[Site]]] = defaultdict(dict)
-        for (name, left, right), sites in self._dtypes.items():
-            by_dtypes[left, right][name] = sites
-        changes = []
-        for (left, right), names in by_dtypes.items():
-            sites = {site for members in names.values() for site in members}
-            if len(sites) >= _LEAST_MEMBERS:
-                listed = ", ".join(sorted(names, key=lambda name: (-len(names[name]), name))[:4])
-                more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-                title = f"results are {right} instead of {left} ({listed}{more})"
-                changes.append(UniformChange(title, tuple(sorted(sites))))
-        return _largest_first(changes)
 
     def hidden_changes(self) -> tuple[UniformChange, ...]:
         """Classes that round as their dtype does not say."""
@@ -264,31 +232,11 @@ def _added_error(operation: Operation, output: Measured) -> float | None:
     """What an operator adds to its operands' differences, relative to its usual size."""
     usual = output.norm
     if operation.family is Family.BILINEAR:
-        usual = _usual_norm(operation, output)
+        usual = usual_product_norm(operation, output)
     if not usual > 0:
         return None
     entering = math.hypot(*(item.relative for item in floats(operation.inputs)))
     return math.sqrt(max((output.distance / usual) ** 2 - entering**2, 0.0))
-
-
-def _usual_norm(operation: Operation, output: Measured) -> float:
-    """Norm that sums of products with random signs have; 0 where it is not known.
-
-    Where a result is small because its terms cancel, neither kind of error is.
-    """
-    operands, _ = bilinear_operands(operation)
-    if len(operands) != 2 or operation.name in _UNSAID_SUMS or not operands[0].shape:
-        return 0.0
-    left, right = operands
-    products = output.numel * left.shape[-1]
-    if "conv" in operation.name:
-        swept = left if "transpose" in operation.name else output
-        products = swept.numel * math.prod(right.shape[1:])
-    return left.norm * right.norm * math.sqrt(products / max(1, left.numel * right.numel))
-
-
-_UNSAID_SUMS = frozenset({"einsum", "tensordot", "bilinear", "outer", "ger"})
-"""Sums of products over extents that shapes alone do not tell, or over none."""
 
 
 def _is_class(members: Collection[Site], judged: Collection[Site]) -> bool:

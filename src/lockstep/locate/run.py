@@ -33,6 +33,8 @@ from lockstep.core.manifest import MEMORY_BYTES, Event
 from lockstep.core.site import CallKind, Role
 from lockstep.locate.causes import Causes
 from lockstep.locate.choices import flipped_choices
+from lockstep.locate.coverage import Coverage
+from lockstep.locate.dtype_changes import DtypeChanges
 from lockstep.locate.extent import Extent, View, looked_at_more
 from lockstep.locate.garbage import rare_collections
 from lockstep.locate.ledger import Ledger, State
@@ -236,6 +238,9 @@ class _Run:
     causes: dict[str, Causes] = field(default_factory=dict)
     setup: list[SetupDifference] = field(default_factory=list)
     extents: dict[str, Extent] = field(default_factory=dict)
+    dtypes: DtypeChanges = field(default_factory=DtypeChanges)
+    coverage: Coverage = field(default_factory=Coverage)
+    steps: set[int] = field(default_factory=set)
     aligned: int = 0
     unaligned_reference: int = 0
     unaligned_candidate: int = 0
@@ -253,6 +258,7 @@ class _Run:
     def count(self, step: AlignedStep) -> None:
         """Count what has no partner, and list it."""
         self.unaligned.gather(step)
+        self.coverage.note(step)
         self.aligned += sum(1 for _ in step.of_kind(CallKind.MODULE, CallKind.OPERATOR))
         for pair in step.lone:
             self.unaligned_reference += pair.candidate is None
@@ -294,6 +300,7 @@ def _compare_steps(
         if progress is not None:
             told = partial(progress, f"step {number}" + f" ({done + 1} of {len(every)})")
         aligned = {name: run.extents[name].step(number) for name in ranks if number in shared[name]}
+        run.steps.add(number)
         try:
             _compare_step(run, aligned, told)
         finally:
@@ -311,6 +318,7 @@ def _compare_step(
     for name, step in aligned.items():
         ledger, origins = run.ledgers[name], run.origins[name]
         run.count(step)
+        run.dtypes.note(step.aligned, step.module_classes)
         ledger.begin(pair for item in step.aligned for pair in item.whole)
         SetupWalk(step, ledger, origins, run.judge).run()
         StepWalk(step, ledger, origins, run.judge).run(progress)
@@ -417,14 +425,15 @@ def _conclusion(
     stopper: str | None,
     steps: Collection[int] | None,
 ) -> Comparison:
-    hidden, opened = run.precision.hidden_changes(), run.precision.open_changes()
+    uniform = (*run.precision.hidden_changes(), *run.dtypes.uniform())
     origins = run.precision.without_members(_ordered(run))
     findings = [finding for ledger in run.ledgers.values() for finding in ledger.findings]
     not_compared = [stopper] if stopper else _not_compared(run, reference, candidate, steps)
     if stopper is None and run.aligned == 0:
         not_compared.append("no call of one run could be aligned with a call of the other")
+    not_compared.extend(run.coverage.gaps(findings))
     verdict = Verdict.AGREE
-    if origins or hidden:
+    if origins or uniform:
         verdict = Verdict.DIVERGED
     elif not_compared:
         verdict = Verdict.INCOMPARABLE
@@ -449,10 +458,11 @@ def _conclusion(
         missing=len(run.lone),
         unaligned_reference=run.unaligned_reference,
         unaligned_candidate=run.unaligned_candidate,
+        steps=tuple(sorted(run.steps)),
         not_compared=tuple(not_compared),
         notes=tuple(notes),
         events=(*_events(reference, candidate), *flipped_choices(findings)),
-        uniform=(*hidden, *opened),
+        uniform=uniform,
         unaligned_calls=run.unaligned.calls,
         other_classes=run.unaligned.classes,
         setup=tuple(run.setup),
@@ -463,7 +473,7 @@ def _ordered(run: _Run) -> list[Origin]:
     found = [origin for origins in run.origins.values() for origin in origins.found]
     phases = {CallKind.INIT.value: 0, CallKind.DATA.value: 1}
     return sorted(
-        found,
+        run.dtypes.named_in(found),
         key=lambda origin: (
             origin.step,
             phases.get(origin.phase.value, 2),

@@ -9,16 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from lockstep.compare.bounds import LINEAR_REGIME
 from lockstep.compare.judge import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region
-from lockstep.compare.measured import Measured
+from lockstep.compare.measured import Measured, pooled
 from lockstep.compare.settings import Setting, differing_settings
+from lockstep.compare.update_model import update_size
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Outcome, Pair
-from lockstep.core.record import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.locate.ledger import Ledger, State, agreeing, settled_words
+from lockstep.locate.ledger import TRAINED_ALIKE, Ledger, State, agreeing, drifted, settled_words
 from lockstep.locate.origins import Origins, Place, place_of, place_of_call
 from lockstep.locate.step import Aligned, AlignedStep
 from lockstep.locate.words import origin_reason, what_leaves
@@ -38,11 +36,6 @@ _NAMES_SHOWN = 3
 
 _CLIPPING = Region(unseen=1)
 """What may lie between backward and optimizer."""
-
-
-_TRAINED_ALIKE = 0.01
-"""Relative distance of all parameters together that steps before the first recorded one may leave.
-Chosen: sound pairs of a small BERT were 3e-7 apart after twenty steps of AdamW."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +75,12 @@ class SetupWalk:
         """
         if not pairs or pairs[0][0].reference.step == 0:
             return False
-        pooled = _pooled(
+        together = pooled(
             measured
             for measured in (self._ledger.measure(pair) for _, pair in pairs)
             if measured.floating and not measured.shape_differs
         )
-        return pooled is None or pooled.relative <= _TRAINED_ALIKE
+        return together is None or together.relative <= TRAINED_ALIKE
 
     def _judged(self, item: Aligned, pair: Pair) -> Iterator[_Wrong]:
         measured = self._ledger.measure(pair)
@@ -129,7 +122,7 @@ class UpdateWalk:
         self._gradients = gradients
         self._replayed: set[int] = set()
         self._any_tainted = any(state.tainted for states in gradients.values() for state in states)
-        self._pooled = _pooled([states[0].measured for states in gradients.values()])
+        self._pooled = pooled([states[0].measured for states in gradients.values()])
 
     def run(self) -> None:
         """Judge all optimizer calls, group by group."""
@@ -185,7 +178,7 @@ class UpdateWalk:
                 settle(self._ledger, known.at(measured) if known else agreeing(measured))
                 continue
             if pair.present.role is not Role.PARAM_GRAD:
-                settle(self._ledger, State(measured, AGREES))
+                settle(self._ledger, drifted(measured))
                 continue
             yield from self._gradient_arrives(item, measured)
 
@@ -203,8 +196,14 @@ class UpdateWalk:
             place = place_of(item, measured.pair, self._step.module_classes)
             yield _Wrong(replace(place, phase=Phase.BACKWARD, op=BETWEEN), state, sources)
             return
-        outcome = Outcome.DIFFER if judgement.unexplained else Outcome.AGREE
+        outcome = Outcome.DIFFER if judgement.unexplained else self._outcome(judgement, sources)
         settle(self._ledger, State(measured, judgement, self._any_tainted, outcome))
+
+    def _outcome(self, judgement: Judgement, entering: Iterable[Measured]) -> Outcome:
+        """Of what neither went wrong nor is inherited."""
+        from_open = any(self._ledger.is_open(one) for one in entering)
+        not_judged = judgement.open or (judgement.beyond_floor and from_open)
+        return Outcome.INCOMPARABLE if not_judged else Outcome.AGREE
 
     # --- the update ------------------------------------------------------------------------------
 
@@ -251,7 +250,7 @@ class UpdateWalk:
                 continue
             taints = tainted or (settings_differ and not measured.equal)
             differs = taints and judgement.beyond_floor
-            outcome = Outcome.DIFFER if differs else Outcome.AGREE
+            outcome = Outcome.DIFFER if differs else self._outcome(judgement, entering)
             settle(self._ledger, State(measured, judgement, taints and not measured.equal, outcome))
 
     def _report_settings(
@@ -313,8 +312,8 @@ class UpdateWalk:
         if before is None or after is None or after.layout is not None:
             return None  # sketches of two layouts estimate one size differently
         sizes = (
-            _distance(before.reference, after.reference),
-            _distance(before.candidate, after.candidate),
+            update_size(before.reference, after.reference),
+            update_size(before.candidate, after.candidate),
         )
         measured = self._ledger.measure(after)
         seen = 1e3 * measured.unit * measured.norm
@@ -366,26 +365,3 @@ def _others(names: Sequence[str]) -> str:
 
 def _of_parameters(count: int) -> str:
     return "1 parameter" if count == 1 else f"{count} parameters"
-
-
-def _distance(before: TensorRecord | None, after: TensorRecord | None) -> float:
-    """Euclidean size of an update: from sketches, which are linear, else from tensors, else 0."""
-    if before is None or after is None:
-        return 0.0
-    left, right = before.content, after.content
-    if left.sketch is not None and right.sketch is not None:
-        return float(np.linalg.norm(right.sketch - left.sketch))
-    if left.loader is not None and right.loader is not None:
-        return float(np.linalg.norm(right.load().astype(np.float64) - left.load()))
-    return 0.0
-
-
-def _pooled(gradients: Iterable[Measured]) -> Measured | None:
-    """All gradients as one tensor: what a clipping coefficient is computed from."""
-    known = [item for item in gradients if item.known and math.isfinite(item.distance)]
-    if not known or all(item.equal for item in known):
-        return None
-    norm = math.sqrt(sum(item.norm**2 for item in known))
-    distance = math.sqrt(sum(item.distance**2 for item in known))
-    relative = distance / norm if norm > 0 else 0.0
-    return replace(known[0], equal=False, norm=norm, distance=distance, difference=relative)

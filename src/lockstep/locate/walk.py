@@ -10,20 +10,28 @@ the next step.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 
 from lockstep.compare.bounds import LINEAR_REGIME
 from lockstep.compare.calibration import ILL_CONDITIONED
-from lockstep.compare.judge import AGREES, NOTHING_BETWEEN, Judge, Judgement, Operation, Region
+from lockstep.compare.judge import (
+    AGREES,
+    OPEN,
+    Judge,
+    Judgement,
+    Operation,
+    Region,
+    as_open,
+)
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family, family_of
 from lockstep.compare.settings import Setting
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.locate.accumulation import Accumulations, Event
 from lockstep.locate.boundary import Boundary, Tracer
 from lockstep.locate.ledger import (
     BufferUser,
@@ -32,6 +40,7 @@ from lockstep.locate.ledger import (
     State,
     agreeing,
     agreement_words,
+    drifted,
     key_of,
     settled_words,
 )
@@ -78,7 +87,7 @@ class StepWalk:
         self._scopes = Scopes(step)
         self._sees_operators = any(True for _ in step.of_kind(CallKind.OPERATOR))
         self._sound_outside: dict[tuple[int, bool], bool] = {}
-        self._contributions: dict[str, list[Measured]] = defaultdict(list)
+        self._accumulations = Accumulations(step, self._operations, self._places, judge)
         self._cut: set[Key] = set()
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -88,8 +97,7 @@ class StepWalk:
         """
         self._ledger.parameter_names |= self._step.names_of(Role.PARAM, Role.PARAM_GRAD)
         self._ledger.buffer_names |= self._step.names_of(Role.BUFFER)
-        self._ledger.precision.note_dtypes(self._step.aligned)
-        events: list[tuple[int, int, Aligned, Pair]] = []
+        events: list[Event] = []
         for number, item in enumerate(self._step.aligned):
             if item.reference.kind in _HANDLED:
                 events.extend((pair.present.sequence, number, item, pair) for pair in item.whole)
@@ -98,6 +106,7 @@ class StepWalk:
                     for sequence, pair in self._one_sided_gradients(item)
                 )
         events.sort(key=itemgetter(0, 1))
+        events = self._accumulations.in_order(events)
         for done, (_, _, item, pair) in enumerate(events):
             if progress is not None:
                 progress(done, len(events))
@@ -125,11 +134,11 @@ class StepWalk:
         measured = self._ledger.measure(pair)
         backward = pair.present.role not in _RESULTS
         if pair.present.role is Role.PARAM_GRAD:
-            self._contributions[pair.present.name].append(measured)
+            together = not self._accumulations.sent(item, measured)
+            if together:
+                self._settle(item, agreeing(measured))
+                return
         if measured.equal or not measured.known:
-            self._settle(item, agreeing(measured))
-            return
-        if pair.present.role is Role.PARAM_GRAD and self._operations.is_gathered(item, pair):
             self._settle(item, agreeing(measured))
             return
         if item.calls.only_results:
@@ -158,10 +167,12 @@ class StepWalk:
         self, item: Aligned, pair: Pair, measured: Measured, backward: bool
     ) -> None:
         """What a call makes of tensors without counterpart: judged with the calls before it."""
-        if backward:
-            self._settle(item, agreeing(measured))
-        else:
+        if not backward:
             self._passage_arrival(item, pair, measured)
+            return
+        entering = [self._ledger.measure(one) for one in item.complete(Role.GRAD_OUTPUT)]
+        judgement = as_open(self._judge.passage(entering, measured, region=_UNSEEN))
+        self._decide(item, measured, judgement, entering, partial(self._places.of, item, pair))
 
     def _arrival(self, item: Aligned, pair: Pair) -> None:
         """A tensor enters a call, or leaves a module that only passes it on."""
@@ -182,7 +193,7 @@ class StepWalk:
         """A parameter is not what the optimizer left: the script changed it between the steps."""
         last = self._ledger.last_updates.get(measured.pair.present.name)
         if last is None or last[0].step != item.reference.step - 1:
-            self._settle(item, State(measured, AGREES))  # changed between the recorded steps
+            self._settle(item, drifted(measured))
             return
         place, after = last
         judgement = self._judge.passage([after], measured, region=_UNSEEN)
@@ -193,7 +204,7 @@ class StepWalk:
         """A buffer differs that no call was seen to change: the call that used it before did."""
         user = self._ledger.buffer_users.get(measured.pair.present.name)
         if user is None:
-            self._settle(item, State(measured, AGREES))
+            self._settle(item, drifted(measured))
             return
         judgement = self._judge.passage(user.entering, measured, region=_ONE_UNSEEN)
         name = f"the buffer {measured.pair.present.name} after it"
@@ -328,21 +339,15 @@ class StepWalk:
         if known is not None or measured.equal or not measured.known:
             self._settle(item, known.at(measured) if known else agreeing(measured))
             return
-        entering = self._contributions.get(pair.present.name, [])
-        if entering:
-            judgement = self._judge.passage(entering, measured, region=NOTHING_BETWEEN)
-        else:
-            operation = self._operations.of_owner(item.reference.site.module)
-            entering = list(operation.entering)
-            judgement = self._judge.operator(operation, measured) if entering else AGREES
-        place = partial(self._place_of_accumulation, item, pair)
-        self._decide(item, measured, judgement, entering, place)
-
-    def _place_of_accumulation(self, item: Aligned, pair: Pair) -> Place:
-        owners = self._operations.modules_at(item.reference.site.module)
-        if owners and not self._contributions.get(pair.present.name):
-            return replace(self._places.of(owners[-1], pair), tensor=pair.present.name)
-        return self._places.of(item, pair)
+        entering, judgement = self._accumulations.judged(item, measured)
+        self._decide(
+            item,
+            measured,
+            judgement,
+            entering,
+            partial(self._accumulations.place_of, item, pair),
+            cause=self._accumulations.cause_of(item, pair),
+        )
 
     def _judge_boundary(
         self, item: Aligned, measured: Measured, boundary: Boundary, *, backward: bool
@@ -353,8 +358,11 @@ class StepWalk:
             region = _UNSEEN
         elif not backward and not region.operators:
             region = _ONE_UNSEEN
-        if not entering or _is_misaligned(item, measured):
-            return entering, AGREES
+        if _is_misaligned(item, measured):
+            return entering, OPEN
+        if not entering:
+            judgement = self._judge.passage([], measured, region=_UNSEEN)
+            return entering, as_open(judgement) if backward else judgement
         gross = (
             item.reference.kind is CallKind.OPERATOR
             and boundary.region.operators > 0
@@ -397,6 +405,7 @@ class StepWalk:
         settings: Iterable[Setting] = (),
         background: Iterable[Measured] = (),
         name: str = "",
+        cause: tuple[Hashable, ...] | None = None,
     ) -> None:
         """Origin, inherited or agreeing."""
         behind = (*entering, *background)
@@ -414,13 +423,18 @@ class StepWalk:
             state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
             reason = origin_reason(entering, measured, judgement, settings=settings, name=name)
             finding = self._ledger.report(state, reason, inherited=False)
-            if not self._origins.add(place(), finding):
+            if not self._origins.add(place(), finding, one_of=cause):
                 self._ledger.repeat(finding)
             self._ledger.remember(state)
             self._scopes.widen(item, measured)
             return
-        differs = bool(tainting) and judgement.beyond_floor
-        outcome = Outcome.DIFFER if differs else Outcome.AGREE
+        outcome = Outcome.AGREE
+        if tainting and judgement.beyond_floor:
+            outcome = Outcome.DIFFER
+        elif judgement.open or (
+            judgement.beyond_floor and any(self._ledger.is_open(source) for source in behind)
+        ):
+            outcome = Outcome.INCOMPARABLE
         if judgement.kind is None and judgement.beyond_floor and _amplifies(entering, measured):
             judgement = replace(judgement, kind=Kind.AMPLIFIED)
         self._settle(item, State(measured, judgement, bool(tainting), outcome))

@@ -84,7 +84,11 @@ class Passages:
         for_left, for_right = _crossed(sources)
         if isinstance(left, RegionRun) and isinstance(right, RegionRun):
             other = right.run(Precision.DOUBLE, given=for_right)
-            sides = _own(left, reference), _own(right, candidate)
+            units = _coarsest(region.reference_calls), _coarsest(region.candidate_calls)
+            sides = (
+                _by(left, reference, {}, like_its_own=units[0] <= units[1]),
+                _by(right, candidate, {}, like_its_own=units[1] <= units[0]),
+            )
             return _verdict(
                 sides, target, other, certain=_is_matched(right, for_right, left.entering)
             )
@@ -146,18 +150,29 @@ def _check_matched(run: RegionRun, given: _Given, calls: Sequence[Call]) -> None
         raise CannotReplay("not all that enters is known in both runs")
 
 
+def _coarsest(calls: Sequence[Call]) -> float:
+    """Unit roundoff of the coarsest numbers that calls make: a run that rounds to fewer bits on the way is not the
+    measure of what it may be off."""
+    made = (record for call in calls for record in call.with_role(Role.OUTPUT))
+    return max((unit_roundoff(record.dtype) for record in made), default=0.0)
+
+
 def _own(run: RegionRun, record: TensorRecord) -> _Side:
     """A run's tensor against its own calls."""
     return _by(run, record, {})
 
 
-def _by(run: RegionRun, record: TensorRecord, given: _Given) -> _Side:
-    """A tensor against calls on `given` tensors."""
+def _by(run: RegionRun, record: TensorRecord, given: _Given, *, like_its_own: bool = True) -> _Side:
+    """A tensor against calls on `given` tensors.
+
+    `like_its_own` tells whether the same calls in their own dtypes show what arithmetic may be off.
+    """
     truth = run.run(Precision.DOUBLE, given=given)
     unit = min(unit_roundoff(record.dtype), SINGLE)
     noisy = [run.run(Precision.DOUBLE, given=given, alter=perturbed(unit, 0))]
-    with suppress(CannotReplay):  # where there is no kernel of that dtype here
-        noisy.append(run.run(Precision.OWN, given=given))
+    if like_its_own:
+        with suppress(CannotReplay):  # where there is no kernel of that dtype here
+            noisy.append(run.run(Precision.OWN, given=given))
     return _Side(record, widened(load(record)), truth, tuple(noisy))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -18,9 +17,11 @@ class Tally:
     equal
         Tensors that are equal bit by bit.
     inside
-        Those that differ inside their tolerance, and `largest_margin` the most of it that one used.
+        Those that differ inside their tolerance.
     beyond
         Those that differ beyond it.
+    unjudged
+        Those of which nothing could be said.
     amplified, flipped
         Those of these kinds: `Kind.AMPLIFIED`, `Kind.DECISION`.
     evidence
@@ -32,9 +33,9 @@ class Tally:
     equal: int = 0
     inside: int = 0
     beyond: int = 0
+    unjudged: int = 0
     amplified: int = 0
     flipped: int = 0
-    largest_margin: float = 0.0
     evidence: set[Evidence] = field(default_factory=set)
     ranks: set[str] = field(default_factory=set)
 
@@ -47,10 +48,10 @@ class Tally:
             self.equal += 1
         if outcome is Outcome.DIFFER:
             self.beyond += 1
+        elif outcome is Outcome.INCOMPARABLE:
+            self.unjudged += 1
         elif outcome is Outcome.AGREE and finding.difference > 0:
             self.inside += 1
-            if self.largest_margin < finding.margin < math.inf:
-                self.largest_margin = finding.margin
         if kind is Kind.AMPLIFIED:
             self.amplified += 1
         elif kind is Kind.DECISION:

@@ -147,18 +147,38 @@ def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
     elif comparison.verdict is Verdict.DIVERGED:
         add_line(text, f": {comparison.inherited} tensors differ, but none can be named the first")
     else:
-        add_line(text, f": {comparison.compared} tensors compared, {_agreement(comparison, tally)}")
+        add_line(text, f": {_agreement(comparison, tally)}")
 
 
 def _agreement(comparison: Comparison, tally: Tally) -> str:
+    """What was compared and how it came out; what was not judged, where there is any."""
+    steps = _steps(comparison.steps)
     if not comparison.compared:
-        return "so nothing was held against anything"
-    if not tally.inside:
-        return "all equal bit by bit" if tally.equal else "none differs beyond its tolerance"
-    return (
-        f"{tally.equal} equal bit by bit,"
-        f" {tally.inside} inside their tolerance (at most {_figure(tally.largest_margin)} of it)"
+        return f"{steps}no tensor was compared, so nothing was held against anything"
+    compared = f"{steps}{comparison.compared} tensors compared"
+    unaligned = comparison.unaligned_reference + comparison.unaligned_candidate
+    parts = (
+        (tally.equal, "equal bit by bit"),
+        (tally.inside, "inside their tolerance"),
+        (tally.unjudged, "could not be judged"),
+        (comparison.missing, "without partner"),
+        (unaligned, "call unaligned" if unaligned == 1 else "calls unaligned"),
     )
+    said = [f"{count} {words}" for count, words in parts if count]
+    if tally.equal == comparison.compared:
+        said[0] = "all equal bit by bit"
+    return ", ".join([compared, *said])
+
+
+def _steps(steps: Sequence[int]) -> str:
+    """`steps 0-1, `; without gaps as a range."""
+    if not steps:
+        return ""
+    if len(steps) == 1:
+        return f"step {steps[0]}, "
+    if steps[-1] - steps[0] == len(steps) - 1:
+        return f"steps {steps[0]}-{steps[-1]}, "
+    return f"steps {', '.join(map(str, steps))}, "
 
 
 def _place(origin: Origin, tally: Tally) -> str:
@@ -221,7 +241,6 @@ def _add_next_origins(text: Text, comparison: Comparison, tally: Tally) -> None:
 
 
 def _add_counts(text: Text, comparison: Comparison, tally: Tally) -> None:
-    judged = tally.equal + tally.inside + tally.beyond
     origins = counted(len(comparison.origins), "origin")
     later = counted(comparison.inherited, "later site")
     unaligned = (comparison.unaligned_reference, comparison.unaligned_candidate)
@@ -235,7 +254,7 @@ def _add_counts(text: Text, comparison: Comparison, tally: Tally) -> None:
             "of these amplified: ill-conditioned there, small differences grow far",
         ),
         (tally.flipped, "choices flipped inside the noise (see Events)"),
-        (comparison.compared - judged, "could not be judged"),
+        (tally.unjudged, "could not be judged"),
         (comparison.missing, "missing on one side"),
         (
             sum(unaligned),

@@ -1,0 +1,110 @@
+"""Whether every loss, gradient and parameter of a comparison was judged: what agreement rests on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+from lockstep.core.finding import Finding, Outcome
+from lockstep.core.record import TensorRecord
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.locate.step import AlignedStep
+
+_SHOWN = 3
+_KINDS = frozenset({CallKind.INIT, CallKind.LOSS, CallKind.GRADIENT, CallKind.OPTIMIZER})
+
+
+class Subject(str, Enum):
+    """What has to be judged before two trainings can be said to agree."""
+
+    LOSS = "loss"
+    GRADIENT = "gradient"
+    PARAMETER = "parameter"
+
+
+_SUBJECTS = {
+    Role.LOSS: Subject.LOSS,
+    Role.PARAM_GRAD: Subject.GRADIENT,
+    Role.PARAM: Subject.PARAMETER,
+    Role.PARAM_AFTER: Subject.PARAMETER,
+}
+
+
+class Coverage:
+    """Gathers losses, gradients and parameters without partner, over all ranks and steps."""
+
+    def __init__(self) -> None:
+        self._alone: dict[tuple[Subject, str], dict[str, int]] = defaultdict(dict)
+
+    def note(self, step: AlignedStep) -> None:
+        """Take down what one step of one rank has on one side only."""
+        paired: tuple[set[tuple[Subject, str]], ...] = (set(), set())
+        for item in step.aligned:
+            if item.reference.kind in _KINDS:
+                for pair in item.whole:
+                    for names, record in zip(paired, (pair.reference, pair.candidate), strict=True):
+                        names.update(_subject(record))
+        for is_candidate, record in _alone(step):
+            side = "candidate" if is_candidate else "reference"
+            for key in _subject(record):
+                if key[0] is Subject.LOSS or key not in paired[is_candidate]:
+                    self._alone[key[0], side].setdefault(key[1], record.step)
+
+    def gaps(self, findings: Iterable[Finding]) -> list[str]:
+        """What was not judged, in a sentence each; nothing where all was."""
+        return [*self._unjudged(findings), *self._without_partner()]
+
+    def _unjudged(self, findings: Iterable[Finding]) -> Iterator[str]:
+        found: dict[Subject, dict[str, Finding]] = defaultdict(dict)
+        for finding in findings:
+            if finding.outcome is Outcome.INCOMPARABLE:
+                for subject, name in _of_training(finding.pair.present):
+                    found[subject].setdefault(name, finding)
+        for subject, unjudged in found.items():
+            first = next(iter(unjudged.values()))
+            yield (
+                f"{_counted(subject, unjudged)} could not be judged, first at step"
+                f" {first.pair.present.step}: {first.reason}"
+            )
+
+    def _without_partner(self) -> Iterator[str]:
+        for (subject, side), names in self._alone.items():
+            step = min(names.values())
+            yield f"{_counted(subject, names)} occurs only in the {side}, first at step {step}"
+
+
+def _alone(step: AlignedStep) -> Iterator[tuple[bool, TensorRecord]]:
+    """Records without partner of the calls that hold losses, gradients and parameters; whether the candidate's."""
+    for calls in step.lone:
+        if calls.present.kind in _KINDS:
+            for record in calls.present.records:
+                yield calls.reference is None, record
+    for item in step.aligned:
+        if item.reference.kind in _KINDS and len(item.whole) < len(item.pairs):
+            for pair in item.pairs:
+                if pair.reference is None or pair.candidate is None:
+                    yield pair.reference is None, pair.present
+
+
+def _subject(record: TensorRecord | None) -> Iterator[tuple[Subject, str]]:
+    if record is not None and record.role in _SUBJECTS:
+        yield _SUBJECTS[record.role], record.name
+
+
+def _of_training(record: TensorRecord) -> Iterator[tuple[Subject, str]]:
+    """As `_subject`, without what single operators send to parameters: it is judged where it is added up."""
+    added_up = record.site.phase is Phase.OPTIMIZER or record.site.op == "accumulate_grad"
+    if record.role is not Role.PARAM_GRAD or added_up:
+        yield from _subject(record)
+
+
+def _counted(subject: Subject, names: Iterable[str]) -> str:
+    listed = list(names)
+    if subject is Subject.LOSS:
+        return "the loss"
+    if len(listed) == 1:
+        return f"the {subject.value} {'of ' if subject is Subject.GRADIENT else ''}{listed[0]}"
+    noun = f"{subject.value}s of" if subject is Subject.GRADIENT else "parameters:"
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return f"{len(listed)} {noun} {', '.join(listed[:_SHOWN])}{more}"

@@ -1,0 +1,143 @@
+"""Results and parameters that have another dtype in the other run, as both recordings say themselves.
+
+Everywhere it is a change of precision, as of a device that rounds all its matmuls: a class without culprit. In part of
+the sites only - one layer under autocast, one norm in bfloat16 - it is a difference of set-up, named at the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lockstep.compare.operators import Family, canonical_name, chains_matmuls, family_of
+from lockstep.core.dtypes import is_floating
+from lockstep.core.finding import (
+    Evidence,
+    Finding,
+    Kind,
+    Metrics,
+    Origin,
+    Outcome,
+    Pair,
+    UniformChange,
+)
+from lockstep.core.site import CallKind, Role, Site
+from lockstep.locate.origins import Place, origin_at, place_of
+from lockstep.locate.step import Aligned
+
+COVERED = 0.8
+"""Share of an operator's sites that must have changed for the change to be one of all of them."""
+
+_LEAST_MEMBERS = 2
+"""Sites that a class needs: one alone is a single difference."""
+
+_PARAMETERS = "parameters"
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The first pair of tensors that changed in a certain way."""
+
+    place: Place
+    pair: Pair
+
+
+class DtypeChanges:
+    """Gathers, per operator, which sites have another dtype, over all ranks and steps."""
+
+    def __init__(self) -> None:
+        self._sites: dict[str, set[Site]] = defaultdict(set)
+        self._changed: dict[tuple[str, str], dict[str, set[Site]]] = defaultdict(
+            lambda: defaultdict(set)
+        )
+        self._first: dict[tuple[str, str], _First] = {}
+
+    def note(self, items: Iterable[Aligned], module_classes: Mapping[str, str]) -> None:
+        """Take down the results and the parameters of one step, in order of time."""
+        for item in items:
+            role = _ROLES.get(item.reference.kind)
+            for pair in item.complete(role) if role is not None else ():
+                self._note(item, pair, module_classes)
+
+    def _note(self, item: Aligned, pair: Pair, module_classes: Mapping[str, str]) -> None:
+        left, right = pair.reference, pair.candidate
+        assert left is not None
+        assert right is not None
+        if not (is_floating(left.dtype) and is_floating(right.dtype)):
+            return
+        site = Site(left.site.module, left.site.op, 0, left.site.phase)
+        name = _PARAMETERS if left.role is Role.PARAM else canonical_name(site.op)
+        self._sites[name].add(site)
+        if left.dtype != right.dtype:
+            key = (left.dtype, right.dtype)
+            self._changed[key][name].add(site)
+            if key not in self._first:
+                self._first[key] = _First(place_of(item, pair, module_classes), pair)
+
+    def uniform(self) -> tuple[UniformChange, ...]:
+        """Changes of all sites of some operators, with what follows from them."""
+        found = []
+        for (left, right), names in self._changed.items():
+            sites = {site for members in names.values() for site in members}
+            if self._is_uniform(names):
+                listed = ", ".join(
+                    sorted(names, key=lambda name: (-len(names[name]), name))[:_SHOWN]
+                )
+                more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+                title = f"results are {right} instead of {left} ({listed}{more})"
+                found.append(UniformChange(title, tuple(sorted(sites))))
+        return tuple(sorted(found, key=lambda change: (-len(change.members), change.name)))
+
+    def named_in(self, origins: Iterable[Origin]) -> list[Origin]:
+        """Origins with the changes of some sites only, each at its first, in place of what it does to their numbers."""
+        partial = [names for names in self._changed.values() if not self._is_uniform(names)]
+        modules = {site.module for names in partial for sites in names.values() for site in sites}
+        kept = [
+            origin
+            for origin in origins
+            if origin.kind is not Kind.FAULT or origin.module not in modules
+        ]
+        changes = self._changed.items()
+        return [*kept, *(self._origin(*one) for one in changes if not self._is_uniform(one[1]))]
+
+    def _is_uniform(self, names: Mapping[str, set[Site]]) -> bool:
+        """Whether a change is one of all matmuls or, where none has changed, of all sites of some operator."""
+        products = [name for name in self._sites if _sums_products(name)]
+        changed = sum(len(names.get(name, ())) for name in products)
+        if changed:
+            return _covers(changed, sum(len(self._sites[name]) for name in products))
+        return any(_covers(len(sites), len(self._sites[name])) for name, sites in names.items())
+
+    def _origin(self, key: tuple[str, str], names: Mapping[str, set[Site]]) -> Origin:
+        first = self._first[key]
+        modules = sorted({site.module or "the model" for sites in names.values() for site in sites})
+        shown = ", ".join(modules[:_SHOWN])
+        more = f" and {len(modules) - _SHOWN} more" if len(modules) > _SHOWN else ""
+        what = "parameters are" if first.place.role is Role.PARAM else "results are"
+        reason = (
+            f"{what} {key[1]} in the candidate and {key[0]} in the reference, in part of the model only:"
+            f" {shown}{more}"
+        )
+        metrics = Metrics(Evidence.NONE)
+        finding = Finding(
+            first.pair, Outcome.DIFFER, metrics, math.nan, math.nan, reason, kind=Kind.SETUP
+        )
+        return origin_at(first.place, finding, reason, Kind.SETUP)
+
+
+def _covers(changed: int, all_sites: int) -> bool:
+    return changed >= max(_LEAST_MEMBERS, COVERED * all_sites)
+
+
+def _sums_products(name: str) -> bool:
+    return family_of(name) in (Family.BILINEAR, Family.ATTENTION) or chains_matmuls(name)
+
+
+_ROLES = {
+    CallKind.INIT: Role.PARAM,
+    CallKind.OPERATOR: Role.OUTPUT,
+    CallKind.MODULE: Role.OUTPUT,
+}

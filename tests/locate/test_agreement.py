@@ -1,0 +1,242 @@
+"""AGREE means that every loss, gradient and parameter was judged and explained: ways in which it once did not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lockstep
+from lockstep.core.finding import Comparison, Kind, Verdict
+from lockstep.core.site import Phase
+
+
+class Halved(torch.autograd.Function):
+    """Sound forward, half of the gradient backward."""
+
+    @staticmethod
+    def forward(ctx: object, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: object, *gradients: Tensor) -> Tensor:  # type: ignore[override]
+        return 0.5 * gradients[0]
+
+
+def gelu_by_hand(value: Tensor) -> Tensor:
+    return 0.5 * value * (1.0 + torch.erf(value / math.sqrt(2.0)))
+
+
+def gelu_new(value: Tensor) -> Tensor:
+    inner = math.sqrt(2.0 / math.pi) * (value + 0.044715 * torch.pow(value, 3.0))
+    return 0.5 * value * (1.0 + torch.tanh(inner))
+
+
+class Block(nn.Module):
+    """Attention with a key bias, whose true gradient is zero, and an MLP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(16, 16) for _ in range(3))
+        self.norm, self.enter, self.leave = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
+        self.activation: Callable[[Tensor], Tensor] = F.gelu
+        self.attend: Callable[..., Tensor] = attend_by_hand
+        self.mask = masked_by_numbers
+        self.halved = False
+
+    def forward(self, value: Tensor) -> Tensor:
+        mask = self.mask(value)
+        value = value + self.attend(self.query(value), self.key(value), self.value(value), mask)
+        if self.halved:
+            value = Halved.apply(value)  # type: ignore[no-untyped-call]
+        return value + self.leave(self.activation(self.enter(self.norm(value))))
+
+
+def masked_by_numbers(value: Tensor) -> Tensor:
+    kept = masked_by_booleans(value)
+    return torch.zeros(kept.shape).masked_fill(~kept, torch.finfo(torch.float32).min)
+
+
+def masked_by_booleans(value: Tensor) -> Tensor:
+    kept = torch.ones(value.shape[1], value.shape[1], dtype=torch.bool)
+    kept[:, -2:] = False
+    return kept
+
+
+def attend_by_hand(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1]) + mask
+    return torch.softmax(scores, -1) @ value
+
+
+def attend_at_once(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(8, 16)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.leave = nn.Linear(16, 4)
+
+    def forward(self, value: Tensor) -> Tensor:
+        value = self.enter(value)
+        for block in self.blocks:
+            value = block(value)
+        return self.leave(value)  # type: ignore[no-any-return]
+
+
+Change = Callable[[Net], nn.Module | None]
+
+
+class Runs:
+    """Recordings of one training with changes, each made once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._made: dict[str, Path] = {}
+
+    def of(self, name: str, change: Change) -> Path:
+        if name not in self._made:
+            torch.manual_seed(0)
+            model = Net()
+            batch, target = torch.randn(4, 6, 8), torch.randn(4, 6, 4)
+            changed = change(model)
+            called = model if changed is None else changed
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+            path = self._made[name] = self._directory / name
+            with lockstep.record(path, model=model, steps=2, save="tensors"):
+                for _ in range(2):
+                    optimizer.zero_grad()
+                    F.mse_loss(called(batch), target).backward()
+                    optimizer.step()
+        return self._made[name]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+def unchanged(model: Net) -> None:
+    return None
+
+
+def compiled(model: Net) -> nn.Module:
+    torch._dynamo.reset()
+    return torch.compile(model, backend="aot_eager")  # type: ignore[return-value]
+
+
+def compiled_and_halved(model: Net) -> nn.Module:
+    model.blocks[1].halved = True
+    return compiled(model)
+
+
+def with_block(name: str, value: object) -> Change:
+    def change(model: Net) -> None:
+        setattr(model.blocks[1], name, value)
+
+    return change
+
+
+def attending_at_once(model: Net) -> None:
+    for block in model.blocks:
+        block.attend, block.mask = attend_at_once, masked_by_booleans
+
+
+def norm_in_bfloat16(model: Net) -> None:
+    norm = model.blocks[1].norm
+    model.blocks[1].norm = norm.bfloat16()
+    norm.forward = lambda value: nn.LayerNorm.forward(norm, value.bfloat16())
+    model.blocks[1].enter.forward = lambda value: F.linear(  # type: ignore[method-assign]
+        value.float(), model.blocks[1].enter.weight, model.blocks[1].enter.bias
+    )
+
+
+def frozen_bias(model: Net) -> None:
+    model.leave.bias.requires_grad_(False)
+
+
+def compare(runs: Runs, reference: Change, candidate: Change, weight: str) -> Comparison:
+    def path(change: Change) -> Path:
+        closed = [str(cell.cell_contents) for cell in getattr(change, "__closure__", None) or ()]
+        return runs.of(
+            "-".join([change.__name__, *closed]).replace("/", "").replace(" ", ""), change
+        )
+
+    return lockstep.compare_recordings(
+        path(reference), path(candidate), read_tensors=weight == "tensors"
+    )
+
+
+# Dynamo itself makes an instance of a custom function, which torch warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+WEIGHTS = pytest.mark.parametrize("weight", ["sketch", "tensors"])
+
+
+@WEIGHTS
+@pytest.mark.parametrize("reference", [unchanged, compiled])
+def test_a_gradient_that_is_halved_in_compiled_code_is_an_origin(
+    runs: Runs, reference: Change, weight: str
+) -> None:
+    # Given compiled code with a custom function that sends half of the gradient back
+    found = compare(runs, reference, compiled_and_halved, weight)
+    # Then one origin names the last module whose gradients are wrong, against eager and against compiled
+    origin, *others = found.origins
+    assert (origin.phase, origin.kind, others) == (Phase.BACKWARD, Kind.FAULT, [])
+    assert origin.module.startswith("blocks.1")
+
+
+@WEIGHTS
+def test_sound_compiled_code_agrees_with_eager(runs: Runs, weight: str) -> None:
+    found = compare(runs, unchanged, compiled, weight)
+    assert (found.verdict, found.origins, found.not_compared) == (Verdict.AGREE, (), ())
+
+
+@WEIGHTS
+def test_another_formula_written_by_hand_is_no_noise(runs: Runs, weight: str) -> None:
+    # Given gelu, and in one block its approximation by tanh in seven operators, 1e-4 apart
+    found = compare(runs, unchanged, with_block("activation", gelu_new), weight)
+    assert found.verdict is Verdict.DIVERGED
+    assert (found.origins[0].module, found.origins[0].phase) == ("blocks.1", Phase.FORWARD)
+
+
+@WEIGHTS
+def test_the_same_formula_written_by_hand_agrees(runs: Runs, weight: str) -> None:
+    found = compare(runs, unchanged, with_block("activation", gelu_by_hand), weight)
+    assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+
+
+@WEIGHTS
+def test_attention_at_once_agrees_with_attention_by_hand_under_a_mask(
+    runs: Runs, weight: str
+) -> None:
+    # Given masks as booleans and as -3.4e38
+    found = compare(runs, unchanged, attending_at_once, weight)
+    assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+
+
+@WEIGHTS
+def test_one_layer_in_another_dtype_is_a_difference_of_set_up(runs: Runs, weight: str) -> None:
+    found = compare(runs, unchanged, norm_in_bfloat16, weight)
+    origin = found.origins[0]
+    assert (found.verdict, origin.kind, origin.module) == (
+        Verdict.DIVERGED,
+        Kind.SETUP,
+        "blocks.1.norm",
+    )
+    assert "bfloat16 in the candidate and float32 in the reference" in origin.reason
+
+
+@WEIGHTS
+def test_what_only_one_run_trains_makes_no_agreement(runs: Runs, weight: str) -> None:
+    found = compare(runs, unchanged, frozen_bias, weight)
+    assert found.verdict is not Verdict.AGREE
+    assert any(
+        "leave.bias" in said for said in (*found.not_compared, *(o.reason for o in found.origins))
+    )
