@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from dataclasses import asdict, replace
@@ -44,6 +45,10 @@ def copy_with_other_digests(source: Path, target: Path) -> None:
     for file in target.glob("rank*/contents-*.parquet"):
         frame = pl.read_parquet(file).with_columns(pl.col("digest").str.replace("^.", "x"))
         frame.write_parquet(file)
+    for manifest in target.glob("rank*/manifest.json"):
+        value = json.loads(manifest.read_text())
+        del value["files"], value["digest"]  # they would tell of what was changed here
+        manifest.write_text(json.dumps(value))
 
 
 def read_once(*paths: Path) -> None:

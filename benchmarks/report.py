@@ -14,14 +14,15 @@ from pathlib import Path
 import torch
 from bench import Bench, Row
 
+from lockstep.core.version import DISTRIBUTION, VERSION
+
 Tables = Mapping[str, Sequence[Row]]
 
 
 def heading(bench: Bench, command: str) -> str:
     """What was run, when, on what."""
-    packages = ", ".join(
-        f"{name} {version(name)}" for name in ("lockstep-ml", "torch", "transformers")
-    )
+    others = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
+    packages = f"{DISTRIBUTION} {VERSION}, {others}"
     day = time.strftime("%Y-%m-%d", time.gmtime())
     accelerator = "" if bench.device == "cpu" else f", {torch.cuda.get_device_name()}"
     return (

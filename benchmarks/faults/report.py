@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from lockstep.core.version import DISTRIBUTION, VERSION
+
 Row = dict[str, Any]
 
 _BEGIN, _END = "<!-- bench-faults begin -->", "<!-- bench-faults end -->"
@@ -86,9 +88,8 @@ def _is_device(row: Row) -> bool:
 
 
 def _heading(seconds: float) -> str:
-    packages = ", ".join(
-        f"{name} {version(name)}" for name in ("lockstep-ml", "torch", "transformers")
-    )
+    others = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
+    packages = f"{DISTRIBUTION} {VERSION}, {others}"
     day = time.strftime("%Y-%m-%d", time.gmtime())
     return (
         f"`make bench-faults`, {day}: {packages}, Python {platform.python_version()},"

@@ -13,6 +13,8 @@ from pathlib import Path
 from corpus import Gathered
 from measures import UNACCOUNTED, Findings
 
+from lockstep.core.version import DISTRIBUTION, VERSION
+
 _BEGIN, _END = "<!-- bench-migrate begin -->", "<!-- bench-migrate end -->"
 _FATES = ("rewritten", "listed", "kept", UNACCOUNTED)
 
@@ -54,7 +56,7 @@ def _share(part: int, whole: int) -> str:
 
 def heading(gathered: Gathered, command: str, seconds: float) -> str:
     """What was run, when, on what."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("lockstep-ml", "pyflakes"))
+    packages = f"{DISTRIBUTION} {VERSION}, pyflakes {version('pyflakes')}"
     day = time.strftime("%Y-%m-%d", time.gmtime())
     left_out = f", without {', '.join(gathered.missing)}" if gathered.missing else ""
     return (

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from lockstep.core.errors import LockstepError
+from lockstep.core.version import DISTRIBUTION as DISTRIBUTION
 from lockstep.core.version import VERSION as __version__
 
 if TYPE_CHECKING:

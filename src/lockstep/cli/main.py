@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import click
 
+from lockstep.core.distribution import shadow
 from lockstep.core.errors import LockstepError
 from lockstep.core.version import VERSION
 from lockstep.locate.garbage import rare_collections
@@ -62,6 +63,8 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; the one place where errors become text."""
     _escape_unprintable()
+    if in_the_way := shadow():
+        print(f"lockstep: {in_the_way}", file=sys.stderr)
     try:
         with rare_collections():  # loading modules makes many objects too
             code = cli.main(args=arguments, prog_name="lockstep", standalone_mode=False)

@@ -1,3 +1,6 @@
-"""Lockstep's own version."""
+"""Lockstep's own name and version."""
+
+DISTRIBUTION = "lockstep-numerics"
+"""Name under which it is installed; the package is `lockstep`."""
 
 VERSION = "0.1.0"

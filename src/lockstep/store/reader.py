@@ -21,6 +21,7 @@ from lockstep.core.errors import CorruptError, NotARecordingError, RecordingErro
 from lockstep.core.manifest import RankManifest, RunManifest, manifest_from_json
 from lockstep.core.record import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
+from lockstep.core.version import DISTRIBUTION
 from lockstep.store import schema
 from lockstep.store.contents import StoredContents
 from lockstep.store.integrity import GROWING, Files, check_manifest
@@ -477,7 +478,7 @@ def _check_version(path: Path, value: Any) -> None:
     if version > schema.SCHEMA_VERSION:
         raise VersionError(
             f"{path}: written with schema version {version}, this Lockstep reads up to {schema.SCHEMA_VERSION};"
-            " upgrade lockstep-ml"
+            f" upgrade {DISTRIBUTION}"
         )
 
 

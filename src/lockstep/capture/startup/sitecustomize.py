@@ -62,9 +62,21 @@ def _arm() -> None:
     except Exception as error:
         _trace("UNLOADABLE")
         sys.stderr.write(
-            "lockstep: cannot record in %s: %s; the command runs on unrecorded."
-            " Install lockstep-ml into that Python.\n" % (sys.executable, error)
+            "lockstep: cannot record in %s: %s; the command runs on unrecorded. %s\n"
+            % (sys.executable, error, _advice())
         )
+
+
+def _advice() -> str:
+    """What to do where Lockstep cannot be loaded: mostly it is not there, or something else goes by its name."""
+    package = sys.modules.get("lockstep")
+    place = getattr(package, "__file__", None) or getattr(package, "__path__", None)
+    if package is None or hasattr(package, "DISTRIBUTION"):
+        return "Install lockstep-numerics into that Python."
+    return (
+        "The package `lockstep` that it loads is another project's (%s):"
+        " uninstall or rename that one, then install lockstep-numerics." % (place,)
+    )
 
 
 def _bootstrap() -> Any:
