@@ -14,9 +14,12 @@ from torch import Tensor, nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 import lockstep
+from lockstep.capture.recorder import Recorder
+from lockstep.core.manifest import Options
 from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.reader import Recording
+from lockstep.store.run import RunDirectory
 
 Bits = dict[str, tuple[str, tuple[int, ...], bytes]]
 
@@ -133,6 +136,23 @@ def check(
         if isinstance(module, nn.Module):
             assert hooked_parameters(module) == [], number
     return recording
+
+
+def recorded(directory: Path, train: Callable[[], object], **options: Any) -> Recording:
+    """Record as `lockstep record -- python train.py` does, which knows no model."""
+    torch.manual_seed(3)
+    asked = Options(save="tensors", **options)
+    run = RunDirectory.create(directory, ["train.py"], asked, force=False)
+    run.started()
+    recorder = Recorder(directory, asked, wait_for_optimizer=True)
+    recorder.arm()
+    try:
+        kept = train()
+    finally:
+        recorder.finish(interrupted=True)
+    run.finish(exit_code=0)
+    del kept
+    return lockstep.open(directory)
 
 
 def state_of_torch() -> tuple[Any, ...]:
@@ -273,6 +293,7 @@ __all__ = [
     "not_seen",
     "one_call",
     "one_record",
+    "recorded",
     "same",
     "state_of_torch",
     "supervised",

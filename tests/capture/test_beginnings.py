@@ -18,15 +18,11 @@ from harness import (
     fingerprint,
     named,
     one_call,
+    recorded,
     same,
     values,
 )
 from torch import Tensor, nn
-
-import lockstep
-from lockstep.capture.recorder import Recorder
-from lockstep.core.manifest import Options
-from lockstep.store.run import RunDirectory
 
 
 class Net(nn.Module):
@@ -37,23 +33,6 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.head(torch.tanh(self.norm(self.lin(x))))
         return output
-
-
-def recorded(directory: Path, train: Callable[[], object], **options: Any) -> Recording:
-    """Record as `lockstep record -- python train.py` does, which knows no model."""
-    torch.manual_seed(3)
-    asked = Options(save="tensors", **options)
-    run = RunDirectory.create(directory, ["train.py"], asked, force=False)
-    run.started()
-    recorder = Recorder(directory, asked, wait_for_optimizer=True)
-    recorder.arm()
-    try:
-        kept = train()
-    finally:
-        recorder.finish(interrupted=True)
-    run.finish(exit_code=0)
-    del kept
-    return lockstep.open(directory)
 
 
 def loop(model: nn.Module, optimizer: torch.optim.Optimizer, before: Any = lambda: 0) -> None:

@@ -24,7 +24,7 @@ from lockstep.capture.leaves import (
     plain_attributes,
     tensors_in,
 )
-from lockstep.capture.names import class_name
+from lockstep.capture.names import class_name, is_wrapper, without_wrappers
 from lockstep.capture.quiet import quiet
 from lockstep.capture.reach import compiled_name, modules_reached
 from lockstep.capture.rows import OneCall, OpenCall, Place
@@ -129,6 +129,8 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> Any:
         """Record a module call and what is inside of it."""
+        if is_wrapper(module) and not is_compiled(module):
+            return call(module, *args, **kwargs)  # leaves no trace: what it wraps is called inside
         backward, grad = in_backward(), torch.is_grad_enabled()
         passes = in_transform() or (backward and not grad)
         places = self._places()
@@ -142,13 +144,14 @@ class Calls:
             self._note_autocast(session)
             self._note_unemulated()
             with quiet(self._steps.fail):
-                kind = class_name(module)
+                named = without_wrappers(module)
+                kind = class_name(named)
                 opened = session.begin(
                     CallKind.MODULE,
                     place,
                     kind,
                     argument_tensors(args, kwargs),
-                    plain_attributes(module),
+                    plain_attributes(named),
                     path=self._steps.path_of(session, module, place),
                     module_class=kind,
                     grad=grad,
@@ -478,7 +481,9 @@ class Calls:
         return trains(name, tensors) or (self.opening.is_aside and _any_in_graph(tensors))
 
     def _note_top(self, result: Any) -> None:
-        if not self.opening.certain:
+        if self.opening.certain:
+            return
+        with quiet(self._steps.fail):
             self.opening.called(tensor for _, tensor in tensors_in(result, ""))
 
     def _begin(

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 
+from lockstep.capture.quiet import quiet
 from lockstep.kernels.glance import glance
 from lockstep.kernels.jit import available, ready
 
@@ -78,8 +79,9 @@ def plain_keys() -> int:
 
     They differ for other layouts and devices, wrappers, subclasses, lazy conjugation and negation.
     """
-    with torch.inference_mode(False):
-        return int(torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr())
+    with quiet(), torch.inference_mode(False):
+        keys = torch._C._dispatch_keys(torch.empty(0, device="cpu"))
+    return int(keys.raw_repr())
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,6 +14,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
 from lockstep.capture.living import LivingModules
+from lockstep.capture.setup import INSTALLED
 
 _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _WRAPPER_CLASSES = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
@@ -71,7 +74,7 @@ class ModuleNames:
 
     def adopt(self, module: Module) -> Adopted:
         """Walk the whole tree that a module called from outside belongs to."""
-        inner = _without_wrappers(module)
+        inner = without_wrappers(module)
         if inner in self._paths:
             return self._adopt(module, self._paths[inner])
         root = self._root_of(module)
@@ -213,15 +216,39 @@ def _holds(module: Module, tensor: torch.Tensor) -> bool:
     return any(held is tensor for held in _own(module))
 
 
-def _without_wrappers(module: Module) -> Module:
+def without_wrappers(module: Module) -> Module:
+    """What stands inside of all wrappers around it."""
     for name, child in module._modules.items():
         if child is not None and _is_transparent(module, name):
-            return _without_wrappers(child)
+            return without_wrappers(child)
     return module
 
 
+def is_wrapper(module: Module) -> bool:
+    """Whether a module only stands around another one, of which the script knows nothing."""
+    parts = module._modules
+    return len(parts) == 1 and _is_transparent(module, next(iter(parts)))
+
+
 def _is_transparent(module: Module, name: str) -> bool:
-    return name in _WRAPPER_PARTS or (name == "module" and isinstance(module, _WRAPPER_CLASSES))
+    if name in _WRAPPER_PARTS:
+        return True
+    return name == "module" and (isinstance(module, _WRAPPER_CLASSES) or _wraps_all(module))
+
+
+def _wraps_all(module: Module) -> bool:
+    """Whether a module of an installed package has nothing that is trained but what it keeps as its `module`."""
+    return (
+        len(module._modules) == 1
+        and not module._parameters
+        and _is_installed(type(module).__module__)
+    )
+
+
+@cache
+def _is_installed(package: str) -> bool:
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return INSTALLED.search(file) is not None
 
 
 def _clean_tree(

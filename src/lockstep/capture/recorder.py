@@ -201,9 +201,7 @@ class Recorder:
         self.taps.remove()
         self._optimizers.stop()
         self._living.stop()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._unhook_parameters()
         if _active is self:
             _active = None
             for patch in self._patches:
@@ -322,6 +320,12 @@ class Recorder:
             path = self._names.path_of(module) or ""
         return path
 
+    def _unhook_parameters(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._hooked.clear()
+
     def _hook_parameters(self) -> None:
         hook = self._accumulated if self._untraced is None else self._untraced
         for tensor, _, _ in list(self._names.owners.values()):
@@ -431,10 +435,7 @@ class Recorder:
         self._optimizers.compiler_loaded()
         if self._untraced is None and not self._finished:
             self._untraced = untraced(self._accumulated)
-            for handle in self._handles:
-                handle.remove()
-            self._handles.clear()
-            self._hooked.clear()
+            self._unhook_parameters()
             if self._session is not None:
                 self._hook_parameters()
 

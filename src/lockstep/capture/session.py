@@ -26,7 +26,7 @@ from lockstep.capture.gradients import (
     watch_outputs,
 )
 from lockstep.capture.leaves import NamedTensor, tensors_in
-from lockstep.capture.names import Adopted, ModuleNames, class_name
+from lockstep.capture.names import Adopted, ModuleNames, class_name, is_wrapper
 from lockstep.capture.options import SiteFilter
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall, Place, Rows
@@ -162,7 +162,8 @@ class Session:
             own = [*child._parameters.values(), *child._buffers.values()]
             known = [tensor for tensor in own if tensor is not None and not is_lazy(tensor)]
             count = sum(tensor.numel() for tensor in known)
-            self._rows.add_module((path, class_name(child), count, child.training))
+            if not is_wrapper(child):
+                self._rows.add_module((path, class_name(child), count, child.training))
             self._initial(path, child)
 
     def adopt_parameter(self, tensor: torch.Tensor, name: str | None) -> bool:

@@ -35,7 +35,8 @@ _ENVIRONMENT_PREFIXES = (
 MOST_SEED = 2**32 - 1
 """The largest that NumPy takes."""
 
-_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+"""Where files of installed packages lie."""
 _LOCKSTEP = str(Path(__file__).parents[1]) + os.sep
 _PACKAGES = (
     "torch",
@@ -140,7 +141,7 @@ def loaded_sources() -> list[str]:
         for file in files
         if isinstance(file, str)
         and not file.startswith(installed)
-        and not _INSTALLED.search(file)
+        and not INSTALLED.search(file)
         and Path(file).is_absolute()
     )
 
