@@ -247,6 +247,14 @@ def test_without_a_terminal_a_pair_is_one_line(diverged: Comparison) -> None:
     )
 
 
+def test_the_users_line_stands_before_the_librarys(diverged: Comparison) -> None:
+    origin = dataclasses.replace(diverged.origins[0], source="train.py:7", library="peft/lora.py:9")
+    text = plain(dataclasses.replace(diverged, origins=(origin,)))
+    assert text.startswith(
+        "DIVERGED at step 0, backward of encoder.lstm (torch.nn.LSTM), train.py:7 through peft/lora.py:9\n"
+    )
+
+
 def test_printing_a_comparison_prints_the_answer(diverged: Comparison) -> None:
     # Given the public way to compare, which loads what draws
     assert callable(lockstep.compare_recordings)

@@ -244,11 +244,13 @@ class _StepCauses:
         if known:
             self._withdraw(of_gradients)
             return
+        if not of_gradients:
+            return
         gradients = self.gradients.after_backward(last=False)
         for side, run in ((0, "reference"), (1, "candidate")):
             held = left_over(gradients, self.causes._before, side)
             asked = [name for name in gradients if name in self.causes._before]
-            if not held or len(held) < _SHARE * len(asked) or not of_gradients:
+            if not held or len(held) < _SHARE * len(asked):
                 continue
             self.causes._not_zeroed = True
             reason = (
@@ -274,12 +276,13 @@ class _StepCauses:
             self.gradients.after_backward(last=True),
             self.gradients.at_optimizer(),
         )
-        words = _scaling_words(*scaled_by(after, at_optimizer), clips=self._clips(concerned))
-        if not words:
-            return
         settings = [
             part for part in concerned[0].reason.split("; ") if " in the reference and " in part
         ]
+        scales = scaled_by(after, at_optimizer)
+        words = _scaling_words(*scales, clips=self._clips(concerned), both=bool(settings))
+        if not words:
+            return
         first = concerned[0]
         names = [name for name in after if name in at_optimizer]
         numbers = first.reason if not settings else first.reason.replace(f"; {settings[0]}", "")
@@ -345,8 +348,13 @@ def _is_around(origin: Origin, cut: Origin) -> bool:
     return inside and origin.finding.pair.present.role is Role.GRAD_INPUT
 
 
-def _scaling_words(reference: float | None, candidate: float | None, *, clips: bool) -> str:
-    """What each run multiplies its gradients by after backward, where the two do not do the same."""
+def _scaling_words(
+    reference: float | None, candidate: float | None, *, clips: bool, both: bool
+) -> str:
+    """What each run multiplies its gradients by after backward, where the two do not do the same.
+
+    `both` tells that both runs make the calls in question, be it by 1.
+    """
     if (
         reference is None
         or candidate is None
@@ -355,7 +363,7 @@ def _scaling_words(reference: float | None, candidate: float | None, *, clips: b
         return ""
     words = "clipping differs" if clips else "gradients are scaled otherwise"
     scales = [abs(one - 1) > ALIKE for one in (reference, candidate)]
-    if all(scales):
+    if both or all(scales):
         return (
             f"{words}: the reference multiplies all by {reference:.3g} between backward and optimizer, the"
             f" candidate by {candidate:.3g}"

@@ -84,6 +84,10 @@ class SetupWalk:
 
     def _judged(self, item: Aligned, pair: Pair) -> Iterator[_Wrong]:
         measured = self._ledger.measure(pair)
+        known = self._ledger.state(pair)
+        if known is not None:  # what an earlier step has left: a loss that is summed up, say
+            settle(self._ledger, known.at(measured))
+            return
         judgement = (
             AGREES if measured.equal else self._judge.passage([], measured, region=NOTHING_BETWEEN)
         )

@@ -140,7 +140,7 @@ def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
         reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
         add_line(text, f": {reasons[0]}")
     elif comparison.origins:
-        where, source = _place(comparison.origins[0], tally), comparison.origins[0].source
+        where, source = _place(comparison.origins[0], tally), _source(comparison.origins[0])
         _add_with_source(text, f" at {where}", source, used=len(comparison.verdict.name))
     elif comparison.verdict is Verdict.DIVERGED and comparison.uniform:
         add_line(text, f": {_uniform(comparison.uniform[0])}; no single operator is at fault")
@@ -196,6 +196,11 @@ def _place(origin: Origin, tally: Tally) -> str:
     return f"{when}{origin.phase.value} of {origin.module or 'the model'} ({origin.op}{call})"
 
 
+def _source(origin: Origin) -> str:
+    """The user's line, and the library's that it led to."""
+    return f"{origin.source} through {origin.library}" if origin.library else origin.source
+
+
 def _verdict(origin: Origin) -> str:
     """Kind and reason of an origin, the kind once."""
     kind, reason = origin.kind.value, origin.reason
@@ -234,7 +239,7 @@ def _add_next_origins(text: Text, comparison: Comparison, tally: Tally) -> None:
     for number, origin in enumerate(following[:NEXT_ORIGINS], start=2):
         kind = "" if origin.kind is Kind.FAULT else f": {origin.kind.value}"
         line, entry = f"  {number}. {_place(origin, tally)}{kind}", Page(width_of(text))
-        _add_with_source(entry, line, origin.source, used=0)
+        _add_with_source(entry, line, _source(origin), used=0)
         add_wrapped(text, entry.plain)
     if len(following) > NEXT_ORIGINS:
         add_line(text, f"  and {len(following) - NEXT_ORIGINS} more (--json lists them)")
