@@ -167,6 +167,27 @@ def test_recordings_that_both_end_between_steps_make_no_agreement() -> None:
         assert asked.verdict is Verdict.AGREE
 
 
+def test_two_runs_that_end_by_themselves_at_the_same_place_may_agree() -> None:
+    # Given runs whose last step is never ended: an evaluation with gradients on, or the same exception
+    moment = moments(TinyRun(steps=2).steps[1])[12]
+
+    def ending(moment: int, **options: Any) -> Recording:
+        return cut(TinyRun(steps=2, **options), moment, why="")
+
+    # Then they agree over all that there is, as far as it does agree
+    same = compare_recordings(ending(moment), ending(moment, alter={"fc1": last_bit}))
+    assert (same.verdict, same.not_compared) == (Verdict.AGREE, ())
+    faulty = compare_recordings(ending(moment), ending(moment, alter={"fc1": doubled}))
+    assert faulty.verdict is Verdict.DIVERGED
+    # And where one comes further than the other, or alone comes to that step, it is said
+    further = compare_recordings(ending(moment), ending(moment + 15))
+    assert (further.verdict, further.origins) == (Verdict.INCOMPARABLE, ())
+    assert "the run ended in the middle of a step" in further.not_compared[0]
+    alone = compare_recordings(recording(TinyRun(steps=1)), ending(moment))
+    assert alone.not_compared == ("rank0: step 1 is only in the candidate, and incomplete",)
+    assert alone.verdict is Verdict.INCOMPARABLE
+
+
 def test_steps_after_the_end_are_told_of_together() -> None:
     candidate: Any = recording(TinyRun(steps=1))
     candidate.ranks["rank0"].is_closed = False

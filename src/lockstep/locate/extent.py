@@ -140,6 +140,8 @@ class Extent:
         if not any(ends):
             return step
         kept = _as_far_as_both(step, (left, right), ends)
+        if all(ends) and kept == [left, right] and not any(map(why_it_was_cut, self._ranks)):
+            return step  # both runs came to an end by themselves, at the same place
         self._cut[number] = self._words_of_cut(number, (left, right), kept, ends)
         return AlignedStep(kept[0], kept[1], self._names)
 
@@ -185,9 +187,13 @@ class Extent:
             if alone:
                 said.add(1 - side)
                 sentences.append(self._only_in(side, alone))
+            sentences.extend(
+                f"{self._ranks[0].name}: step {step} is only in the {SIDES[side]}, and incomplete"
+                for step in sorted(any_rows[side] - any_rows[1 - side] - whole[side])
+            )
         for side, rank in enumerate(self._ranks):
             beyond = steps is None or max(steps, default=-1) > max(rank.complete_steps, default=-1)
-            reason = why_it_ends(rank)
+            reason = why_it_was_cut(rank)
             if reason and beyond and side not in said:
                 last = max(rank.complete_steps, default=None)
                 after = "before its first step ended" if last is None else f"after step {last}"
@@ -204,12 +210,17 @@ class Extent:
         return f"{self._ranks[0].name}: {which} complete only in the {SIDES[side]}{why}"
 
 
-def why_it_ends(rank: RankRecording) -> str:
-    """Why a recording ends before the steps that it was asked for, or ""."""
+def why_it_was_cut(rank: RankRecording) -> str:
+    """Why a recording ends before the run that it is of, or ""."""
     if rank.manifest.stopped_because:
         return str(rank.manifest.stopped_because)
-    if not rank.is_closed:
-        return "the run was cut off"
+    return "" if rank.is_closed else "the run was cut off"
+
+
+def why_it_ends(rank: RankRecording) -> str:
+    """Why a recording ends before the steps that it was asked for, or ""."""
+    if why := why_it_was_cut(rank):
+        return why
     if set(rank.steps) - set(rank.complete_steps):
         return "the run ended in the middle of a step"
     return ""
