@@ -10,6 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -25,6 +26,7 @@ from lockstep.capture.leaves import (
     tensors_in,
 )
 from lockstep.capture.names import class_name, is_wrapper, without_wrappers
+from lockstep.capture.plumbing import is_collective
 from lockstep.capture.quiet import quiet
 from lockstep.capture.reach import compiled_name, modules_reached
 from lockstep.capture.rows import OneCall, OpenCall, Place
@@ -48,6 +50,9 @@ _TRANSPARENT_FUNCTIONS = frozenset({"torch.nn.modules._functions.BackwardHookFun
 """Custom functions that only carry torch's own hooks."""
 
 _CHECKPOINT = "torch.utils.checkpoint.CheckpointFunction"
+
+
+_NOWHERE = Place(-1, "", "", None, -1)
 
 
 class Steps(Protocol):
@@ -240,6 +245,9 @@ class Calls:
                 self._abandon(session, opened)
                 raise
         if not has_tensor(result) and not (tensors and name.endswith("_")):
+            if tensors and is_collective(name):
+                self._end_collective(session, opened, tensors, result)
+                return result, True
             session.retract(opened)
             return result, False
         part = args[1] if name == "torch.Tensor.__setitem__" else ...
@@ -247,6 +255,33 @@ class Calls:
         if place is None:
             self._note_top(result)
         return result, True
+
+    def _end_collective(
+        self, session: Session, opened: OpenCall, tensors: list[NamedTensor], result: Any
+    ) -> None:
+        """What other ranks send has come where the call has waited for it, and comes later where it has not."""
+        if result is None:
+            self._end(session, opened, result)
+            return
+        self._steps.note_once("collectives that are not waited for", "their results come later")
+        session.retract(opened)
+        with quiet(self._steps.fail):
+            for _, tensor in tensors:
+                session.contents.changed(tensor)
+
+    def plumbing_call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Let torch work between ranks; what it makes comes from inside the step."""
+        places = self._places()
+        with self._at(replace(places[-1] if places else _NOWHERE, opaque=True)):
+            result = function(*args, **kwargs)
+        session = self._steps.session
+        if session is not None:
+            with quiet(self._steps.fail):
+                for _, tensor in tensors_in(result, ""):
+                    session.contents.note(unwrapped(tensor))
+        return result
 
     def _is_none_of_ours(self, place: Place | None, backward: bool, grad: bool) -> bool:
         """Whether operators belong to a call that is recorded as one, or to torch's own work."""

@@ -226,9 +226,8 @@ class Contents:
         if not is_there(tensor, storage, contiguous=contiguous):
             return None
         dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
-        if not contiguous:
-            tensor = tensor.contiguous()
-        start = tensor.data_ptr()
+        whole = tensor if contiguous else tensor.contiguous()
+        start = whole.data_ptr()
         data = ctypes.string_at(start, size_bytes)
         digest = xxhash.xxh3_128_hexdigest(data)
         number = self._by_digest.get((digest, dtype, shape, "cpu"))

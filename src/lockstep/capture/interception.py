@@ -7,6 +7,7 @@ that what is compiled and run there is what runs without Lockstep.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from torch.overrides import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lockstep.capture.plumbing import is_plumbing, is_private, only_hooks
 from lockstep.devices.emulation import enter_above_emulations, leave_dispatch
 
 if TYPE_CHECKING:
@@ -58,6 +60,11 @@ class Listener(Protocol):
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, bool]:
         """A torch function is called; returns its result and whether it deals in tensors at all."""
+
+    def plumbing_call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Torch calls a function of its own for its work between ranks."""
 
     def custom_function_call(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -234,6 +241,8 @@ class Taps:
                 return run(*args, **kwargs)
             if kind is torch.utils.checkpoint.CheckpointFunction:
                 args = (self.listener.recomputed_here(args[0]), *args[1:])
+            if only_hooks(kind):
+                return self.listener.plumbing_call(run, args, kwargs)
             name = f"{kind.__module__}.{kind.__qualname__}"
             return self.listener.custom_function_call(name, run, args, kwargs)
 
@@ -324,6 +333,8 @@ class FunctionTap(TorchFunctionMode):
             name = self._names[func] = operator_name(func)
         if not name:
             return func(*args, **kwargs)
+        if is_plumbing(sys._getframe(1), name):
+            return self._taps.listener.plumbing_call(func, args, kwargs)
         result, deals_in_tensors = self._taps.listener.operator_call(name, func, args, kwargs)
         if not deals_in_tensors:
             self._names[func] = ""
@@ -364,7 +375,7 @@ def operator_name(function: Any) -> str:
         return ""
     name = resolve_name(function)
     if name:
-        return str(name)
+        return "" if is_private(str(name)) else str(name)
     module = getattr(function, "__module__", None) or "torch"
     return f"{module}.{plain}" if plain else ""
 

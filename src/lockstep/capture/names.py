@@ -57,6 +57,7 @@ class ModuleNames:
         self._labels: set[str] = set()
         self._primary: Module | None = None
         self.owners: dict[int, tuple[torch.Tensor, str, str]] = {}
+        self._stand_ins: dict[int, tuple[torch.Tensor, str, str]] = {}
         self._aliases: dict[str, str] = {}
         self._holders: dict[int, weakref.ref[Module]] | None = None
         self._trained = trained
@@ -84,10 +85,10 @@ class ModuleNames:
         if root is self._primary:
             label = ""
         elif has_parameters or root._modules:
-            label = self._fresh_label(type(root).__name__)
+            label = self._fresh_label(_plain_class(type(root)).__name__)
         else:
             # A loss, say, which is often made anew for each step: they share a name.
-            label = type(root).__name__
+            label = _plain_class(type(root)).__name__
         return self._adopt(root, label)
 
     def refresh(self) -> None:
@@ -112,8 +113,20 @@ class ModuleNames:
 
     def owner_of(self, tensor: torch.Tensor) -> tuple[str, str] | None:
         """Module path and full name of a parameter or buffer, else None."""
-        found = self.owners.get(id(tensor))
+        found = self.owners.get(id(tensor)) or self._stand_ins.get(id(tensor))
         return found[1:] if found is not None and found[0] is tensor else None
+
+    def stands_in(self, parameter: torch.Tensor) -> bool:
+        """Whether a module has a parameter in the place of another one, as FSDP has while it is gathered.
+
+        It goes by that name from now on.
+        """
+        for module, path in self._paths.items():
+            for name, held in module._parameters.items():
+                if held is parameter:
+                    self._stand_ins[id(parameter)] = (parameter, path, _joined(path, name))
+                    return True
+        return False
 
     def trainable(self) -> dict[str, bool]:
         """Whether each parameter requires a gradient, by its name."""
@@ -154,6 +167,7 @@ class ModuleNames:
         self._aliases.clear()
         self._labels.clear()
         self.owners.clear()
+        self._stand_ins.clear()
         self._primary = self._holders = None
 
     def forget(self) -> None:
@@ -277,10 +291,19 @@ def _joined(path: str, name: str) -> str:
 def class_name(module: Module) -> str:
     """Class of a module with its package: `torch.nn.LSTM`, `train.Net`, and `Net` of a script."""
     kind = type(module)
-    return _class_names.get(kind) or _class_names.setdefault(kind, _class_name(kind))
+    return _class_names.get(kind) or _class_names.setdefault(kind, _class_name(_plain_class(kind)))
 
 
 _class_names: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+
+
+def _plain_class(kind: type) -> type:
+    """The class that a module was written in: torch's `fully_shard` makes one of it and a class of its own."""
+    while len(kind.__bases__) == 2 and kind.__bases__[0].__module__.startswith(
+        "torch.distributed."
+    ):
+        kind = kind.__bases__[1]
+    return kind
 
 
 def _class_name(kind: type) -> str:

@@ -28,6 +28,7 @@ from lockstep.capture.gradients import (
 from lockstep.capture.leaves import NamedTensor, tensors_in
 from lockstep.capture.names import Adopted, ModuleNames, class_name, is_wrapper
 from lockstep.capture.options import SiteFilter
+from lockstep.capture.plumbing import is_collective
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall, Place, Rows
 from lockstep.core.manifest import Event, NotSeen
@@ -309,7 +310,7 @@ class Session:
                 self.contents.changed(tensor)
                 if not _PARTIAL.search(call.op):
                     self.contents.written(tensor, part)
-            elif call.labels[index] != name and _SILENT.search(call.op):
+            elif is_collective(call.op) or (call.labels[index] != name and _SILENT.search(call.op)):
                 self.contents.changed(tensor)
                 if call.wanted and self.contents.of(tensor) != call.contents[index][1]:
                     changed.append(index)
@@ -495,6 +496,8 @@ class Session:
         self, tensor: torch.Tensor, name: str, path: str, op: str, *, inside: bool
     ) -> None:
         if graph_node(tensor) is not None or self.names.owner_of(tensor) is not None:
+            return
+        if isinstance(tensor, torch.nn.Parameter) and self.names.stands_in(tensor):
             return
         if tensor.requires_grad and self.adopt_parameter(tensor, self._parameter_name(tensor)):
             return

@@ -1,0 +1,57 @@
+"""Torch's own work between ranks: gathering and scattering parameters, filling buckets, sending activations.
+
+It runs in hooks of the model's modules, through the same functions that the model calls, and is none of the model's
+operators: a run on one rank has none of it.
+"""
+
+from __future__ import annotations
+
+from types import FrameType
+
+import torch
+
+_PACKAGES = ("torch.distributed.", "torch.nn.parallel.")
+_HOOK_PACKAGES = (
+    "torch.distributed._composable",
+    "torch.distributed.algorithms",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.nn.parallel",
+)
+"""Packages whose autograd functions hand their inputs on; those of others compute, `DTensor.redistribute` say."""
+
+_BETWEEN = frozenset(
+    {"torch._tensor", "torch.functional", "torch.nn.functional", "torch.overrides"}
+)
+"""Files of torch through which a call comes to a function mode."""
+
+
+_AROUND_COLLECTIVES = frozenset(
+    {"torch.distributed.c10d_logger", "torch.distributed.distributed_c10d"}
+)
+
+
+def is_plumbing(frame: FrameType | None, operator: str) -> bool:
+    """Whether code that calls a function of torch, by its full name, is of torch's own work between ranks."""
+    between = _BETWEEN | _AROUND_COLLECTIVES if is_collective(operator) else _BETWEEN
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name not in between:
+            return isinstance(name, str) and name.startswith(_PACKAGES)
+        frame = frame.f_back
+    return False
+
+
+def is_private(operator: str) -> bool:
+    """Whether an operator of torch's library, by its name there, is made for its own work between ranks."""
+    return operator.startswith(("fsdp.", "c10d."))
+
+
+def only_hooks(kind: type[torch.autograd.Function]) -> bool:
+    """Whether a custom function of torch's does nothing but call back in backward."""
+    return kind.__module__.startswith(_HOOK_PACKAGES)
+
+
+def is_collective(name: str) -> bool:
+    """Whether a function of torch's, by its full name, may fill its arguments from other ranks."""
+    return name.startswith("torch.distributed.")
