@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from frameworks.cases import Case, Pair
+from frameworks.ways import WAYS
 from lockstep.core.finding import Comparison, Kind, Verdict
 
 
@@ -25,7 +26,8 @@ def score_case(case: Case, found: Comparison) -> Score:
     """Hold the first answer against the mistake."""
     if found.verdict is Verdict.AGREE:
         return Score.WRONG_AGREE
-    if case.kind.answers.fits(found, case.candidate.place):
+    compiled = "compiled" in WAYS[case.candidate.way].traits
+    if case.kind.answers.fits(found, case.candidate.place, compiled=compiled):
         return Score.NAMED
     return Score.WRONG_PLACE if found.verdict is Verdict.DIVERGED else Score.NOT_JUDGED
 

@@ -50,13 +50,19 @@ class Answers:
     kinds: tuple[Kind, ...] = ()
     uniform: bool = False
 
-    def fits(self, found: Comparison, place: Place) -> bool:
-        """Whether a comparison's first answer names the mistake."""
+    def fits(self, found: Comparison, place: Place, *, compiled: bool = False) -> bool:
+        """Whether a comparison's first answer names the mistake.
+
+        With `compiled` the module may be one that holds the place: a compiled module is one site.
+        """
         if self.uniform and any(
             _near(member.module, place) for change in found.uniform for member in change.members
         ):
             return True
-        return bool(found.origins) and self._fits(found.origins[0], place)
+        if not found.origins:
+            return False
+        first = found.origins[0]
+        return self._fits(first, place) or (compiled and _is_region_around(first, place))
 
     def _fits(self, origin: Origin, place: Place) -> bool:
         phase, text = origin.phase.value, origin.reason.lower()
@@ -72,7 +78,17 @@ class Answers:
 
 def _near(named: str, planted: str) -> bool:
     """Next to the planted module; a wrapper's own attribute may stand in front."""
+    if not planted:
+        return not named
     return is_near(named, planted) or is_near(_WRAPPERS.sub("", named), planted)
+
+
+def _is_region_around(origin: Origin, place: Place) -> bool:
+    """Whether an origin is a compiled module that holds the place."""
+    if "OptimizedModule" not in origin.op and "compiled" not in origin.reason:
+        return False
+    holds = not origin.module or f"{place}.".startswith(f"{origin.module}.")
+    return holds and origin.phase.value in ("forward", "backward")
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,9 @@ def _without_residual(module: nn.Module) -> None:
 
 
 def _other_norm(module: nn.Module) -> None:
+    """1e-5 where it was less, as many a library has it, else 1e-6."""
     name = next(name for name in ("eps", "variance_epsilon") if hasattr(module, name))
-    setattr(module, name, getattr(module, name) * 1000)
+    setattr(module, name, 1e-5 if getattr(module, name) < 1e-5 else 1e-6)
 
 
 def _other_activation(module: nn.Module) -> None:
@@ -126,14 +127,18 @@ def _evaluating(module: nn.Module) -> None:
     module.train = MethodType(lambda self, mode=True: self, module)  # type: ignore[method-assign]
 
 
-register(Mistake("stray-detach", _at(_detached), Answers(calls=("detach",)), "linear", _eager))
-register(Mistake("dropped-bias", _at(_without_bias), Answers(), "linear", _has_bias))
 register(
     Mistake(
-        "dropped-residual", _at(_without_residual), Answers(calls=("add",)), "residual", share=6
+        "stray-detach",
+        _at(_detached),
+        Answers(calls=("detach",), words=("graph is cut",)),
+        "linear",
+        _eager,
     )
 )
-register(Mistake("norm-epsilon", _at(_other_norm), Answers(kinds=()), "norm"))
+register(Mistake("dropped-bias", _at(_without_bias), Answers(), "linear", _has_bias))
+register(Mistake("dropped-residual", _at(_without_residual), Answers(), "residual", share=6))
+register(Mistake("norm-epsilon", _at(_other_norm), Answers(), "norm"))
 register(Mistake("activation-variant", _at(_other_activation), Answers(), "activation", share=6))
 register(Mistake("dropout-probability", _at(_other_dropout), Answers(kinds=_SETUP), "dropout"))
 register(
@@ -483,7 +488,7 @@ register(
     Mistake(
         "buffer-not-updated",
         _plant_no_follow,
-        Answers(calls=("mul_", "add_", "std"), words=("spread",), near=False),
+        Answers(calls=("mul_", "add_", "std"), words=("spread",)),
         "",
         _of("mlp"),
         share=6,

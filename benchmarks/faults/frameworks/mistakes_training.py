@@ -66,8 +66,10 @@ register(
     Mistake(
         "items-counted",
         _set(counted=True),
-        Answers(phases=("forward", "backward"), near=False, calls=("div", "sum", "cross_entropy")),
-        fits=lambda way, subject: "trainer" in way.traits and subject.name in ("gpt2",),
+        Answers(phases=("forward",), words=("times",), calls=("div", "truediv", "cross_entropy")),
+        fits=lambda way, subject: (
+            way.name == "trainer-accumulate" and subject.name in ("bert", "gpt2")
+        ),
     )
 )
 register(
@@ -420,7 +422,7 @@ register(
     Mistake(
         "teacher-weight",
         _teacher(weight=0.4),
-        Answers(phases=("forward",), near_phases=("forward",), calls=("mul",)),
+        Answers(near_phases=("forward",)),
         fits=_with("teacher"),
         share=4,
     )
