@@ -32,8 +32,10 @@ from frameworks.recording import (
     same,
     trained,
 )
+from frameworks.subjects import SUBJECTS
 from lockstep.core.errors import LockstepError
 from lockstep.core.finding import Comparison
+from lockstep.devices.kernels import prepare_kernels
 
 Row = dict[str, Any]
 WEIGHTS = ("sketch", "tensors")
@@ -52,7 +54,8 @@ def run(options: argparse.Namespace) -> int:
             place = one.candidate.place if isinstance(one, Case) else ""
             print(f"{one.name:60}  {half_of(one.name).value:24}  {place}".rstrip())
         return 0
-    load({one.candidate.way for one in (*cases, *pairs)})
+    every = [one.candidate for one in (*cases, *pairs)]
+    load({one.way for one in every}, {one.subject for one in every})
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lockstep-frameworks-") as name:
         directory = options.keep or Path(name)
@@ -68,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def load(ways: Iterable[str]) -> None:
+def load(ways: Iterable[str], subjects: Iterable[str]) -> None:
     """Import what takes seconds, once, before processes are forked."""
     import torch._dynamo
     import torch._inductor.config
@@ -77,7 +80,10 @@ def load(ways: Iterable[str]) -> None:
     for part, module in _LIBRARIES.items():
         if any(part in way for way in ways):
             importlib.import_module(module)
+    for name in subjects:
+        SUBJECTS[name].load()
     torch.set_num_threads(1)
+    prepare_kernels()
     utils.logging.set_verbosity_error()
     torch._inductor.config.compile_threads = 1
     torch._inductor.config.fallback_random = True  # dropout draws as it does in eager mode

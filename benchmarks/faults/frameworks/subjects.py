@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,20 +32,33 @@ class Subject:
     rows: int = 4
     settings: dict[str, Any] = field(default_factory=dict)
 
+    def load(self) -> None:
+        """Import what building it needs, before processes are forked."""
+        if isinstance(self.build, Hugging):
+            self.build.source.load()
+
     def make(self, seed: int, config: dict[str, Any]) -> nn.Module:
         """The model in training mode, the same for the same seed."""
         torch.manual_seed(seed)
         return moved_off_constants(self.build(config).train(), seed)
 
 
-def _hugging(model: str, config: str, settings: dict[str, Any]) -> Callable[..., nn.Module]:
-    def build(changes: dict[str, Any]) -> nn.Module:
-        made: Any = FromTransformers(model, config, {**settings, **changes})()
+@dataclass(frozen=True)
+class Hugging:
+    """A model of transformers whose settings may be changed."""
+
+    source: FromTransformers
+
+    def __call__(self, changes: dict[str, Any]) -> nn.Module:
+        """A fresh model with these settings laid over its own."""
+        made: Any = replace(self.source, settings={**self.source.settings, **changes})()
         # Left None, it is looked up with a warning at every call, at which `fullgraph` stumbles.
         made.loss_type = made.loss_type or "ForCausalLM"
         return made  # type: ignore[no-any-return]
 
-    return build
+
+def _hugging(model: str, config: str, settings: dict[str, Any]) -> Hugging:
+    return Hugging(FromTransformers(model, config, settings))
 
 
 # ----------------------------------------------------------------------------------------- batches
