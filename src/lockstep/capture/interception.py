@@ -23,6 +23,7 @@ from torch.overrides import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lockstep.capture.originals import Originals, is_torchs
 from lockstep.capture.plumbing import is_plumbing, is_private, only_hooks
 from lockstep.devices.emulation import enter_above_emulations, leave_dispatch
 
@@ -294,8 +295,8 @@ class Patch:
         self._stays = False
 
     def put(self) -> None:
-        """Replace the attribute."""
-        if not self._stays:
+        """Replace the attribute, unless ours is still behind what somebody else put in its place."""
+        if not self._stays or vars(self._owner)[self._name] is self._original:
             self._original = vars(self._owner)[self._name]
             self._ours = self._wrap(self._original)
             setattr(self._owner, self._name, self._ours)
@@ -317,6 +318,7 @@ class FunctionTap(TorchFunctionMode):
         super().__init__()
         self._taps = taps
         self._names: dict[Any, str] = {}
+        self._originals = Originals()
 
     def __torch_function__(
         self,
@@ -330,13 +332,16 @@ class FunctionTap(TorchFunctionMode):
             return func(*args, **kwargs)
         name = self._names.get(func)
         if name is None:
-            name = self._names[func] = operator_name(func)
+            name = self._names[func] = operator_name(func) if is_torchs(func) else _WRAPPED
+        if name is _WRAPPED:
+            func, own_name = self._originals.of(func, sys._getframe(1))
+            name = operator_name(func) if own_name is None else _recorded_name(own_name)
         if not name:
             return func(*args, **kwargs)
         if is_plumbing(sys._getframe(1), name):
             return self._taps.listener.plumbing_call(func, args, kwargs)
         result, deals_in_tensors = self._taps.listener.operator_call(name, func, args, kwargs)
-        if not deals_in_tensors:
+        if not deals_in_tensors and self._names.get(func) is not _WRAPPED:
             self._names[func] = ""
         return result
 
@@ -358,6 +363,14 @@ class AtenTap(TorchDispatchMode):
         if not self._taps.installed:
             return func(*args, **(kwargs or {}))
         return self._taps.listener.aten_call(str(func), func, args, kwargs or {})
+
+
+_WRAPPED = "wrapped by the script"
+"""Stands for the name of a function that is none of torch's own."""
+
+
+def _recorded_name(name: str) -> str:
+    return "" if name.rpartition(".")[2] in _NEVER_TENSORS else name
 
 
 def operator_name(function: Any) -> str:
