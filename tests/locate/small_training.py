@@ -43,7 +43,13 @@ class Block(nn.Module):
         self.mistake = mistake
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.drop(self.act(self.fc(self.norm(x))))
+        y = self.norm(x)
+        if self.mistake == "half a layer":
+            weight, bias = self.fc.weight.bfloat16(), self.fc.bias.bfloat16()
+            y = functional.linear(y.bfloat16(), weight, bias).float()
+        else:
+            y = self.fc(y)
+        y = self.drop(self.act(y))
         if self.mistake == "detached":
             y = y.detach()
         y = y if self.mistake == "no residual" else y + x

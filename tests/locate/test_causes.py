@@ -86,6 +86,20 @@ def test_a_stray_detach_is_one_origin() -> None:
     assert origin.module == "blocks.1"
 
 
+def test_a_layer_in_half_precision_is_said_of_the_forward_pass() -> None:
+    # Given a candidate that computes one layer in bfloat16, by hand
+    found = against_sound(Loop("half a layer"))
+    # Then the first place in order of execution is named, once, and no graph is said to be cut
+    assert len(found.origins) == 1
+    origin = found.origins[0]
+    assert (origin.phase, origin.module.rpartition(".fc")[0] or origin.module) == (
+        Phase.FORWARD,
+        "blocks.1",
+    )
+    assert "bfloat16 in the candidate" in origin.reason
+    assert "cut" not in origin.reason
+
+
 def test_two_causes_are_two_origins() -> None:
     # Given a candidate that leaves a residual out, and has another learning rate
     found = against_sound(Loop("no residual", lr=2e-2))

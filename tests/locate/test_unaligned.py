@@ -60,7 +60,7 @@ def test_names_what_one_run_leaves_out(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["division", "residual", "detach", "clip"])
+@pytest.mark.parametrize("name", ["division", "residual", "detach", "buffer", "clip"])
 def test_an_origin_behind_such_calls_names_them(name: str) -> None:
     # Given a call that one run leaves out, or does more
     loop, side, op, code = MISTAKES[name]

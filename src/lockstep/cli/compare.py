@@ -95,7 +95,8 @@ def compare(
 ) -> int:
     """Compare two recordings and name the first operator where CANDIDATE leaves REFERENCE.
 
-    Exit code 0 if they agree, 1 if they differ, 2 if they cannot be compared.
+    Exit code 0 if they agree, 1 if they differ, 2 if they cannot be compared. What the two were set
+    up with otherwise (`set-up: threads 2 / 1`) and calls that only one of them makes are printed too.
 
     \b
     lockstep compare ref cand

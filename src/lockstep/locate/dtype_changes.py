@@ -98,7 +98,8 @@ class DtypeChanges:
         kept = [
             origin
             for origin in origins
-            if origin.kind is not Kind.FAULT or origin.module not in modules
+            if origin.kind is not Kind.FAULT
+            or not (origin.module in modules or (modules and _is_cast(origin.op)))
         ]
         changes = self._changed.items()
         return [*kept, *(self._origin(*one) for one in changes if not self._is_uniform(one[1]))]
@@ -130,6 +131,14 @@ class DtypeChanges:
 
 def _covers(changed: int, all_sites: int) -> bool:
     return changed >= max(_LEAST_MEMBERS, COVERED * all_sites)
+
+
+def _is_cast(op: str) -> bool:
+    """Whether an operator is a conversion, which is how the change came about."""
+    return op.rpartition(".")[2] in _CASTS
+
+
+_CASTS = frozenset({"to", "type", "type_as", "half", "bfloat16", "float", "double", "_to_copy"})
 
 
 def _sums_products(name: str) -> bool:

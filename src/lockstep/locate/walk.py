@@ -183,7 +183,12 @@ class StepWalk:
         elif _both_named(pair, self._ledger.parameter_names):
             self._parameter_arrival(item, measured)
         elif _both_named(pair, self._ledger.buffer_names):
-            self._buffer_arrival(item, measured)
+            if self._tracer.forward(
+                pair
+            ).region.operators:  # one run changes it by calls of its own
+                self._passage_arrival(item, pair, measured)
+            else:
+                self._buffer_arrival(item, measured)
         else:
             self._passage_arrival(item, pair, measured)
         if name in self._ledger.buffer_names and item.reference.kind is CallKind.OPERATOR:
@@ -296,7 +301,7 @@ class StepWalk:
             if pair.reference is not None and pair.candidate is not None:
                 continue
             sent = record.role is Role.GRAD_INPUT and _norm(pair) > 0
-            if sent and self._forward_pair(item, pair, Role.INPUT):
+            if sent and self._forward_pair(item, pair, Role.INPUT) and not _is_sent_on(item, pair):
                 yield max(one.sequence for one in arrived if one is not None), pair
 
     def _gradient_cut(self, item: Aligned, pair: Pair) -> None:
@@ -473,6 +478,12 @@ def _zeros_differ(measured: Measured) -> bool:
     if left is None or right is None or left.statistics is None or right.statistics is None:
         return False
     return left.statistics.zero_count != right.statistics.zero_count
+
+
+def _is_sent_on(item: Aligned, pair: Pair) -> bool:
+    """Whether the other run sends this gradient too: to a parameter itself, not to what was made of it."""
+    other = item.reference if pair.reference is None else item.candidate
+    return any(one.index == pair.present.index for one in other.with_role(Role.PARAM_GRAD))
 
 
 def _both_named(pair: Pair, names: Collection[str]) -> bool:
