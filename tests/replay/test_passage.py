@@ -84,12 +84,26 @@ def additive_infinite(keep: Tensor) -> Tensor:
     return torch.zeros(keep[:, None, :].shape).masked_fill(~keep[:, None, :], -math.inf)
 
 
+def kept_but_a_row(keep: Tensor) -> Tensor:
+    rows = torch.ones(1, keep.shape[1], 1, dtype=torch.bool)
+    rows[:, 0] = False
+    return keep[:, None, :] & rows
+
+
+def additive_but_a_row(keep: Tensor) -> Tensor:
+    return (1.0 - kept_but_a_row(keep).float()) * LOWEST
+
+
 def additive_too_little(keep: Tensor) -> Tensor:
     return (1.0 - keep[:, None, :].float()) * -2.0
 
 
 def masked_by(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def scaled_by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return masked_by_hand(q * 1.01, k, v, mask)
 
 
 def masked_by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -212,6 +226,21 @@ def test_a_mask_that_is_handed_on_in_another_form_agrees(
 
     assert not compared(one, other).origins
     assert not compared(other, one).origins
+
+
+def test_rows_of_which_all_is_left_out_hide_no_other(runs: Runs) -> None:
+    # given attention of two kinds, which make different nothing of a row that attends to nothing
+    one = runs.of(attention=masked_by, mask=kept_but_a_row)
+    other = runs.of(attention=masked_by_hand, mask=additive_but_a_row)
+    wrong = runs.of(attention=scaled_by_hand, mask=additive_but_a_row)
+
+    attended = (Role.OUTPUT, "attention")
+    assert (attended in named(compared(one, other))) is False
+    assert attended in named(compared(one, wrong))
+
+
+def named(comparison: Comparison) -> set[tuple[Role, str]]:
+    return {(origin.role, origin.module) for origin in comparison.origins}
 
 
 @pytest.mark.parametrize("save", ["tensors", "sketch"])

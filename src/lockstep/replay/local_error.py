@@ -105,8 +105,10 @@ class LocalErrorJudge:
         """Judge a tensor against those that the calls of a region made it from, by running these again."""
         explained = self._fallback.passage(sources, target, region=region)
         calls = (*region.reference_calls, *region.candidate_calls)
+        pair = target.pair
+        whole = all(one is None or one.content.loader for one in (pair.reference, pair.candidate))
         other_layout = any(item.pair.layout is not None for item in (*sources, target))
-        if target.equal or region.unseen or other_layout or not all(map(_has_tensors, calls)):
+        if target.equal or region.unseen or other_layout or not whole:
             return explained
         if is_gradient(target) or not calls:
             return explained

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -41,14 +41,25 @@ _MASKED = 1e4
 """Magnitude from which on two results of one sign both mean `left out`: masks are -inf, -3.4e38, -1e9 or -1e4."""
 
 
+_OTHER_MASK = 2.0**-10
+"""Relative change of what masks add, which nothing that is defined feels."""
+
+_MOST_UNDEFINED = 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One run's tensor, what double precision makes of its inputs, and what arithmetic like its own makes of them."""
+    """One run's tensor, what double precision makes of its inputs, and what arithmetic like its own makes of them.
+
+    `undefined` marks elements that follow from nothing but by which number a mask leaves out: rows of which it leaves
+    all out, such as padding at the left under a causal mask.
+    """
 
     record: TensorRecord
     actual: torch.Tensor
     truth: torch.Tensor
     noisy: tuple[torch.Tensor, ...]
+    undefined: torch.Tensor
 
     @property
     def unit(self) -> float:
@@ -173,7 +184,13 @@ def _by(run: RegionRun, record: TensorRecord, given: _Given, *, like_its_own: bo
     if like_its_own:
         with suppress(CannotReplay):  # where there is no kernel of that dtype here
             noisy.append(run.run(Precision.OWN, given=given))
-    return _Side(record, widened(load(record)), truth, tuple(noisy))
+    otherwise = run.run(Precision.DOUBLE, given=given, alter_masks=perturbed(_OTHER_MASK, 0))
+    off = (otherwise - truth).abs()
+    undefined = (off > _OTHER_MASK * truth.abs().clamp_min(truth.abs().mean())) | off.isnan()
+    undefined &= truth.isfinite()
+    if float(undefined.double().mean()) > _MOST_UNDEFINED:
+        raise CannotReplay("what it gives follows from the number by which a mask leaves out")
+    return _Side(record, widened(load(record)), truth, tuple(noisy), undefined)
 
 
 def _verdict(
@@ -187,6 +204,9 @@ def _verdict(
 
     `certain` tells whether all that enters them was the reference's.
     """
+    undefined = sides[0].undefined | sides[1].undefined
+    sides = _defined(sides[0], undefined), _defined(sides[1], undefined)
+    other = None if other is None else torch.where(undefined, sides[0].truth, other)
     alone = [_local(side, 0.0) for side in sides]
     for wrong in (0, 1):
         known = alone[1 - wrong]
@@ -215,6 +235,16 @@ def _verdict(
     return fault(
         target, alone[wrong].excess, words, kind=Kind.MORE_ACCURATE if lower else Kind.FAULT
     )
+
+
+def _defined(side: _Side, undefined: torch.Tensor) -> _Side:
+    """The side with zeros in what is not defined."""
+    if not bool(undefined.any()):
+        return side
+    actual, truth, *noisy = (
+        one.masked_fill(undefined, 0.0) for one in (side.actual, side.truth, *side.noisy)
+    )
+    return replace(side, actual=actual, truth=truth, noisy=tuple(noisy))
 
 
 def _most_relative(alone: Sequence[Local]) -> float:

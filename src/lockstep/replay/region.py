@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from lockstep.compare.masks import LEAVES_OUT
 from lockstep.compare.operators import Family, family_of
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.record import Call, TensorRecord
@@ -138,6 +139,7 @@ class RegionRun:
         *,
         given: Mapping[int, TensorRecord] | None = None,
         alter: Alter | None = None,
+        alter_masks: Alter | None = None,
     ) -> torch.Tensor:
         """The tensor that leaves.
 
@@ -148,7 +150,9 @@ class RegionRun:
         given
             Other tensors for contents that enter, by number: those of the other run.
         alter
-            Applied to every floating-point tensor that enters.
+            Applied to every floating-point tensor that enters, but for masks.
+        alter_masks
+            Applied to what is added to scores to leave them out, whether it enters or is made inside.
 
         Raises
         ------
@@ -159,7 +163,7 @@ class RegionRun:
             with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
                 before = torch.get_rng_state()
-                found = self._run(precision, given or {}, alter)
+                found = self._run(precision, given or {}, alter, alter_masks)
                 if not torch.equal(before, torch.get_rng_state()):
                     raise CannotReplay("it draws random numbers")
         except CannotReplay:
@@ -172,7 +176,11 @@ class RegionRun:
         return widened(found)
 
     def _run(
-        self, precision: Precision, given: Mapping[int, TensorRecord], alter: Alter | None
+        self,
+        precision: Precision,
+        given: Mapping[int, TensorRecord],
+        alter: Alter | None,
+        alter_masks: Alter | None,
     ) -> torch.Tensor:
         entered: dict[int, torch.Tensor] = {}
         made: dict[int, torch.Tensor] = {}
@@ -183,8 +191,9 @@ class RegionRun:
                 tensor = self._load(given.get(number, record))
                 if precision is Precision.DOUBLE:
                     tensor = widened(tensor)
-                if alter is not None and tensor.dtype.is_floating_point:
-                    tensor = alter(tensor)
+                if tensor.dtype.is_floating_point and (alter or alter_masks):
+                    change = alter_masks if leaves_out(tensor) else alter
+                    tensor = change(tensor) if change is not None else tensor
                 entered[number] = tensor
             return entered[number]
 
@@ -193,7 +202,7 @@ class RegionRun:
                 index: _passed(made.get(record.content.id), record, step, precision, entering)
                 for index, record in step.rebuilt.inputs.items()
             }
-            self._keep(made, step, passed, precision)
+            self._keep(made, step, passed, precision, alter_masks)
             for record in step.call.with_role(Role.INPUT):
                 if self._last_use.get(record.content.id, -1) <= position:
                     made.pop(record.content.id, None)
@@ -207,6 +216,7 @@ class RegionRun:
         step: _Step,
         passed: dict[int, torch.Tensor],
         precision: Precision,
+        alter_masks: Alter | None,
     ) -> None:
         """Run one call and keep what it gives by the number of the content that was recorded."""
         double = precision is Precision.DOUBLE
@@ -218,8 +228,10 @@ class RegionRun:
         for record in step.call.with_role(*_RESULTS):
             behind = record.index - len(results)
             found = results[record.index] if behind < 0 else passed.get(behind)
-            if found is not None and tuple(found.shape) == record.shape:
-                made[record.content.id] = found
+            if found is None or tuple(found.shape) != record.shape:
+                continue
+            mask = alter_masks is not None and leaves_out(found)
+            made[record.content.id] = alter_masks(found) if alter_masks and mask else found
 
     def _load(self, record: TensorRecord) -> torch.Tensor:
         if record.content.numel >= LARGE:
@@ -227,6 +239,13 @@ class RegionRun:
         if id(record.content) not in self._loaded:
             self._loaded[id(record.content)] = load(record)
         return self._loaded[id(record.content)]
+
+
+def leaves_out(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a mask that is added to scores: 0, or so far below that it leaves out."""
+    if not tensor.dtype.is_floating_point or not tensor.numel() or tensor.amin() > LEAVES_OUT:
+        return False
+    return bool(((tensor == 0) | (tensor <= LEAVES_OUT)).all())
 
 
 def _passed(
