@@ -177,6 +177,7 @@ def record(
     seed: int | None = None,
     emulate: str = "",
     calibrate: bool = False,
+    compile_eager: bool = False,
     force: bool = False,
 ) -> Recording:
     """Describe a recording of the training in this process; a `with` block around the training makes it.
@@ -208,6 +209,8 @@ def record(
         names.
     calibrate
         Round every result at random while this records: a recording for `compare --calibration`.
+    compile_eager
+        Run what `torch.compile` captures while this records operator by operator, so that it is seen.
     force
         Replace a recording that is there.
 
@@ -244,6 +247,7 @@ def record(
         emulate=emulate,
         calibrate=truth_of("calibrate", calibrate),
         memory_bytes=integer_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES),
+        compile_eager=truth_of("compile_eager", compile_eager),
     )
     device = device_of(options)
     if device:

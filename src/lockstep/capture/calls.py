@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from lockstep.capture.compiled_calls import CompiledCalls
 from lockstep.capture.gradients import graph_node
 from lockstep.capture.held import Opening
 from lockstep.capture.interception import Taps
@@ -28,7 +29,6 @@ from lockstep.capture.leaves import (
 from lockstep.capture.names import class_name, is_wrapper, without_wrappers
 from lockstep.capture.plumbing import is_collective
 from lockstep.capture.quiet import quiet
-from lockstep.capture.reach import compiled_name, modules_reached
 from lockstep.capture.rows import OneCall, OpenCall, Place
 from lockstep.capture.session import Session
 from lockstep.capture.surroundings import (
@@ -109,13 +109,16 @@ class Calls:
     ----------
     taps
         What is patched in torch.
+    compiled
+        Records calls of compiled functions, and what is captured of them.
     opening
         What the open step has had before its first backward.
     """
 
-    def __init__(self, steps: Steps, level: str) -> None:
+    def __init__(self, steps: Steps, level: str, *, compile_eager: bool = False) -> None:
         self.taps = Taps(self, level)
         self.opening = Opening()
+        self.compiled = CompiledCalls(self, steps, eager=compile_eager)
         self._steps = steps
         self._level = level
         self._local = threading.local()
@@ -141,37 +144,52 @@ class Calls:
         places = self._places()
         place = places[-1] if places else None
         if place is None and grad and not (passes or self.opening.certain):
-            self._reconsider(argument_tensors(args, kwargs), module=True)
-        session = None if passes else self._session(may_begin=grad and not backward)
+            self.reconsider(argument_tensors(args, kwargs), module=True)
+        session = None if passes else self.find_session(may_begin=grad and not backward)
         self.opening.module_called = True
         opened = None
         if session is not None:
             self._note_autocast(session)
             self._note_unemulated()
-            with quiet(self._steps.fail):
-                named = without_wrappers(module)
-                kind = class_name(named)
-                opened = session.begin(
-                    CallKind.MODULE,
-                    place,
-                    kind,
-                    argument_tensors(args, kwargs),
-                    plain_attributes(named),
-                    path=self._steps.path_of(session, module, place),
-                    module_class=kind,
-                    grad=grad,
-                    recomputed=backward,
-                    buffers=buffers_of(module),
-                )
+            opened = self.begin_module(session, place, module, argument_tensors(args, kwargs))
         if session is None or opened is None:
             return self._run_module(call, module, args, kwargs, grad)
         inside = Place(opened.id, opened.path, opened.module_class, module, opened.stack)
         run = functools.partial(self._run_module, call, module, args, kwargs, grad)
         result = self.run_within(inside, session, opened, run)
-        self._end(session, opened, result, buffers=buffers_of(module))
+        self.end(session, opened, result, buffers=self._buffers_of(module))
         if place is None:
             self._note_top(result)
         return result
+
+    def _buffers_of(self, module: torch.nn.Module) -> Iterator[NamedTensor]:
+        return buffers_of(module, inside=not self.compiled.eager)
+
+    def begin_module(
+        self,
+        session: Session,
+        place: Place | None,
+        module: torch.nn.Module,
+        tensors: list[NamedTensor],
+    ) -> OpenCall | None:
+        """Begin to record a call of a module."""
+        grad = torch.is_grad_enabled()
+        with quiet(self._steps.fail):
+            named = without_wrappers(module)
+            kind = class_name(named)
+            return session.begin(
+                CallKind.MODULE,
+                place,
+                kind,
+                tensors,
+                plain_attributes(named),
+                path=self._steps.path_of(session, module, place),
+                module_class=kind,
+                grad=grad,
+                recomputed=in_backward(),
+                buffers=self._buffers_of(module),
+            )
+        return None
 
     def _note_unemulated(self) -> None:
         if not is_emulated_here():
@@ -188,13 +206,15 @@ class Calls:
         grad: bool,
     ) -> Any:
         if is_compiled(module):
-            run = functools.partial(call, module, *args, **kwargs)
-            eagerly = ", and run eagerly on an emulated device" if emulated_device() else ""
-            self._steps.note_once(
-                f"inside of {self._name(module)}",
-                f"compiled: recorded at its boundary only{eagerly}",
-            )
-            return self.taps.call_untapped(run)
+            before = self.compiled.graphs_run
+            result = self.taps.call_untapped(functools.partial(call, module, *args, **kwargs))
+            if self.compiled.graphs_run == before:
+                eagerly = ", and run eagerly on an emulated device" if emulated_device() else ""
+                self._steps.note_once(
+                    f"inside of {self._name(module)}",
+                    f"compiled: recorded at its boundary only{eagerly}",
+                )
+            return result
         if may_take_fast_path(module, grad):
             self._steps.note_once(
                 f"operators inside of {self._name(module)}",
@@ -227,8 +247,10 @@ class Calls:
             return function(*args, **kwargs), True
         tensors = argument_tensors(args, kwargs)
         if place is None and not self.opening.certain:
-            self._reconsider(tensors, module=False)
-        session = self._session(may_begin=grad and not backward and self._may_begin(name, tensors))
+            self.reconsider(tensors, module=False)
+        session = self.find_session(
+            may_begin=grad and not backward and self._may_begin(name, tensors)
+        )
         opened = None
         if session is not None:
             opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
@@ -242,7 +264,7 @@ class Calls:
             try:
                 result = run()
             except BaseException:
-                self._abandon(session, opened)
+                self.abandon(session, opened)
                 raise
         if not has_tensor(result) and not (tensors and name.endswith("_")):
             if tensors and is_collective(name):
@@ -251,7 +273,7 @@ class Calls:
             session.retract(opened)
             return result, False
         part = args[1] if name == "torch.Tensor.__setitem__" else ...
-        self._end(session, opened, result, part=part)
+        self.end(session, opened, result, part=part)
         if place is None:
             self._note_top(result)
         return result, True
@@ -261,7 +283,7 @@ class Calls:
     ) -> None:
         """What other ranks send has come where the call has waited for it, and comes later where it has not."""
         if result is None:
-            self._end(session, opened, result)
+            self.end(session, opened, result)
             return
         self._steps.note_once("collectives that are not waited for", "their results come later")
         session.retract(opened)
@@ -315,53 +337,28 @@ class Calls:
         """Record a custom function as one operator; modules called inside are still recorded."""
         one = None
         if name not in _TRANSPARENT_FUNCTIONS:
-            one = self._begin_one(name, (), args, kwargs)
-        return self._run_one(one, functools.partial(function, *args, **kwargs))
+            one = self.begin_one(name, (), args, kwargs)
+        return self.run_one(one, functools.partial(function, *args, **kwargs))
 
-    def compiled_call(
-        self,
-        compiled: Callable[..., Any],
-        run: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Record a compiled plain function as one operator."""
-        one = self.compiled_call_begun(compiled, args, kwargs)
-        return self._run_one(one, functools.partial(run, *args, **kwargs))
+    def run_one(self, one: OneCall | None, run: Callable[[], Any]) -> Any:
+        """Run what `begin_one` began to record."""
+        if one is None:
+            return run()
+        result = self.run_within(one.inside, one.session, one.opened, run)
+        self.end_one(one, result)
+        return result
 
-    def compiled_call_begun(
-        self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> OneCall | None:
-        """As `compiled_call`, for one that runs by itself."""
-        name, modules = compiled_name(compiled), modules_reached(compiled, args, kwargs)
-        if not modules and not argument_tensors(args, kwargs):
-            return None  # an optimizer's step, say
-        one = self._begin_one(name, modules, args, kwargs)
-        if one is not None:
-            self._steps.note_once(f"inside of {name}", "compiled: recorded at its boundary only")
-        return one
-
-    def compiled_call_ended(self, one: OneCall, result: Any, *, raised: bool) -> None:
-        """It has returned, or raised."""
-        if raised:
-            self._abandon(one.session, one.opened)
-            return
+    def end_one(self, one: OneCall, result: Any) -> None:
+        """Record what came out of it."""
         with quiet(self._steps.fail):
             # What is written behind autograd's back inside does not show in a version.
             for _, tensor in (*one.tensors, *one.buffers):
                 one.session.contents.changed(tensor)
-        self._end(one.session, one.opened, result, buffers=one.buffers)
+        self.end(one.session, one.opened, result, buffers=one.buffers)
         if one.opened.parent < 0:
             self._note_top(result)
 
-    def _run_one(self, one: OneCall | None, run: Callable[[], Any]) -> Any:
-        if one is None:
-            return run()
-        result = self.run_within(one.inside, one.session, one.opened, run)
-        self.compiled_call_ended(one, result, raised=False)
-        return result
-
-    def _begin_one(
+    def begin_one(
         self,
         name: str,
         modules: Sequence[torch.nn.Module],
@@ -381,13 +378,13 @@ class Calls:
         tensors = argument_tensors(args, kwargs)
         module = any(map(has_parameters, modules))
         if place is None and not self.opening.certain:
-            self._reconsider(tensors, module=module)
+            self.reconsider(tensors, module=module)
         may_train = module or self._may_begin(name, tensors)
-        session = self._session(may_begin=grad and not backward and may_train)
+        session = self.find_session(may_begin=grad and not backward and may_train)
         if session is None:
             return None
         self.opening.module_called |= module
-        buffers = self._named_buffers(session, modules, place)
+        buffers = self.named_buffers(session, modules, place)
         opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward, buffers)
         if opened is None:
             return None
@@ -397,7 +394,7 @@ class Calls:
         inside = Place(opened.id, path, module_class, around, opened.stack, opaque)
         return OneCall(session, opened, inside, tensors, buffers)
 
-    def _named_buffers(
+    def named_buffers(
         self, session: Session, modules: Sequence[torch.nn.Module], place: Place | None
     ) -> list[NamedTensor]:
         """Buffers of modules and of all below them; the modules are named where they are met for the first time."""
@@ -462,21 +459,21 @@ class Calls:
             result = function(*args, **kwargs)
         except BaseException:
             if opened is not None:
-                self._abandon(session, opened)
+                self.abandon(session, opened)
             raise
         if opened is not None:
             with quiet(self._steps.fail):
                 # Down here a write counts as a version only after the operator has returned.
                 for tensor in written(function, args, kwargs):
                     session.contents.changed(tensor)
-            self._end(session, opened, result)
+            self.end(session, opened, result)
         return result
 
     # --- backward -------------------------------------------------------------------------------
 
     def backward_call(self, losses: list[torch.Tensor], run: Callable[[], Any]) -> Any:
         """Record the loss, run the autograd engine, settle gradients of which parts did not come."""
-        session = None if in_backward() else self._session(may_begin=bool(losses))
+        session = None if in_backward() else self.find_session(may_begin=bool(losses))
         if session is None:
             return run()
         with quiet(self._steps.fail):
@@ -493,13 +490,14 @@ class Calls:
 
     # --- shared -------------------------------------------------------------------------------
 
-    def _session(self, *, may_begin: bool) -> Session | None:
+    def find_session(self, *, may_begin: bool) -> Session | None:
+        """The session, with a step opened where one may begin here."""
         session = self._steps.session
         if session is None and may_begin and torch._C._get_tracing_state() is None:
             session = self._steps.begin()
         return None if torch._C._get_tracing_state() is not None else session
 
-    def _reconsider(self, inputs: list[NamedTensor], *, module: bool) -> None:
+    def reconsider(self, inputs: list[NamedTensor], *, module: bool) -> None:
         """A call begins outside of all others: what came before in this step may not have been of it.
 
         That goes for what nothing is left of, and for what was computed before the first module is
@@ -556,7 +554,7 @@ class Calls:
             self._steps.note_autocast()
 
     def run_within(
-        self, place: Place, session: Session, opened: OpenCall, run: Callable[[], Any]
+        self, place: Place, session: Session, opened: OpenCall | None, run: Callable[[], Any]
     ) -> Any:
         """Run what a call does, at its place."""
         before = self._places()
@@ -564,12 +562,13 @@ class Calls:
         try:
             return run()
         except BaseException:
-            self._abandon(session, opened)
+            if opened is not None:
+                self.abandon(session, opened)
             raise
         finally:
             self._local.places = before
 
-    def _end(
+    def end(
         self,
         session: Session,
         opened: OpenCall,
@@ -582,7 +581,7 @@ class Calls:
             with quiet(self._steps.fail):
                 session.end(opened, result, buffers=buffers, part=part)
 
-    def _abandon(self, session: Session, opened: OpenCall) -> None:
+    def abandon(self, session: Session, opened: OpenCall) -> None:
         if self._steps.session is session:
             with quiet(self._steps.fail):
                 session.abandon(opened)
@@ -596,6 +595,20 @@ class Calls:
             yield
         finally:
             self._local.places = before
+
+    @property
+    def place(self) -> Place | None:
+        """Where the code of this thread is."""
+        places = self._places()
+        return places[-1] if places else None
+
+    def enter(self, place: Place) -> None:
+        """Be at a place until `leave`."""
+        self._local.places = [*self._places(), place]
+
+    def leave(self) -> None:
+        """Be where the code was before."""
+        self._local.places = self._places()[:-1]
 
     def _places(self) -> list[Place]:
         places: list[Place] | None = getattr(self._local, "places", None)

@@ -18,15 +18,24 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def wrap_compile(
-    compile_: Callable[..., Any], taps_now: Callable[[], Taps | None]
+    compile_: Callable[..., Any],
+    taps_now: Callable[[], Taps | None],
+    *,
+    eager: bool = False,
 ) -> Callable[..., Any]:
-    """`torch.compile` whose plain functions run untapped; modules are caught when they are called."""
+    """`torch.compile` whose plain functions run untapped; modules are caught when they are called.
+
+    With `eager` what it captures is not compiled: it runs operator by operator, under the taps.
+    """
 
     @functools.wraps(compile_)
     def compile_with_taps(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         taps = taps_now()
         if taps is None:
             return compile_(model, *args, **kwargs)
+        if eager:
+            kwargs = {key: value for key, value in kwargs.items() if key not in ("mode", "options")}
+            kwargs["backend"] = _eager_backend(taps_now)
         compiled = taps.call_untapped(lambda: compile_(model, *args, **kwargs))
         taps.listener.compiler_loaded()
         if model is None or isinstance(compiled, torch.nn.Module) or not callable(compiled):
@@ -34,6 +43,13 @@ def wrap_compile(
         return _with_boundary(compiled, model, taps_now)
 
     return compile_with_taps
+
+
+def _eager_backend(taps_now: Callable[[], Taps | None]) -> Callable[..., Any]:
+    """See `lockstep.capture.graphs`; what it needs of torch takes a second to load."""
+    from lockstep.capture.graphs import eager_backend
+
+    return eager_backend(taps_now)
 
 
 def _with_boundary(
@@ -54,7 +70,7 @@ def _with_boundary(
         def untapped(*args: Any, **kwargs: Any) -> Any:
             return taps.call_untapped(lambda: compiled(*args, **kwargs))
 
-        return taps.listener.compiled_call(function, untapped, args, kwargs)
+        return taps.listener.compiled.call(function, untapped, args, kwargs)
 
     return call
 
@@ -119,9 +135,7 @@ class CompiledCodeGate(threading.local):
         self._left, self._wrapper = taps, id(wrapper)
         given = wrapper.f_locals
         if callable(given.get("fn")) and "args" in given and "kwargs" in given:
-            self._call = taps.listener.compiled_call_begun(
-                given["fn"], given["args"], given["kwargs"]
-            )
+            self._call = taps.listener.compiled.begun(given["fn"], given["args"], given["kwargs"])
         taps.enter_untapped()
 
     def _leave(self, wrapper: FrameType, taps: Taps) -> None:
@@ -130,7 +144,7 @@ class CompiledCodeGate(threading.local):
         if one is not None:
             given = wrapper.f_locals
             raised = not given.get("call_succeeded", "result" in given)
-            taps.listener.compiled_call_ended(one, given.get("result"), raised=raised)
+            taps.listener.compiled.ended(one, given.get("result"), raised=raised)
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:

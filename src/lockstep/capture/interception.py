@@ -28,7 +28,7 @@ from lockstep.capture.plumbing import is_plumbing, is_private, only_hooks
 from lockstep.devices.emulation import enter_above_emulations, leave_dispatch
 
 if TYPE_CHECKING:
-    from lockstep.capture.rows import OneCall
+    from lockstep.capture.compiled_calls import CompiledCalls
 
 _TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # fmt: off
@@ -47,6 +47,10 @@ _NEVER_TENSORS = frozenset({
 
 class Listener(Protocol):
     """What the taps report to."""
+
+    @property
+    def compiled(self) -> CompiledCalls:
+        """Is told of compiled code."""
 
     def module_call(
         self,
@@ -71,23 +75,6 @@ class Listener(Protocol):
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A custom autograd function is called."""
-
-    def compiled_call(
-        self,
-        compiled: Callable[..., Any],
-        run: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """What was compiled from a plain function is called; must call `run` once and return its result."""
-
-    def compiled_call_begun(
-        self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> OneCall | None:
-        """As `compiled_call`, where it runs by itself."""
-
-    def compiled_call_ended(self, one: OneCall, result: Any, *, raised: bool) -> None:
-        """It has returned, or raised."""
 
     def aten_call(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -153,6 +140,18 @@ class Taps:
             self.leave_untapped()
             if switched_off and mode is not None:
                 _take_out(mode)
+
+    def call_tapped(self, run: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        """Run something within compiled code that is to be seen; where no tap is wanted, run `otherwise`."""
+        if not self._wanted or not self._untapped:
+            return run() if self.installed else otherwise()
+        untapped, self._untapped = self._untapped, 0
+        self._update()
+        try:
+            return run()
+        finally:
+            self._untapped = untapped
+            self._update()
 
     @property
     def in_compiled_code(self) -> bool:

@@ -54,6 +54,7 @@ class ModuleNames:
     ) -> None:
         self._living = living
         self._paths: dict[Module, str] = {}
+        self._by_id: dict[int, Module] = {}
         self._labels: set[str] = set()
         self._primary: Module | None = None
         self.owners: dict[int, tuple[torch.Tensor, str, str]] = {}
@@ -66,6 +67,17 @@ class ModuleNames:
     def path_of(self, module: Module) -> str | None:
         """Path of a module met before, else None."""
         return self._paths.get(module)
+
+    def module_with(self, number: int, moved: tuple[str, str] = ("", "")) -> Module | None:
+        """The module met before whose `id` this is, or the one at its path once a part of that is replaced."""
+        found = self._by_id.get(number)
+        if found is None or moved[0] == moved[1]:
+            return found
+        path = self._paths[found]
+        if path != moved[0] and not path.startswith(f"{moved[0]}."):
+            return found
+        path = f"{moved[1]}{path.removeprefix(moved[0])}"
+        return next((one for one, other in self._paths.items() if other == path), found)
 
     def adopt_child(self, module: Module, parent: Module, parent_path: str) -> Adopted:
         """Name a module that appeared inside a running module after the tree was walked."""
@@ -102,6 +114,7 @@ class ModuleNames:
         for path, child in _clean_tree(root, label, {}, self._aliases):
             if child not in self._paths:
                 self._paths[child] = path
+                self._by_id[id(child)] = child
                 adopted.modules.append((path, child))
                 self._own_all(child, path)
         return adopted
@@ -164,6 +177,7 @@ class ModuleNames:
     def start_anew(self) -> None:
         """Forget every name that was given."""
         self._paths.clear()
+        self._by_id.clear()
         self._aliases.clear()
         self._labels.clear()
         self.owners.clear()

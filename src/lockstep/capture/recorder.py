@@ -93,12 +93,14 @@ class Recorder:
         self._model = model
         self._living = LivingModules()
         self._names = ModuleNames(self._living, model, lambda: self._optimizers.parameters())
-        self._calls = Calls(self, options.level)
+        self._calls = Calls(self, options.level, compile_eager=options.compile_eager)
         self.taps = self._calls.taps
         self._session: Session | None = None
         self._closing: RankWriter | None = None
         self._manifest: RankManifest | None = None
-        self._optimizers = Optimizers(self, lambda tensor: self._names.owner_of(tensor) is not None)
+        self._optimizers: Optimizers = Optimizers(
+            self, lambda tensor: self._names.owner_of(tensor) is not None
+        )
         self._handles: list[Any] = []
         self._hooked: dict[int, int] = {}
         self._grouped: weakref.WeakKeyDictionary[Optimizer, list[list[str]]]
@@ -111,7 +113,11 @@ class Recorder:
         self._seen_once: set[str] = set()
         self._finished = False
         self._patches = [
-            Patch(torch, "compile", lambda original: wrap_compile(original, _taps_now)),
+            Patch(
+                torch,
+                "compile",
+                lambda original: wrap_compile(original, _taps_now, eager=options.compile_eager),
+            ),
             *CompiledCodeGate(_taps_now).patches(),
         ]
 

@@ -204,6 +204,14 @@ class Rows:
                 self._writer.add_stack(stack, frames)
             return stack
 
+    def stack_told(self, told: Sequence[tuple[str, int, str]], around: int) -> int:
+        """Number of a call stack that is told: file, line and function, innermost first, then the stack `around`."""
+        with self._lock:
+            stack, frames = self._stacks.told(told, around)
+            if frames is not None:
+                self._writer.add_stack(stack, frames)
+            return stack
+
     def open(
         self,
         kind: CallKind,

@@ -7,7 +7,7 @@ call looks like on disk.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import CodeType
 from typing import Any
@@ -428,6 +428,10 @@ class Session:
     def stack_here(self) -> int:
         """Number of the call stack that several updates begin at."""
         return self._rows.stack_here()
+
+    def stack_told(self, told: Sequence[tuple[str, int, str]], around: int) -> int:
+        """Number of a call stack that is told, see `Rows.stack_told`."""
+        return self._rows.stack_told(told, around)
 
     def before_update(
         self,

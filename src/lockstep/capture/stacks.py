@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -39,6 +40,7 @@ class Stacks:
         self._stacks: list[_Lines] = []
         self._codes: dict[int, tuple[CodeType, bool]] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
+        self._told: dict[tuple[str, str], int] = {}
 
     def here(self, around: int = -1) -> tuple[int, tuple[Frame, ...] | None]:
         """Number of the caller's stack, and its frames (innermost first) if it is a new one.
@@ -57,7 +59,23 @@ class Stacks:
             if not known[1]:
                 lines += (id(code), frame.f_lineno)
             frame = frame.f_back
-        key = tuple(lines[: 2 * _MAX_FRAMES])
+        return self._numbered(tuple(lines[: 2 * _MAX_FRAMES]))
+
+    def told(
+        self, told: Sequence[tuple[str, int, str]], around: int
+    ) -> tuple[int, tuple[Frame, ...] | None]:
+        """As `here`, for a stack that is told: file, line and function of each frame, innermost first."""
+        lines: list[int] = []
+        for file, line, function in told[:_MAX_FRAMES]:
+            if not file.startswith(_HIDDEN):
+                identity = self._told.setdefault((file, function), -1 - len(self._told))
+                if (identity, line) not in self._frames:
+                    self._frames[(identity, line)] = Frame(short_path(file), line, function)
+                lines += (identity, line)
+        lines += self._stacks[around] if around >= 0 else ()
+        return self._numbered(tuple(lines[: 2 * _MAX_FRAMES]))
+
+    def _numbered(self, key: _Lines) -> tuple[int, tuple[Frame, ...] | None]:
         number = self._numbers.get(key)
         if number is not None:
             return number, None

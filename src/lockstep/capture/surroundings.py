@@ -26,11 +26,16 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch._dynamo")
 
 
-def buffers_of(module: torch.nn.Module) -> Iterator[NamedTensor]:
-    """Buffers that a call of the module itself may change; of a compiled one, all below it."""
+def buffers_of(module: torch.nn.Module, *, inside: bool = True) -> Iterator[NamedTensor]:
+    """Buffers that a call of the module itself may change; of a compiled one, all below it.
+
+    `inside` is false where what a compiled module calls is seen.
+    """
     if is_compiled(module):
-        yield from module.named_buffers()
-        return
+        if inside:
+            yield from module.named_buffers()
+            return
+        module = getattr(module, "_orig_mod", module)
     for name, tensor in module._buffers.items():
         if tensor is not None:
             yield name, tensor

@@ -89,6 +89,11 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
     is_flag=True,
     help="Round every result at random, for compare --calibration.",
 )
+@click.option(
+    "--compile-eager",
+    is_flag=True,
+    help="Run what torch.compile captures eagerly, so that operators inside are seen.",
+)
 @click.option("--exit-after", is_flag=True, help="End the command after the last chosen step.")
 @click.option("--force", is_flag=True, help="Replace a recording that is there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -105,6 +110,7 @@ def record(
     seed: int | None,
     emulate: str,
     calibrate: bool,
+    compile_eager: bool,
     exit_after: bool,
     force: bool,
     command: tuple[str, ...],
@@ -128,7 +134,7 @@ def record(
         )
     options = Options(
         steps, ranks, level, save, list(only), list(skip), max_bytes, seed, exit_after,
-        emulate, calibrate, memory_bytes,
+        emulate, calibrate, memory_bytes, compile_eager,
     )  # fmt: skip
     device = device_of(options)
     if device:

@@ -29,6 +29,7 @@ class Options:
     emulate: str = ""
     calibrate: bool = False
     memory_bytes: int = MEMORY_BYTES
+    compile_eager: bool = False
 
 
 @dataclass(slots=True)

@@ -1,0 +1,186 @@
+"""What the taps report of compiled code: calls of compiled functions, and runs of what was captured of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lockstep.capture.leaves import NamedTensor, argument_tensors
+from lockstep.capture.reach import compiled_name, modules_reached
+from lockstep.capture.rows import OneCall, OpenCall, Place
+from lockstep.capture.session import Session
+from lockstep.capture.surroundings import buffers_of, has_parameters, in_backward
+
+if TYPE_CHECKING:
+    from lockstep.capture.calls import Calls, Steps
+
+Entered = tuple[Session, OpenCall, torch.nn.Module]
+
+
+class CompiledCalls:
+    """Records compiled functions at their boundary or, where they run eagerly, what they call.
+
+    Parameters
+    ----------
+    calls
+        Records all other calls.
+    steps
+        Knows whether a step is open.
+    eager
+        Whether what is compiled runs eagerly, graph by graph, see `lockstep.capture.graphs`.
+
+    Attributes
+    ----------
+    graphs_run
+        How many graphs were run.
+    """
+
+    def __init__(self, calls: Calls, steps: Steps, *, eager: bool) -> None:
+        self.eager = eager
+        self.graphs_run = 0
+        self._calls = calls
+        self._steps = steps
+        self._around = -1
+
+    # --- compiled functions ---------------------------------------------------------------------
+
+    def call(
+        self,
+        compiled: Callable[..., Any],
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """What was compiled from a plain function is called; calls `run` once and returns its result."""
+        if self.eager:
+            self._meet(modules_reached(compiled, args, kwargs), argument_tensors(args, kwargs))
+            return run(*args, **kwargs)
+        one = self.begun(compiled, args, kwargs)
+        return self._calls.run_one(one, functools.partial(run, *args, **kwargs))
+
+    def begun(
+        self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> OneCall | None:
+        """As `call`, where it runs by itself."""
+        name, modules = compiled_name(compiled), modules_reached(compiled, args, kwargs)
+        if not modules and not argument_tensors(args, kwargs):
+            return None  # an optimizer's step, say
+        one = self._calls.begin_one(name, modules, args, kwargs)
+        if one is not None:
+            self._steps.note_once(f"inside of {name}", "compiled: recorded at its boundary only")
+        return one
+
+    def ended(self, one: OneCall, result: Any, *, raised: bool) -> None:
+        """It has returned, or raised."""
+        if raised:
+            self._calls.abandon(one.session, one.opened)
+        else:
+            self._calls.end_one(one, result)
+
+    def _meet(self, modules: Sequence[torch.nn.Module], tensors: list[NamedTensor]) -> None:
+        """Name modules before what is captured of them runs."""
+        place, opening = self._calls.place, self._calls.opening
+        trained = any(map(has_parameters, modules))
+        if place is None and not opening.certain:
+            self._calls.reconsider(tensors, module=trained)
+        grad = torch.is_grad_enabled() and not in_backward()
+        session = self._calls.find_session(may_begin=grad and trained)
+        if session is not None:
+            opening.module_called |= trained
+            self._calls.named_buffers(session, modules, place)
+
+    # --- graphs ---------------------------------------------------------------------------------
+
+    def graph_run(
+        self,
+        run: Callable[[], Any],
+        around: torch.nn.Module | None,
+        tensors: Sequence[torch.Tensor],
+    ) -> Any:
+        """Run what was captured, at the place where it is called; see `GraphListener`."""
+        grad = torch.is_grad_enabled() and not in_backward()
+        session = self._calls.find_session(may_begin=grad)
+        if session is None:
+            return run()
+        self.graphs_run += 1
+        self._steps.note_once(
+            "the compiler's own kernels", "--compile-eager: what it captured runs eagerly"
+        )
+        place = self._calls.place or Place(-1, "", "", None, session.stack_here())
+        self._around = place.stack
+        path = None if around is None else session.names.path_of(around)
+        if around is None or path is None or path == place.path:
+            return self._calls.run_within(place, session, None, run)
+
+        def within() -> Any:
+            entered = self._enter(session, around, tensors)
+            result = run()
+            self.module_left(entered, _tensors_in(result))
+            return result
+
+        return self._calls.run_within(place, session, None, within)
+
+    def owners(self, tensors: Sequence[Any]) -> tuple[str, ...]:
+        """Names of those that are parameters or buffers, "" for others."""
+        session = self._steps.session
+        if session is None:
+            return ()
+        owners = [
+            session.names.owner_of(one) if isinstance(one, torch.Tensor) else None
+            for one in tensors
+        ]
+        return tuple("" if owner is None else owner[1] for owner in owners)
+
+    def module_entered(
+        self, module_id: int, tensors: Sequence[torch.Tensor], moved: tuple[str, str]
+    ) -> Entered | None:
+        """A stretch of a graph begins that was captured in a module."""
+        session = self._steps.session
+        module = None if session is None else session.names.module_with(module_id, moved)
+        if session is None or module is None:
+            return None
+        return self._enter(session, module, tensors)
+
+    def _enter(
+        self, session: Session, module: torch.nn.Module, tensors: Sequence[torch.Tensor]
+    ) -> Entered | None:
+        plain = [
+            one
+            for one in tensors
+            if session.names.owner_of(one) is None and not _is_wrapped_number(one)
+        ]
+        inputs = [("args.0", plain[0])] if len(plain) == 1 else []  # else their order is not known
+        opened = self._calls.begin_module(session, self._calls.place, module, inputs)
+        if opened is None:
+            return None
+        self._calls.enter(Place(opened.id, opened.path, opened.module_class, module, opened.stack))
+        return session, opened, module
+
+    def module_left(self, entered: Entered | None, tensors: Sequence[torch.Tensor]) -> None:
+        """It ends."""
+        if entered is not None:
+            session, opened, module = entered
+            self._calls.leave()
+            result = tensors[0] if len(tensors) == 1 else None
+            self._calls.end(session, opened, result, buffers=buffers_of(module, inside=False))
+
+    def at_frames(self, frames: tuple[tuple[str, int, str], ...]) -> None:
+        """What a graph calls next was captured in these lines."""
+        session, place = self._steps.session, self._calls.place
+        if session is not None and place is not None:
+            self._calls.leave()
+            self._calls.enter(replace(place, stack=session.stack_told(frames, self._around)))
+
+
+def _tensors_in(result: Any) -> list[torch.Tensor]:
+    items = result if isinstance(result, (tuple, list)) else (result,)
+    return [item for item in items if isinstance(item, torch.Tensor)]
+
+
+def _is_wrapped_number(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is how a number of Python enters a graph of dynamic shapes."""
+    return tensor.dim() == 0 and tensor.dtype is torch.float64
