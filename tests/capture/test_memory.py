@@ -251,3 +251,66 @@ def test_memory_as_it_was_found_counts_once_others_filled_it(size: tuple[int, in
     numbers = (ctypes.c_float * tensor.numel()).from_address(tensor.data_ptr())
     np.ctypeslib.as_array(numbers)[:] = 3.0
     assert sink.notes[contents.of(tensor)] == ""
+
+
+# --- elements that share their memory ------------------------------------------------------------------
+
+
+def _expanded(value: float) -> Iterator[tuple[str, Tensor]]:
+    one = torch.full((1, 1), value)
+    yield "scalar", one.expand(2**17, 2**16)
+    yield "turned", one.expand(2**17, 2**16).t()
+    yield "mask", (torch.arange(1 << 20) % 3 > value).view(1024, 1024).expand(4096, 1024, 1024)
+    yield "windows", torch.full((3000,), value).unfold(0, 1 << 10, 1).expand(1 << 6, -1, -1)
+    yield "behind", torch.full((4, 6), value)[1:2, 2:3].expand(2**14, 2**13)
+
+
+def test_expanded_tensors_are_not_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given tensors of up to 32 GiB whose elements are a few numbers
+    sink, contents = Sink(), Contents(Sink(), "tensors")
+    contents._sink = sink
+    asked: list[int] = []
+    whole = Tensor.contiguous
+
+    def contiguous(tensor: Tensor, *given: Any, **named: Any) -> Tensor:
+        asked.append(tensor.nbytes)
+        return whole(tensor, *given, **named)
+
+    monkeypatch.setattr(Tensor, "contiguous", contiguous)
+
+    # when they are met, again, and with other numbers
+    first = {name: contents.of(tensor) for name, tensor in _expanded(1.0)}
+    contents.forget_identities()
+    again = {name: contents.of(tensor) for name, tensor in _expanded(1.0)}
+    other = {name: contents.of(tensor) for name, tensor in _expanded(0.0)}
+
+    # then the same is known again, what differs is told apart, and none was written out
+    assert first == again
+    assert not set(first.values()) & set(other.values())
+    assert len(set(first.values())) == len(first)
+    assert all("expanded from" in sink.notes[number] for number in first.values())
+    assert max(asked, default=0) < 1 << 26
+
+
+def test_a_model_with_expanded_tensors_is_recorded(tmp_path: Path) -> None:
+    # given a model that expands one number to 2**33 elements, and a mask of 1 MB to 1 GB
+    class Expanding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.layer(x)
+            y.detach()[:1, :1].expand(2**17, 2**16).t().unsqueeze(0)
+            torch.ones(1024, 1024, dtype=torch.bool).expand(1024, 1024, 1024)[1:]
+            return y
+
+    # when it is recorded, then it trains as it does without, and the reason stands beside them
+    recording = check(
+        lambda: supervised(Expanding(), lambda: (torch.randn(ROWS, WIDTH),)),
+        tmp_path / "recording",
+        steps=1,
+    )
+    assert recording.ranks["rank0"].manifest.stopped_because == ""
+    for call in calls(recording, "expand"):
+        assert "expanded from" in one_record(call, Role.OUTPUT).content.note

@@ -24,6 +24,8 @@ from lockstep.capture.memory import (
     FoundMemory,
     Pins,
     Sight,
+    extent,
+    is_expanded,
     is_lent,
     is_plain,
     is_there,
@@ -44,6 +46,9 @@ UNRECORDED = -1
 """Content number of a tensor that is known to come from inside the step but was not measured."""
 
 _SAMPLE = 1024
+_LARGEST_EXPANDED_BYTES = 1 << 26
+"""Up to which size a tensor whose elements share their memory is written out to take its numbers."""
+
 _LARGE_BYTES = 1 << 18
 """From which size on a look at some elements costs nothing beside the rest."""
 
@@ -333,6 +338,8 @@ class Contents:
         note: str,
     ) -> int:
         tensor = tensor.detach()
+        if tensor.nbytes > _LARGEST_EXPANDED_BYTES and is_expanded(tensor):
+            return self._expanded(tensor)
         measured = self._flat_by_identity.get(flat_key) if flat_key else None
         if measured is None:
             flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
@@ -349,6 +356,18 @@ class Contents:
                     span = (int(tensor.storage_offset()), tensor.numel(), measured.place)
                     self._spans.setdefault((key[0], *key[2:5]), []).append(span)
         return self._add(tensor, measured, note)
+
+    def _expanded(self, tensor: torch.Tensor) -> int:
+        """What many elements of a tensor share is digested, with its shape and strides; nothing is written out."""
+        count = extent(tensor)
+        shared = digest_of(tensor.as_strided((count,), (1,)).cpu())
+        laid = f"{shared} {tuple(tensor.shape)} {tensor.stride()}"
+        measured = _Measured(xxhash.xxh3_128_hexdigest(laid.encode()), None, None, None)
+        return self._add(
+            tensor,
+            measured,
+            f"expanded from {count} elements: it would take {tensor.nbytes >> 20} MB to read as a whole",
+        )
 
     def _view(self, tensor: torch.Tensor, key: _Identity) -> View | None:
         """The tensor as a view of one that was saved and has its elements in the same storage."""

@@ -111,6 +111,11 @@ def extent(tensor: torch.Tensor) -> int:
     return 1 + sum((int(size) - 1) * int(stride) for size, stride in steps)
 
 
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether there are many times fewer numbers in memory than elements."""
+    return tensor.numel() > 4 * extent(tensor)
+
+
 def is_lent(storage: torch.UntypedStorage) -> bool:
     """Whether others than torch may write to a storage: NumPy and DLPack memory, mapped files, other processes.
 
