@@ -240,3 +240,71 @@ def test_what_only_one_run_trains_makes_no_agreement(runs: Runs, weight: str) ->
     assert any(
         "leave.bias" in said for said in (*found.not_compared, *(o.reason for o in found.origins))
     )
+
+
+# --- several backward passes in a step ----------------------------------------------------------------------------
+
+
+def accumulated(path: Path, *, zeroed: bool = False, twice: bool = False) -> Path:
+    """Two steps of two micro-batches each."""
+    torch.manual_seed(0)
+    model, batches = Net(), torch.randn(4, 2, 6, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with lockstep.record(path, model=model, steps=2):
+        for step in range(2):
+            optimizer.zero_grad()
+            for batch in batches[2 * step : 2 * step + 2]:
+                loss = model(batch).square().mean() / 2
+                if zeroed:
+                    optimizer.zero_grad()
+                if twice:
+                    loss.backward(retain_graph=True)
+                loss.backward()
+            optimizer.step()
+    return path
+
+
+@pytest.fixture(scope="module")
+def micro_batches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return accumulated(tmp_path_factory.mktemp("micro") / "batches")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("zeroed", "gradients are zeroed between the backward passes of a step in the candidate"),
+        ("twice", "number of backward passes differs: 2 in this step of the reference, 4 in the"),
+    ],
+)
+def test_a_mistake_in_accumulating_is_one_origin_in_words(
+    tmp_path: Path, micro_batches: Path, mistake: str, words: str
+) -> None:
+    candidate = accumulated(tmp_path / "candidate", **{mistake: True})
+    origin, *others = lockstep.compare_recordings(micro_batches, candidate).origins
+    assert (origin.phase, others) == (Phase.BACKWARD, [])
+    assert words in origin.reason
+
+
+def test_accumulating_twice_alike_agrees(tmp_path: Path, micro_batches: Path) -> None:
+    found = lockstep.compare_recordings(micro_batches, accumulated(tmp_path / "again"))
+    assert (found.verdict, found.not_compared) == (Verdict.AGREE, ())
+
+
+def test_an_optimizer_of_other_parameters_is_named_once(runs: Runs, tmp_path: Path) -> None:
+    # Given an optimizer that holds copies of the parameters, as one that was made too early does
+    torch.manual_seed(0)
+    model = Net()
+    batch, target = torch.randn(4, 6, 8), torch.randn(4, 6, 4)
+    copies = [nn.Parameter(one.detach().clone()) for one in model.parameters()]
+    optimizer = torch.optim.AdamW(copies, lr=1e-3)
+    with lockstep.record(tmp_path / "candidate", model=model, steps=2):
+        for _ in range(2):
+            model.zero_grad()
+            F.mse_loss(model(batch), target).backward()
+            for copy, one in zip(copies, model.parameters(), strict=True):
+                copy.grad = one.grad
+            optimizer.step()
+    found = lockstep.compare_recordings(runs.of("unchanged", unchanged), tmp_path / "candidate")
+    origin, *others = found.origins
+    assert (origin.phase, others) == (Phase.OPTIMIZER, [])
+    assert "only the reference updates" in origin.reason

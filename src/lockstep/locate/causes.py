@@ -6,18 +6,19 @@ frozen, gradients that were never zeroed, another clipping. Here they become one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from lockstep.compare.operators import Family, family_of
 from lockstep.compare.settings import Setting, differing_settings
-from lockstep.core.finding import Kind, Origin, Outcome
+from lockstep.core.finding import Kind, Origin, Outcome, Pair
 from lockstep.core.record import Call, Content
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.frozen import frozen_origin, tied_origin
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.model_setup import ModelSetup, listed
-from lockstep.locate.origins import Origins
+from lockstep.locate.origins import Origins, origin_at, place_of_call, without_partner
 from lockstep.locate.regions import Regions
 from lockstep.locate.scaling import ALIKE, StepGradients, factor_between, left_over, scaled_by
 from lockstep.locate.step import AlignedStep
@@ -62,11 +63,7 @@ class Causes:
         """Go through a step's origins; `first` is the number of the first of them."""
         work = _StepCauses(self, step, StepGradients(step), Regions(step), first)
         work.run()
-        self._before = {
-            name: (pair.reference.content, pair.candidate.content)
-            for name, pair in work.gradients.at_optimizer().items()
-            if pair.reference is not None and pair.candidate is not None
-        }
+        self._before = _contents(work.gradients.at_optimizer())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +82,8 @@ class _StepCauses:
             self._in_another_mode,
             self._other_optimizer,
             self._behind_cut,
+            self._more_backwards,
+            self._zeroed_between,
             self._not_zeroed,
             self._scaled_otherwise,
         ):
@@ -237,6 +236,55 @@ class _StepCauses:
         ]
         self._withdraw(follows)
 
+    def _more_backwards(self) -> None:
+        """One run goes backward more often in the step: what its gradients are is a matter of that."""
+        counts = [
+            sum(call.kind is CallKind.LOSS for call in flow.calls.values())
+            for flow in (self.step.reference, self.step.candidate)
+        ]
+        lone = [pair for pair in self.step.lone if pair.present.kind is CallKind.LOSS]
+        if counts[0] == counts[1] or not lone or not min(counts):
+            return
+        call = lone[0].present
+        record = call.with_role(Role.LOSS)[0]
+        reason = (
+            f"the number of backward passes differs: {counts[0]} in this step of the reference, {counts[1]} in the"
+            " candidate"
+        )
+        sides = (record, None) if lone[0].candidate is None else (None, record)
+        place = place_of_call(call, record, self.step.module_classes)
+        finding = without_partner(Pair(*sides), reason)
+        made = origin_at(replace(place, phase=Phase.BACKWARD), finding, reason, Kind.FAULT)
+        late = (Phase.BACKWARD, Phase.OPTIMIZER)
+        follows = [
+            one
+            for one in self._found()
+            if one.phase in late or one.finding.pair.present.role is Role.LOSS
+        ]
+        self._withdraw(follows)
+        self.causes.origins.insert(made, reason)
+
+    def _zeroed_between(self) -> None:
+        """Gradients that one run adds up over the backward passes of a step, and the other starts anew."""
+        of_gradients = [origin for origin in self._found() if self._is_of_gradients(origin)]
+        passes = self.gradients.by_backward()
+        for before, after in pairwise(passes if of_gradients else ()):
+            for side, run in ((0, "candidate"), (1, "reference")):
+                held = left_over(after, _contents(before), side)
+                if held and len(held) >= _SHARE * len(after):
+                    reason = (
+                        f"gradients are zeroed between the backward passes of a step in the {run}, and added up in"
+                        f" the other run ({listed(held)}); {of_gradients[0].reason}"
+                    )
+                    changes = {
+                        "module": "",
+                        "module_class": "",
+                        "op": NOT_ZEROED,
+                        "tensor": held[0],
+                    }
+                    self._merge(of_gradients, reason=reason, **changes)
+                    return
+
     def _not_zeroed(self) -> None:
         """Gradients that hold those of the step before as well."""
         known = self.causes._not_zeroed
@@ -340,6 +388,15 @@ class _StepCauses:
         if other is not None:
             reasons.append(str(other))
         return replace(origin, reason="; ".join(reasons))
+
+
+def _contents(gradients: Mapping[str, Pair]) -> dict[str, tuple[Content, Content]]:
+    """The two sides of gradients that both runs have."""
+    return {
+        name: (pair.reference.content, pair.candidate.content)
+        for name, pair in gradients.items()
+        if pair.reference is not None and pair.candidate is not None
+    }
 
 
 def _is_around(origin: Origin, cut: Origin) -> bool:

@@ -62,10 +62,12 @@ class Ledger:
         Per buffer the last call that it went into: the one that may have changed it unseen.
     last_updates
         Per parameter its last optimizer step, and what that left.
+    updated_apart
+        Whether one run left out updates that the other made: from then on all differs, whatever enters.
     """
 
     def __init__(self, *, read_tensors: bool, precision: PrecisionClasses | None = None) -> None:
-        self.any_tainted = False
+        self.any_tainted = self.updated_apart = False
         self.parameter_names: set[str] = set()
         self.buffer_names: set[str] = set()
         self.buffer_users: dict[str, BufferUser] = {}

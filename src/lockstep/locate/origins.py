@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from lockstep.compare.operators import Family, chains_matmuls, family_of
-from lockstep.core.finding import Finding, Kind, Origin, Pair
+from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outcome, Pair
 from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import Phase, Role
 from lockstep.locate.step import Aligned
@@ -74,6 +75,12 @@ def _place(
         sequence=record.sequence,
         may_drop=_drops_inside(call),
     )
+
+
+def without_partner(pair: Pair, reason: str) -> Finding:
+    """The finding of a tensor that one run has where the other should."""
+    metrics = Metrics(Evidence.NONE)
+    return Finding(pair, Outcome.MISSING, metrics, math.nan, math.nan, reason, kind=Kind.FAULT)
 
 
 def origin_at(place: Place, finding: Finding, reason: str, kind: Kind) -> Origin:

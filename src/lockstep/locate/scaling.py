@@ -46,6 +46,17 @@ class StepGradients:
                 found[pair.present.name] = pair
         return found
 
+    def by_backward(self) -> list[dict[str, Pair]]:
+        """As each backward of the step left them, in order."""
+        passes: list[dict[str, Pair]] = []
+        met: dict[str, int] = {}
+        for pair in self._of(CallKind.GRADIENT):
+            number = met[pair.present.name] = met.get(pair.present.name, -1) + 1
+            if number == len(passes):
+                passes.append({})
+            passes[number][pair.present.name] = pair
+        return passes
+
     def at_optimizer(self) -> dict[str, Pair]:
         """As the optimizer got them."""
         return {pair.present.name: pair for pair in self._of(CallKind.OPTIMIZER)}

@@ -14,10 +14,10 @@ from lockstep.compare.judge import AGREES, NOTHING_BETWEEN, Judge, Judgement, Re
 from lockstep.compare.measured import Measured, pooled
 from lockstep.compare.settings import Setting, differing_settings
 from lockstep.compare.update_model import update_size
-from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Outcome, Pair
+from lockstep.core.finding import Finding, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.ledger import TRAINED_ALIKE, Ledger, State, agreeing, drifted, settled_words
-from lockstep.locate.origins import Origins, Place, place_of, place_of_call
+from lockstep.locate.origins import Origins, Place, place_of, place_of_call, without_partner
 from lockstep.locate.step import Aligned, AlignedStep
 from lockstep.locate.words import origin_reason, what_leaves
 
@@ -150,8 +150,7 @@ class UpdateWalk:
             if pair.present.kind is CallKind.OPTIMIZER
             and any(record.name in self._gradients for record in pair.present.with_role(Role.PARAM))
         ]
-        some_updated = any(True for _ in self._step.of_kind(CallKind.OPTIMIZER))
-        if not left_out or not some_updated or self._any_tainted:
+        if not left_out or self._any_tainted:
             return
         first = left_out[0].present
         record = first.with_role(Role.PARAM)[0]
@@ -162,16 +161,9 @@ class UpdateWalk:
             f"only the {side} updates {_others(names)}, though the gradient is there in both runs"
         )
         sides = (record, None) if only_reference else (None, record)
-        finding = Finding(
-            Pair(*sides),
-            Outcome.MISSING,
-            Metrics(Evidence.NONE),
-            math.nan,
-            math.nan,
-            reason,
-            kind=Kind.FAULT,
-        )
+        finding = without_partner(Pair(*sides), reason)
         self._origins.add(place_of_call(first, record, self._step.module_classes), finding)
+        self._ledger.updated_apart = self._ledger.any_tainted = True
 
     def _arrive(self, item: Aligned) -> Iterator[_Wrong]:
         """Parameter, gradient and state as the optimizer gets them."""

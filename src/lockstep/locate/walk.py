@@ -29,7 +29,7 @@ from lockstep.compare.judge import (
 from lockstep.compare.measured import Measured
 from lockstep.compare.operators import Family, family_of
 from lockstep.compare.settings import Setting
-from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Outcome, Pair
+from lockstep.core.finding import Kind, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.accumulation import Accumulations, Event
 from lockstep.locate.boundary import Boundary, Tracer
@@ -45,7 +45,7 @@ from lockstep.locate.ledger import (
     settled_words,
 )
 from lockstep.locate.operations import Operations
-from lockstep.locate.origins import Origins, Place
+from lockstep.locate.origins import Origins, Place, without_partner
 from lockstep.locate.places import Places
 from lockstep.locate.scopes import Scopes
 from lockstep.locate.step import Aligned, AlignedStep
@@ -300,7 +300,9 @@ class StepWalk:
             record = pair.present
             if pair.reference is not None and pair.candidate is not None:
                 continue
-            sent = record.role is Role.GRAD_INPUT and _norm(pair) > 0
+            # Later ones belong to another backward, which the other run may not go through.
+            first = record.role is Role.GRAD_INPUT and not record.occurrence
+            sent = first and _norm(pair) > 0
             if sent and self._forward_pair(item, pair, Role.INPUT) and not _is_sent_on(item, pair):
                 yield max(one.sequence for one in arrived if one is not None), pair
 
@@ -318,16 +320,7 @@ class StepWalk:
             f"{what_enters(entering)}, but only the {side} sends a gradient on to {name}"
             f" (norm {_norm(pair):.3g}); in the other run the graph is cut here"
         )
-        finding = Finding(
-            pair,
-            Outcome.MISSING,
-            Metrics(Evidence.NONE),
-            math.nan,
-            math.nan,
-            reason,
-            kind=Kind.FAULT,
-        )
-        self._origins.add(self._places.of(item, pair), finding)
+        self._origins.add(self._places.of(item, pair), without_partner(pair, reason))
 
     def _is_behind_cut(self, item: Aligned, measured: Measured, forward: Pair | None) -> bool:
         """Settle a gradient that lacks a part because a branch of the graph is cut in one run."""
@@ -419,7 +412,8 @@ class StepWalk:
         if known is not None and known.tainted:
             self._settle(item, known.at(measured))
             return
-        overwhelmed = any(source.relative > LINEAR_REGIME for source in tainting)
+        apart = self._ledger.updated_apart
+        overwhelmed = apart or any(source.relative > LINEAR_REGIME for source in tainting)
         if measured.shape_differs and (self._ledger.any_tainted or not entering):
             # How many rows there are was decided by numbers that Python read, which no data flow shows.
             overwhelmed = True
@@ -434,7 +428,7 @@ class StepWalk:
             self._scopes.widen(item, measured)
             return
         outcome = Outcome.AGREE
-        if tainting and judgement.beyond_floor:
+        if (apart or tainting) and judgement.beyond_floor:
             outcome = Outcome.DIFFER
         elif judgement.open or (
             judgement.beyond_floor and any(self._ledger.is_open(source) for source in behind)
@@ -442,7 +436,7 @@ class StepWalk:
             outcome = Outcome.INCOMPARABLE
         if judgement.kind is None and judgement.beyond_floor and _amplifies(entering, measured):
             judgement = replace(judgement, kind=Kind.AMPLIFIED)
-        self._settle(item, State(measured, judgement, bool(tainting), outcome))
+        self._settle(item, State(measured, judgement, apart or bool(tainting), outcome))
 
     def _settle(self, item: Aligned, state: State) -> None:
         """Keep and report a pair that is no origin."""
