@@ -43,6 +43,7 @@ from lockstep.locate.naming import names_between, names_in
 from lockstep.locate.noise import measure_noise
 from lockstep.locate.origins import Origins
 from lockstep.locate.precision import PrecisionClasses
+from lockstep.locate.ranks import once_over_ranks
 from lockstep.locate.step import AlignedStep
 from lockstep.locate.unaligned import Unaligned
 from lockstep.locate.updates import SetupWalk, UpdateWalk
@@ -426,7 +427,7 @@ def _conclusion(
     steps: Collection[int] | None,
 ) -> Comparison:
     uniform = (*run.precision.hidden_changes(), *run.dtypes.uniform())
-    origins = run.precision.without_members(_ordered(run))
+    origins = once_over_ranks(run.precision.without_members(_ordered(run)))
     findings = [finding for ledger in run.ledgers.values() for finding in ledger.findings]
     not_compared = [stopper] if stopper else _not_compared(run, reference, candidate, steps)
     if stopper is None and run.aligned == 0:
