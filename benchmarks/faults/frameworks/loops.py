@@ -80,9 +80,7 @@ class Loop:
             answer = self.network(**batch)
             loss: Tensor = self.script.loss(answer.loss)
             if self.teacher is not None and self.script.teacher is not None:
-                wanted = self.teacher(**batch).logits
-                if self.script.teacher.detached:
-                    wanted = wanted.detach()
+                wanted = self.teacher(**batch).logits.detach()
                 loss = loss + self.script.teacher.weight * F.mse_loss(answer.logits, wanted)
         return loss
 
@@ -236,12 +234,7 @@ class ShardedLoop(Loop):
         mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
         for name in self.script.subject.places["block"]:
             fully_shard(model.get_submodule(name), mesh=mesh, **self.script.arguments)
-        network: Any = fully_shard(model, mesh=mesh, **self.script.arguments)
-        if self.script.summed:
-            for module in network.modules():
-                if hasattr(module, "set_gradient_divide_factor"):
-                    module.set_gradient_divide_factor(1.0)
-        return network
+        return fully_shard(model, mesh=mesh, **self.script.arguments)
 
     def collecting(self, *, last: bool) -> AbstractContextManager[Any]:
         """Around a micro-batch."""

@@ -39,7 +39,8 @@ def _adam(way: Way, subject: Any) -> bool:
 
 
 def _clips(way: Way, subject: Any) -> bool:
-    return "lbfgs" not in way.traits
+    """Adapters have gradients below the limit."""
+    return not {"lbfgs", "adapters"} & way.traits
 
 
 # ---------------------------------------------------------------------------------------------- loop
@@ -67,9 +68,7 @@ register(
         "items-counted",
         _set(counted=True),
         Answers(phases=("forward",), words=("times",), calls=("div", "truediv", "cross_entropy")),
-        fits=lambda way, subject: (
-            way.name == "trainer-accumulate" and subject.name in ("bert", "gpt2")
-        ),
+        fits=lambda way, subject: way.name == "trainer-accumulate" and subject.name != "gpt2",
     )
 )
 register(
@@ -368,14 +367,21 @@ register(
 _OF_RANKS = Answers(near=False, phases=("backward", "optimizer"))
 
 register(
-    Mistake("not-synchronised", _set(synchronised=False), _OF_RANKS, fits=_with("ranks"), share=6)
+    Mistake(
+        "not-synchronised",
+        _set(synchronised=False),
+        _OF_RANKS,
+        # FSDP1 refuses to update what was not exchanged.
+        fits=lambda way, subject: "ranks" in way.traits and way.group != "fsdp1",
+        share=6,
+    )
 )
 register(
     Mistake(
         "summed-over-ranks",
         _set(summed=True, clip_norm=None),
         _OF_RANKS,
-        fits=lambda way, subject: way.group in ("ddp", "fsdp2"),
+        fits=lambda way, subject: way.group == "ddp",
         prepare=_set(clip_norm=None),
         share=6,
     )
@@ -417,15 +423,6 @@ register(
     )
 )
 register(Mistake("teacher-decay", _teacher(decay=0.99), _FOLLOWS, fits=_with("teacher"), share=4))
-register(
-    Mistake(
-        "teacher-not-detached",
-        _teacher(detached=False),
-        Answers(near=False, calls=("detach",), phases=("backward",)),
-        fits=_with("teacher"),
-        share=4,
-    )
-)
 register(
     Mistake(
         "teacher-weight",

@@ -36,7 +36,6 @@ class Teacher:
 
     decay: float = 0.9
     follows_itself: bool = False
-    detached: bool = True
     weight: float = 0.5
 
 

@@ -167,11 +167,13 @@ def _adapted(script: Script, model: nn.Module) -> nn.Module:
         "llama": ["q_proj", "up_proj"],
     }
     torch.manual_seed(script.model_seed)
+    settings = {"r": 4, "lora_alpha": 8, **script.arguments.pop("adapter", {})}
     config = LoraConfig(
-        r=4, lora_alpha=8, target_modules=targets[script.subject.name], init_lora_weights=False,
+        target_modules=targets[script.subject.name],
+        init_lora_weights=False,
         fan_in_fan_out=script.subject.name == "gpt2",
-        **script.arguments.pop("adapter", {}),
-    )  # fmt: skip
+        **settings,
+    )
     return get_peft_model(model, config)  # type: ignore[arg-type]
 
 
