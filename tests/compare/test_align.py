@@ -177,6 +177,25 @@ def test_contents_equal_by_chance_pull_nothing_together() -> None:
     assert partners(align_calls(left, right)) == {1: 1, 2: 2}
 
 
+def test_a_batch_is_found_by_content_and_shape_where_another_tensor_comes_before_it() -> None:
+    # Given a batch of features and labels, and in the other run a running total that is data as well
+    data = CallKind.DATA
+    left = [call(1, kind=data, outputs=[((4, 8), "x")]), call(2, kind=data, outputs=[((4,), "y")])]
+    right = [
+        call(1, kind=data, outputs=[((), "total")], names=["add"]),
+        call(2, kind=data, outputs=[((4, 8), "x")], names=["to"]),
+        call(3, kind=data, outputs=[((4,), "y")], names=["to"]),
+    ]
+    assert partners(align_calls(left, right)) == {1: 2, 2: 3}
+
+
+def test_a_call_outside_of_the_model_is_none_inside_of_a_module_that_the_other_run_lacks() -> None:
+    # Given a division in a model's own forward, and in the other run one of the loss, after the model
+    left = [call(1, "M", kind=CallKind.MODULE, module=""), call(2, module="", parent=1)]
+    right = [call(1, "M", kind=CallKind.MODULE, module="model"), call(2, module="")]
+    assert partners(align_calls(left, right)) == {}
+
+
 def test_gradients_are_aligned_by_parameter_in_whatever_order_they_come() -> None:
     def gradient(number: int, name: str) -> Call:
         return call(number, "accumulate_grad", kind=CallKind.GRADIENT, names=[name])

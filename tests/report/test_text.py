@@ -178,6 +178,13 @@ def test_colour_is_only_added_on_a_terminal(diverged: Comparison) -> None:
     assert "\x1b[1;31mDIVERGED\x1b[0m" in printed(terminal=True)
 
 
+def test_all_are_equal_only_where_nothing_else_is_to_be_said(agreed: Comparison) -> None:
+    equal = tuple(one for one in agreed.findings if not one.difference)
+    found = dataclasses.replace(agreed, findings=equal, compared=len(equal))
+    assert "all equal bit by bit" in plain(found)
+    assert "all equal bit by bit" not in plain(dataclasses.replace(found, missing=1))
+
+
 def test_what_was_not_judged_stands_in_the_headline(agreed: Comparison) -> None:
     # Given agreement over two steps, beside two tensors of which nothing could be said and calls without partner
     unjudged = [

@@ -57,6 +57,10 @@ def align_calls(
 _ALL_BUT_OPERATORS = frozenset(CallKind) - {CallKind.OPERATOR}
 
 
+_OUTSIDE, _INSIDE_ALONE = -1, -2
+"""Around a call is no module call, or one that the other run lacks."""
+
+
 def _grouped(
     reference: Sequence[Call],
     candidate: Sequence[Call],
@@ -71,10 +75,11 @@ def _grouped(
         for call in calls:
             if call.kind not in wanted:
                 continue
+            inside = _OUTSIDE if call.parent < 0 else _INSIDE_ALONE
             if side == 1:
-                parent = same_parent.get(call.parent, -1)
+                parent = same_parent.get(call.parent, inside)
             else:
-                parent = call.parent if call.parent in aligned_parents else -1
+                parent = call.parent if call.parent in aligned_parents else inside
             where = call.site.module
             key = (call.kind, call.site.phase, call.recomputed, parent, where)
             groups.setdefault(key, ([], []))[side].append(call)
@@ -159,7 +164,9 @@ def _tokens(kind: CallKind) -> tuple[tuple[Token, str], ...]:
         )
     if kind is CallKind.DATA:
         return (
+            (_output_digests, "content"),
             (lambda call: (_names(call), _output_shapes(call)), "name and shape"),
+            (_output_shapes, "shape"),
             (_names, "name"),
             (lambda call: "", "order"),
         )

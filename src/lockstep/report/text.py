@@ -165,7 +165,7 @@ def _agreement(comparison: Comparison, tally: Tally) -> str:
         (unaligned, "call unaligned" if unaligned == 1 else "calls unaligned"),
     )
     said = [f"{count} {words}" for count, words in parts if count]
-    if tally.equal == comparison.compared:
+    if tally.equal == comparison.compared and len(said) == 1:
         said[0] = "all equal bit by bit"
     return ", ".join([compared, *said])
 
