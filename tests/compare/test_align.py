@@ -191,8 +191,10 @@ def test_a_batch_is_found_by_content_and_shape_where_another_tensor_comes_before
 
 def test_a_call_outside_of_the_model_is_none_inside_of_a_module_that_the_other_run_lacks() -> None:
     # Given a division in a model's own forward, and in the other run one of the loss, after the model
-    left = [call(1, "M", kind=CallKind.MODULE, module=""), call(2, module="", parent=1)]
-    right = [call(1, "M", kind=CallKind.MODULE, module="model"), call(2, module="")]
+    inside, outside = [((4, 8), "scores")], [((), "loss")]
+    module = CallKind.MODULE
+    left = [call(1, "M", kind=module, module=""), call(2, module="", parent=1, outputs=inside)]
+    right = [call(1, "N", kind=module, module="model"), call(2, module="", outputs=outside)]
     assert partners(align_calls(left, right)) == {}
 
 
