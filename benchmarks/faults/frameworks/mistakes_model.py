@@ -219,20 +219,7 @@ def _late_positions(module: nn.Module) -> None:
     _rewritten(module, lambda self, ids, *rest: original(ids + 1, *rest))
 
 
-def _plant_late_positions(script: Script, place: Place) -> None:
-    script.edits.append(lambda model: _late_positions(model.get_submodule("transformer.wpe")))
-
-
-register(
-    Mistake(
-        "positions-from-one",
-        _plant_late_positions,
-        Answers(words=("transformer.wpe",), calls=("wpe",)),
-        "embedding",
-        lambda way, subject: subject.name == "gpt2",
-        share=5,
-    )
-)
+register(Mistake("positions-from-one", _at(_late_positions), Answers(), "positions"))
 
 
 # ------------------------------------------------------------------------------------------ precision
