@@ -86,7 +86,7 @@ class Loop:
     loss: float = 1.0
     zero_grad: bool = True
     divide: bool = True
-    frozen: str = ""
+    frozen: str | tuple[str, ...] = ""
     training: bool = True
     optimizer: str = "AdamW"
     lr: float = 1e-2

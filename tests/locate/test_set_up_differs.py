@@ -36,6 +36,13 @@ def test_frozen_parameters() -> None:
     assert any(one.name == "frozen parameters" for one in found.setup)
 
 
+def test_all_frozen_but_the_head_is_no_cut_of_the_graph() -> None:
+    # Given a candidate that trains its last layer alone, so that no gradient is sent on from there
+    found = against_sound(Loop(frozen=("enter", "blocks"), steps=2))
+    # Then it is said to be frozen, and nothing is said to be cut
+    assert "frozen in the candidate (requires_grad)" in only_origin(found).reason
+
+
 def test_the_same_parameters_frozen_in_both_say_nothing() -> None:
     frozen = Loop(frozen="blocks.0", steps=2)
     found = compared(frozen, replace(frozen, lr=2e-2))

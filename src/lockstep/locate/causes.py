@@ -159,7 +159,9 @@ class _StepCauses:
             follows = [
                 origin
                 for origin in self._found()
-                if self._is_after_backward(origin) or (names & {*origin.tensor.split("|")})
+                if self._is_after_backward(origin)
+                or (names & {*origin.tensor.split("|")})
+                or (cause == "frozen" and _is_cut(origin))
             ]
             self._withdraw(follows)
             origins.insert(made, cause)
@@ -223,8 +225,7 @@ class _StepCauses:
     def _behind_cut(self) -> None:
         """What lacks a gradient because the graph is cut: the modules around the cut, and what is made of all."""
         found = self._found()
-        cuts = [one for one in found if one.finding.outcome is Outcome.MISSING and one.kind is Kind.FAULT
-                and one.phase is Phase.BACKWARD]  # fmt: skip
+        cuts = [one for one in found if _is_cut(one)]
         if not cuts:
             return
         follows = [
@@ -397,6 +398,12 @@ def _contents(gradients: Mapping[str, Pair]) -> dict[str, tuple[Content, Content
         for name, pair in gradients.items()
         if pair.reference is not None and pair.candidate is not None
     }
+
+
+def _is_cut(origin: Origin) -> bool:
+    """Whether a gradient is sent on in one run only: cut, or nothing that is trained lies behind."""
+    missing = origin.finding.outcome is Outcome.MISSING and origin.kind is Kind.FAULT
+    return missing and origin.phase is Phase.BACKWARD
 
 
 def _is_around(origin: Origin, cut: Origin) -> bool:
