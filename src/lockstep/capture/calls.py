@@ -76,6 +76,12 @@ class Steps(Protocol):
     def set_aside(self) -> None:
         """What was recorded of this step may not be of it: it begins with what comes now, or later."""
 
+    def may_train(self, module: torch.nn.Module) -> bool:
+        """Whether a call of this module may be of a training."""
+
+    def forward_begins(self) -> None:
+        """A forward begins behind a backward: where the script updated its parameters, the step has ended."""
+
     def is_certain(self) -> None:
         """The step that is open is one: backward or an optimizer is at work."""
 
@@ -143,9 +149,12 @@ class Calls:
         passes = in_transform() or (backward and not grad)
         places = self._places()
         place = places[-1] if places else None
-        if place is None and grad and not (passes or self.opening.certain):
-            self.reconsider(argument_tensors(args, kwargs), module=True)
-        session = None if passes else self.find_session(may_begin=grad and not backward)
+        if place is None and grad and not (passes or backward):
+            if self.opening.certain:
+                self._steps.forward_begins()
+            else:
+                self.reconsider(argument_tensors(args, kwargs), module=True)
+        session = None if passes else self._module_session(module, grad and not backward)
         self.opening.module_called = True
         opened = None
         if session is not None:
@@ -248,6 +257,8 @@ class Calls:
         tensors = argument_tensors(args, kwargs)
         if place is None and not self.opening.certain:
             self.reconsider(tensors, module=False)
+        elif place is None and grad and not backward and trains(name, tensors):
+            self._steps.forward_begins()
         session = self.find_session(
             may_begin=grad and not backward and self._may_begin(name, tensors)
         )
@@ -518,6 +529,12 @@ class Calls:
             return
         with quiet(self._steps.fail):
             self.opening.called(tensor for _, tensor in tensors_in(result, ""))
+
+    def _module_session(self, module: torch.nn.Module, may_begin: bool) -> Session | None:
+        session = self.find_session(may_begin=False)
+        if session is None and may_begin and self._steps.may_train(module):
+            session = self.find_session(may_begin=True)
+        return session
 
     def _begin(
         self,

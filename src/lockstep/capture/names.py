@@ -60,6 +60,7 @@ class ModuleNames:
         self.owners: dict[int, tuple[torch.Tensor, str, str]] = {}
         self._stand_ins: dict[int, tuple[torch.Tensor, str, str]] = {}
         self._aliases: dict[str, str] = {}
+        self._alone = 0
         self._holders: dict[int, weakref.ref[Module]] | None = None
         self._trained = trained
         self._given = model
@@ -170,9 +171,14 @@ class ModuleNames:
         module = None if holder is None else holder()
         return module if module is not None and _holds(module, tensor) else None
 
+    def name_for_alone(self) -> str:
+        """A name for a parameter that neither a module nor an optimizer has, by the order in which such are met."""
+        return f"parameters[{self._alone}]"
+
     def own(self, tensor: torch.Tensor, name: str) -> None:
         """Name a parameter that belongs to no module."""
         self.owners[id(tensor)] = (tensor, "", name)
+        self._alone += 1
 
     def start_anew(self) -> None:
         """Forget every name that was given."""
@@ -183,6 +189,7 @@ class ModuleNames:
         self.owners.clear()
         self._stand_ins.clear()
         self._primary = self._holders = None
+        self._alone = 0
 
     def forget(self) -> None:
         """Let go of every module and tensor."""

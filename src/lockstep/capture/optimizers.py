@@ -155,6 +155,10 @@ class Optimizers:
             for _, _, parameter in _parameters_of(optimizer)
         ]
 
+    def identities(self) -> frozenset[int]:
+        """What the optimizers hold, by identity."""
+        return frozenset(map(id, self.parameters()))
+
     def parameter_name(self, tensor: torch.Tensor) -> str | None:
         """Name of a parameter by its place in an optimizer, or None."""
         for optimizer in list(self._all):

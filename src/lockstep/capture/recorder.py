@@ -8,6 +8,8 @@ hook on optimizers.
 
 from __future__ import annotations
 
+import multiprocessing
+import shutil
 import sys
 import traceback
 import weakref
@@ -83,7 +85,7 @@ class Recorder:
         model: torch.nn.Module | None = None,
         wait_for_optimizer: bool,
     ) -> None:
-        self.directory = directory
+        self.directory = self._rank_directory = directory
         self.began = self.other_rank = self.optimizer_seen = False
         self._options = options
         self._selection = StepSelection.parse(options.steps)
@@ -108,7 +110,7 @@ class Recorder:
         self._untraced: Callable[[torch.Tensor], None] | None = None
         self._step = 0
         self._open = False
-        self._ended_by_optimizer = False
+        self._ended_by_optimizer = self._hand_updated = False
         self._failure = ""
         self._seen_once: set[str] = set()
         self._finished = False
@@ -163,6 +165,9 @@ class Recorder:
             self._living.found(item for item in made_before if not isinstance(item, Optimizer))
             self._install_if_chosen()
             self.begin()
+        elif multiprocessing.parent_process() is None:
+            # A training without any torch optimizer; workers that load data are no trainings.
+            self._install_if_chosen()
 
     def finish(self, *, interrupted: bool = False) -> None:
         """Close the recording and wait until it is written; safe to call twice."""
@@ -170,6 +175,14 @@ class Recorder:
         writer, self._closing = self._closing, None
         if writer is not None:
             wait_until_written(writer)
+        if self.began and self._is_no_training:
+            self.began = False
+            shutil.rmtree(self._rank_directory, ignore_errors=True)
+
+    @property
+    def _is_no_training(self) -> bool:
+        """Whether neither an optimizer was made nor a parameter updated, in a run that was to be watched for that."""
+        return self._wait_for_optimizer and not (self.optimizer_seen or self._hand_updated)
 
     def _end(self, *, interrupted: bool = False) -> None:
         """Stop recording; what is left is written while the training goes on."""
@@ -181,7 +194,8 @@ class Recorder:
         if interrupted and self._calls.opening.is_idle:
             self.set_aside()
         if self._open:
-            self._end_step(complete=not interrupted)
+            updated = self._updated_by_hand()
+            self._end_step(complete=updated or not interrupted)
         self._disarm()
         self._close_session()
 
@@ -198,9 +212,24 @@ class Recorder:
             self._ended_by_optimizer = False
             return
         if self._open:
+            self._updated_by_hand()
             self._end_step(complete=True)
         if not self._finished:
             self._advance()
+
+    def forward_begins(self) -> None:
+        """A forward begins behind a backward: where the script updated its parameters, the step has ended."""
+        if not self._optimizers.at_work and self._updated_by_hand():
+            self._end_step(complete=True)
+            self._advance()
+
+    def _updated_by_hand(self) -> bool:
+        session, updated = self.session, False
+        if session is not None:
+            with quiet(self.fail):
+                updated = session.record_hand_updates()
+        self._hand_updated |= updated
+        return updated
 
     def _disarm(self) -> None:
         global _active
@@ -235,6 +264,8 @@ class Recorder:
 
     def optimizer_created(self) -> None:
         """An optimizer was made: a training may begin."""
+        if not self.optimizer_seen and self._wait_for_optimizer and not self._calls.opening.certain:
+            self.set_aside()
         self.optimizer_seen = True
         self._install_if_chosen()
 
@@ -249,8 +280,6 @@ class Recorder:
 
     def begin(self) -> Session | None:
         """The training comes in sight: open the step if it is to be recorded."""
-        if self._wait_for_optimizer and not len(self._optimizers):
-            return None
         if self._open or self._finished:
             return self.session
         if self._step not in self._selection or self._is_other_rank() or _is_data_worker():
@@ -268,6 +297,12 @@ class Recorder:
                 session.adopt(self._model)
             self._hook_parameters()
         return self.session
+
+    def may_train(self, module: torch.nn.Module) -> bool:
+        """Whether a call of this module may be of a training: of one without an optimizer, only where it looks so."""
+        if len(self._optimizers) or not self._wait_for_optimizer:
+            return True
+        return module.training and any(item.requires_grad for item in module.parameters())
 
     def set_aside(self) -> None:
         """What was recorded of this step may not be of it: it begins with what comes now, or later."""
@@ -294,7 +329,7 @@ class Recorder:
                 f"{error.strerror}: {self.directory}; nothing is recorded, the training goes on"
             )
             return None
-        self.began = True
+        self.began, self._rank_directory = True, directory
         writer = RankWriter(
             directory,
             memory_bytes=self._options.memory_bytes,
@@ -309,6 +344,7 @@ class Recorder:
             operators=self._options.level != "module",
             parameter_name=self._optimizers.parameter_name,
             watch_parameters=self._hook_parameters,
+            trained=self._optimizers.identities,
             fail=self.fail,
             border=Calls.run_within.__code__,
         )
@@ -373,10 +409,10 @@ class Recorder:
             self._end()
             if self._options.exit_after:
                 raise SystemExit(0)
-        elif self._step in self._selection:
-            self._install_if_chosen()
-        else:
+        elif self._step not in self._selection:
             self.taps.remove()
+        elif not self.taps.installed:  # in the midst of a call, a mode that is on does not show
+            self._install_if_chosen()
 
     def _stop_early(self) -> None:
         if not self._finished:

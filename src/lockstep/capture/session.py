@@ -25,6 +25,7 @@ from lockstep.capture.gradients import (
     watch_inputs,
     watch_outputs,
 )
+from lockstep.capture.hand_updates import HandUpdates
 from lockstep.capture.leaves import NamedTensor, tensors_in
 from lockstep.capture.names import Adopted, ModuleNames, class_name, is_wrapper
 from lockstep.capture.options import SiteFilter
@@ -71,6 +72,8 @@ class Session:
         Name of a parameter that no module owns, by its optimizer, or None.
     watch_parameters
         Is told of new parameters, whose gradients are to be listened to.
+    trained
+        Gives the identities of the parameters that optimizers hold.
     fail
         Takes an error of our own that must not reach the training.
     border
@@ -87,6 +90,7 @@ class Session:
         operators: bool,
         parameter_name: Callable[[torch.Tensor], str | None],
         watch_parameters: Callable[[], None],
+        trained: Callable[[], frozenset[int]],
         fail: Callable[[Exception], None],
         border: CodeType,
     ) -> None:
@@ -104,6 +108,8 @@ class Session:
         self._watch_parameters = watch_parameters
         self._fail = fail
         self._rows = Rows(writer, names, border)
+        self._trained = trained
+        self._hand_updates = HandUpdates(self._rows, self.contents)
         self._init_done: set[int] = set()
         self._has_ended_a_step = False
 
@@ -119,6 +125,11 @@ class Session:
         self._rows.begin_step(step)
         self.names.refresh()
         self._remember_parameters()
+        self._hand_updates.begin_step(self._trained())
+
+    def record_hand_updates(self) -> bool:
+        """Record what the script has made of its parameters by hand since backward, and tell whether it has."""
+        return self._hand_updates.are_possible and self._hand_updates.record()
 
     def is_certain(self) -> None:
         """The step that is open is one."""
@@ -140,6 +151,7 @@ class Session:
         """End the step."""
         self.pending.settle()
         self._forget_identities()
+        self._hand_updates.forget()
         self._rows.end_step()
         self._has_ended_a_step = True
 
@@ -181,6 +193,9 @@ class Session:
             self.names.refresh()
         elif name is not None:
             self._adopt_alone(tensor, name)
+        elif tensor.requires_grad and not self._trained():
+            # Without any optimizer, a leaf that takes a gradient is what the script trains.
+            self._adopt_alone(tensor, self.names.name_for_alone())
         else:
             return False
         self._watch_parameters()
@@ -308,6 +323,8 @@ class Session:
             if version_of(tensor) != call.versions[index]:
                 changed.append(index)
                 self.contents.changed(tensor)
+                if self._hand_updates.are_possible:
+                    self._hand_updates.wrote(call, tensor)
                 if not _PARTIAL.search(call.op):
                     self.contents.written(tensor, part)
             elif is_collective(call.op) or (call.labels[index] != name and _SILENT.search(call.op)):
@@ -424,6 +441,7 @@ class Session:
         self._derivations.summed(owner[1], number)
         self._rows.add_record(call, Phase.BACKWARD, Role.PARAM_GRAD, 0, owner[1], number)
         self._rows.add_call(call)
+        self._hand_updates.accumulated(parameter, *owner, number)
 
     def stack_here(self) -> int:
         """Number of the call stack that several updates begin at."""

@@ -241,7 +241,8 @@ def _why_nothing(recording: Recording, reached: Reached, detail: str, options: O
         " (python -I, -E and -S do not, nor where PYTHONPATH is cleared)",
         Reached.HOOK: "no Python process of the command imported torch",
         Reached.UNLOADABLE: "Lockstep could not be loaded where torch was imported",
-        Reached.TORCH: f"torch was imported, but no torch.optim.Optimizer was made; {by_hand}",
+        Reached.TORCH: "torch was imported, but no torch.optim.Optimizer was made, and no model in training mode"
+        " had its parameters updated by hand",
         Reached.OPTIMIZER: "an optimizer was made, but no model was called with gradients in a"
         f" chosen step ({options.steps}); {by_hand}",
         Reached.STEPS: f"the training ended after {detail} steps, before a chosen one"
