@@ -308,3 +308,79 @@ def test_an_optimizer_of_other_parameters_is_named_once(runs: Runs, tmp_path: Pa
     origin, *others = found.origins
     assert (origin.phase, others) == (Phase.OPTIMIZER, [])
     assert "only the reference updates" in origin.reason
+
+
+# --- what changes in no recorded call -----------------------------------------------------------------------------
+
+
+def taught(path: Path, *, decay: float) -> Path:
+    """Two steps with a teacher that follows the student by a moving average."""
+    torch.manual_seed(0)
+    model, teacher = Net(), Net().requires_grad_(False)
+    teacher.load_state_dict(model.state_dict())
+    batch = torch.randn(4, 6, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with lockstep.record(path, model=model, steps=2):
+        for _ in range(2):
+            optimizer.zero_grad()
+            F.mse_loss(model(batch), teacher(batch) + 1.0).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for slow, fast in zip(teacher.parameters(), model.parameters(), strict=True):
+                    slow.mul_(decay).add_(fast, alpha=1.0 - decay)
+    return path
+
+
+def test_a_teacher_that_follows_at_another_pace_is_one_origin_at_the_next_step(
+    tmp_path: Path,
+) -> None:
+    # Given teachers that are updated between the steps, where nothing is recorded
+    reference = taught(tmp_path / "reference", decay=0.99)
+    found = lockstep.compare_recordings(reference, taught(tmp_path / "candidate", decay=0.9))
+    origin, *others = found.origins
+    assert (origin.step, origin.phase, others) == (1, Phase.FORWARD, [])
+    assert "changed since the last step" in origin.reason
+    # Then the same pace agrees
+    again = lockstep.compare_recordings(reference, taught(tmp_path / "again", decay=0.99))
+    assert again.verdict is Verdict.AGREE
+
+
+# --- loss scaling ---------------------------------------------------------------------------------------------------
+
+
+def scaled(path: Path, factor: float) -> Path:
+    """Two steps whose loss is scaled, and whose gradients are unscaled before the update."""
+    torch.manual_seed(0)
+    model, batch = Net(), torch.randn(4, 6, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=factor, enabled=factor != 1.0)
+    with lockstep.record(path, model=model, steps=2):
+        for _ in range(2):
+            optimizer.zero_grad()
+            scaler.scale(model(batch).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return path
+
+
+def test_a_loss_that_one_run_scales_is_a_difference_of_set_up(tmp_path: Path) -> None:
+    found = lockstep.compare_recordings(
+        scaled(tmp_path / "reference", 1.0), scaled(tmp_path / "candidate", 1024.0)
+    )
+    assert [origin.kind for origin in found.origins] == [Kind.SETUP]
+    assert "the loss is 1024 times the reference's" in found.origins[0].reason
+
+
+def test_a_gradient_that_is_scaled_for_good_is_none_of_set_up(tmp_path: Path) -> None:
+    # Given a candidate that doubles its loss and never takes the factor out
+    torch.manual_seed(0)
+    model, batch = Net(), torch.randn(4, 6, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with lockstep.record(tmp_path / "candidate", model=model, steps=2):
+        for _ in range(2):
+            optimizer.zero_grad()
+            (2.0 * model(batch).square().mean()).backward()
+            optimizer.step()
+    reference = scaled(tmp_path / "reference", 1.0)
+    found = lockstep.compare_recordings(reference, tmp_path / "candidate")
+    assert found.origins[0].kind is Kind.FAULT

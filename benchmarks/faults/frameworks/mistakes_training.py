@@ -410,7 +410,7 @@ def _teacher(**settings: Any) -> Callable[[Script, Place], None]:
 _FOLLOWS = Answers(
     near=False,
     calls=("mul_", "add_"),
-    words=("teacher", "second model"),
+    words=("teacher", "second model", "changed since the last step"),
     phases=("optimizer", "init"),
 )
 register(
@@ -427,7 +427,7 @@ register(
     Mistake(
         "teacher-weight",
         _teacher(weight=0.4),
-        Answers(near_phases=("forward",)),
+        Answers(near_phases=("forward", "backward")),
         fits=_with("teacher"),
         share=4,
     )

@@ -31,6 +31,7 @@ class Accumulations:
         self._step, self._operations, self._places, self._judge = step, operations, places, judge
         self._sent: dict[str, list[Measured]] = defaultdict(list)
         self._gathered: set[str] = set()
+        self._last: dict[str, Measured] = {}
 
     def sent(self, item: Aligned, measured: Measured) -> bool:
         """Take down what a call sends to a parameter; False where it is not comparable call by call."""
@@ -43,11 +44,20 @@ class Accumulations:
 
     def judged(self, item: Aligned, measured: Measured) -> tuple[list[Measured], Judgement]:
         """What a gradient is made of, and the word on it."""
+        self._last[measured.pair.present.name] = measured
         if self._is_seen(measured.pair):
             sent = self._sent[measured.pair.present.name]
             return sent, self._judge.passage(sent, measured, region=NOTHING_BETWEEN)
         operation = self._operations.of_owner(item.reference.site.module)
         return list(operation.entering), self._judge.operator(operation, measured)
+
+    def alike(self, measured: Measured) -> list[Measured]:
+        """Gradients of this step with a tensor's extents: what ranks exchange comes back without a producer."""
+        return [
+            one
+            for name in self._last
+            if (one := self._last[name]).shape == measured.shape and not one.equal
+        ]
 
     def place_of(self, item: Aligned, pair: Pair) -> Place:
         """Where a gradient that is wrong is said to be so: at the module that owns the parameter."""

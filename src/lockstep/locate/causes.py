@@ -13,7 +13,7 @@ from itertools import pairwise
 from lockstep.compare.operators import Family, family_of
 from lockstep.compare.settings import Setting, differing_settings
 from lockstep.core.finding import Kind, Origin, Outcome, Pair
-from lockstep.core.record import Call, Content
+from lockstep.core.record import Call, Content, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.frozen import frozen_origin, tied_origin
 from lockstep.locate.ledger import Ledger
@@ -56,6 +56,7 @@ class Causes:
     ledger: Ledger
     origins: Origins
     unaligned: Unaligned
+    initial: set[str] = field(default_factory=set)
     _before: dict[str, tuple[Content, Content]] = field(default_factory=dict)
     _not_zeroed: bool = False
 
@@ -82,10 +83,12 @@ class _StepCauses:
             self._in_another_mode,
             self._other_optimizer,
             self._behind_cut,
+            self._loss_scaled,
             self._more_backwards,
             self._zeroed_between,
             self._not_zeroed,
             self._scaled_otherwise,
+            self._in_one_run_only,
         ):
             cause()
         self._each(self._with_factor)
@@ -237,6 +240,36 @@ class _StepCauses:
         ]
         self._withdraw(follows)
 
+    def _loss_scaled(self) -> None:
+        """One run scales its loss and takes the scale out of the gradients again: loss scaling, a matter of set-up."""
+        losses = (
+            pair for item in self.step.of_kind(CallKind.LOSS) for pair in item.complete(Role.LOSS)
+        )
+        factor = factor_between(losses)
+        after = factor_between(self.gradients.after_backward(last=True).values())
+        left = factor_between(self.gradients.at_optimizer().values())
+        if factor is None or after is None or left is None or abs(factor - 1) <= ALIKE:
+            return
+        if abs(after - factor) > ALIKE * abs(factor) or abs(left - 1) > ALIKE:
+            return
+        between = scaled_by(self.gradients.after_backward(last=True), self.gradients.at_optimizer())
+        if not any(one is not None and abs(one - 1) <= ALIKE for one in between):
+            return  # both scale them there: clipping hides a factor, and takes none out
+        words = f"the loss is {factor:.4g} times the reference's, as are the gradients until they are unscaled"
+        late = (Phase.BACKWARD, Phase.OPTIMIZER)
+        concerned = [
+            one
+            for one in self._found()
+            if one.phase in late
+            or (
+                one.finding.pair.present.role in (Role.LOSS, Role.OUTPUT)
+                and abs((factor_between([one.finding.pair]) or 1.0) - factor) <= ALIKE * abs(factor)
+            )
+        ]
+        if concerned:
+            reason = f"loss scaling differs: {words}"
+            self._merge(concerned, kind=Kind.SETUP, reason=reason, op="loss scaling")
+
     def _more_backwards(self) -> None:
         """One run goes backward more often in the step: what its gradients are is a matter of that."""
         counts = [
@@ -374,6 +407,42 @@ class _StepCauses:
         words = f"every gradient is {factor:.2f} times the reference's"
         parts = [words, origin.reason] if origin.phase is Phase.BACKWARD else [origin.reason, words]
         return replace(origin, reason="; ".join(parts))
+
+    def _in_one_run_only(self) -> None:
+        """Gradients that one run alone computes, of parameters that both have, where nothing else explains it."""
+        kinds = (CallKind.GRADIENT, CallKind.OPTIMIZER)
+        self.causes.initial.update(
+            pair.present.name
+            for item in self.step.of_kind(CallKind.INIT)
+            for pair in item.complete(Role.PARAM)
+        )
+        if self.causes.origins.found:
+            return
+        paired = {
+            pair.present.name
+            for item in self.step.of_kind(*kinds)
+            for pair in item.complete(Role.PARAM_GRAD)
+        }
+        alone: dict[str, tuple[Call, TensorRecord]] = {}
+        for pair in self.step.lone:
+            call = pair.present
+            if call.kind in kinds:
+                for record in call.with_role(Role.PARAM_GRAD):
+                    if record.name in self.causes.initial - paired:
+                        alone.setdefault(record.name, (call, record))
+        if not alone:
+            return
+        call, record = next(iter(alone.values()))
+        is_reference = any(pair.reference is call for pair in self.step.lone)
+        side = "reference" if is_reference else "candidate"
+        reason = (
+            f"only the {side} computes gradients of {listed(list(alone))}, which both runs have"
+        )
+        sides = (record, None) if is_reference else (None, record)
+        finding = without_partner(Pair(*sides), reason)
+        place = place_of_call(call, record, self.step.module_classes)
+        made = origin_at(replace(place, phase=Phase.BACKWARD), finding, reason, Kind.FAULT)
+        self.causes.origins.insert(made, reason)
 
     # --- what else is known ------------------------------------------------------------------------------------------
 

@@ -57,7 +57,11 @@ class DtypeChanges:
 
     def note(self, items: Iterable[Aligned], module_classes: Mapping[str, str]) -> None:
         """Take down the results and the parameters of one step, in order of time."""
+        items = list(items)
+        sees_operators = any(item.reference.kind is CallKind.OPERATOR for item in items)
         for item in items:
+            if sees_operators and item.reference.kind is CallKind.MODULE:
+                continue  # a wrapper may well give results in another dtype than its model
             role = _ROLES.get(item.reference.kind)
             for pair in item.complete(role) if role is not None else ():
                 self._note(item, pair, module_classes)

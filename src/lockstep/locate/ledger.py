@@ -74,6 +74,7 @@ class Ledger:
         self.last_updates: dict[str, tuple[Place, Measured]] = {}
         self.precision = precision or PrecisionClasses()
         self._read_tensors = read_tensors
+        self._steps: set[int] = set()
         self._states: dict[Key, State] = {}
         self._measurements: dict[Key, Measured] = {}
         self._of_pair: dict[int, Measured] = {}
@@ -83,10 +84,15 @@ class Ledger:
         self._partner_of_candidate: dict[int, Key] = {}
         self.findings: list[Finding] = []
 
-    def begin(self, pairs: Iterable[Pair]) -> None:
+    def knows_step(self, step: int) -> bool:
+        """Whether all that happened up to the end of a step was recorded, or there was no such step."""
+        return step < 0 or step in self._steps
+
+    def begin(self, step: int, pairs: Iterable[Pair]) -> None:
         """Take in the complete pairs of the next step: their sketches are held against each other at
         once, and whole tensors from now on."""
         self.end()
+        self._steps.add(step)
         new: dict[Key, Pair] = {}
         for pair in pairs:
             key = key_of(pair)

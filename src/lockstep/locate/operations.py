@@ -65,16 +65,21 @@ class Operations:
 
         Where its own calls are not seen in both runs, as inside of compiled code, the innermost module around it.
         """
-        items = self.around(path)
-        operations = [self.of(item, backward=True) for item in items]
+        where = path
+        while True:
+            items = self.around(where)
+            operations = [self.of(item, backward=True) for item in items]
+            where = items[0].reference.site.module if items else ""
+            if not where or any(one.gradients for one in operations):
+                break
+            where = where.rpartition(".")[0]  # under no_grad, as what a checkpoint runs again later
         if not operations:
             return Operation(op="")
-        own = items[0].reference.site.module == path
         return replace(
             operations[0],
             inputs=tuple(item for one in operations for item in one.inputs),
             gradients=tuple(item for one in operations for item in one.gradients),
-            beside=() if own else self._gradients_below(items[0].reference.site.module),
+            beside=() if where == path else self._gradients_below(where),
         )
 
     def around(self, path: str) -> Sequence[Aligned]:

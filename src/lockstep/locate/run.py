@@ -303,7 +303,7 @@ def _compare_steps(
         aligned = {name: run.extents[name].step(number) for name in ranks if number in shared[name]}
         run.steps.add(number)
         try:
-            _compare_step(run, aligned, told)
+            _compare_step(run, number, aligned, told)
         finally:
             for ledger in run.ledgers.values():
                 ledger.end()
@@ -312,7 +312,10 @@ def _compare_steps(
 
 
 def _compare_step(
-    run: _Run, aligned: dict[str, AlignedStep], progress: Callable[[int, int], None] | None
+    run: _Run,
+    number: int,
+    aligned: dict[str, AlignedStep],
+    progress: Callable[[int, int], None] | None,
 ) -> None:
     gradients: dict[str, list[State]] = defaultdict(list)
     known = {name: len(run.origins[name].found) for name in aligned}
@@ -320,7 +323,7 @@ def _compare_step(
         ledger, origins = run.ledgers[name], run.origins[name]
         run.count(step)
         run.dtypes.note(step.aligned, step.module_classes)
-        ledger.begin(pair for item in step.aligned for pair in item.whole)
+        ledger.begin(number, (pair for item in step.aligned for pair in item.whole))
         SetupWalk(step, ledger, origins, run.judge).run()
         StepWalk(step, ledger, origins, run.judge).run(progress)
         for parameter, state in _last_gradients(step, ledger).items():
@@ -476,7 +479,8 @@ def _ordered(run: _Run) -> list[Origin]:
     return sorted(
         run.dtypes.named_in(found),
         key=lambda origin: (
-            origin.step,
+            # When it shows: a buffer that nobody was seen to change does so where it is used next.
+            origin.finding.pair.present.step,
             phases.get(origin.phase.value, 2),
             origin.sequence,
             origin.rank,

@@ -219,8 +219,20 @@ class UpdateWalk:
             wrong = self._size_differs(items)
         report_together(wrong, self._ledger, self._origins)
 
-    def _updated(self, item: Aligned, settings_differ: bool) -> Iterator[_Wrong]:
+    def _entering(self, item: Aligned) -> list[Measured]:
+        """What an update is made from; a gradient that a closure computes inside of it as backward left it."""
         entering = [self._ledger.measure(pair) for pair in item.complete(*_BEFORE)]
+        if not item.complete(Role.PARAM_GRAD):
+            names = {pair.present.name for pair in item.complete(Role.PARAM)}
+            entering.extend(
+                states[0].measured for name, states in self._gradients.items() if name in names
+            )
+            if self._pooled is not None:  # the closure may clip them
+                entering.append(self._pooled)
+        return entering
+
+    def _updated(self, item: Aligned, settings_differ: bool) -> Iterator[_Wrong]:
+        entering = self._entering(item)
         tainted = any(self._ledger.tainted(measured) for measured in entering)
         overwhelmed = any(
             measured.relative > LINEAR_REGIME
@@ -298,7 +310,7 @@ class UpdateWalk:
         return _Wrong(place_of(item, pair, self._step.module_classes), state, entering)
 
     def _update_sizes(self, item: Aligned, quiet: float) -> tuple[float, float] | None:
-        entering = [self._ledger.measure(pair) for pair in item.complete(*_BEFORE)]
+        entering = self._entering(item)
         if any(
             self._ledger.tainted(one) or one.relative > quiet for one in entering if one.floating
         ):

@@ -26,7 +26,7 @@ from lockstep.compare.judge import (
     Region,
     as_open,
 )
-from lockstep.compare.measured import Measured
+from lockstep.compare.measured import Measured, pooled
 from lockstep.compare.operators import Family, family_of
 from lockstep.compare.settings import Setting
 from lockstep.core.finding import Kind, Outcome, Pair
@@ -198,7 +198,7 @@ class StepWalk:
         """A parameter is not what the optimizer left: the script changed it between the steps."""
         last = self._ledger.last_updates.get(measured.pair.present.name)
         if last is None or last[0].step != item.reference.step - 1:
-            self._settle(item, drifted(measured))
+            self._changed_unseen(item, measured)
             return
         place, after = last
         judgement = self._judge.passage([after], measured, region=_UNSEEN)
@@ -209,7 +209,7 @@ class StepWalk:
         """A buffer differs that no call was seen to change: the call that used it before did."""
         user = self._ledger.buffer_users.get(measured.pair.present.name)
         if user is None:
-            self._settle(item, drifted(measured))
+            self._changed_unseen(item, measured)
             return
         judgement = self._judge.passage(user.entering, measured, region=_ONE_UNSEEN)
         name = f"the buffer {measured.pair.present.name} after it"
@@ -222,6 +222,19 @@ class StepWalk:
             settings=user.settings,
             name=name,
         )
+
+    def _changed_unseen(self, item: Aligned, measured: Measured) -> None:
+        """A parameter or buffer changed in no recorded call: by what the optimizers left, if by anything known."""
+        if not self._ledger.knows_step(item.reference.step - 1):
+            self._settle(item, drifted(measured))
+            return
+        updates = pooled(after for _, after in self._ledger.last_updates.values())
+        entering = [] if updates is None else [updates]
+        judgement = self._judge.passage(entering, measured, region=_UNSEEN)
+        name = f"{measured.pair.present.name}, changed since the last step,"
+        place = partial(self._places.of, item, measured.pair)
+        cause = ("changed between steps", item.reference.step)
+        self._decide(item, measured, judgement, entering, place, name=name, cause=cause)
 
     def _note_buffer_user(self, item: Aligned, pair: Pair) -> None:
         if family_of(item.reference.site.op) is Family.MOVEMENT:
@@ -351,6 +364,8 @@ class StepWalk:
         self, item: Aligned, measured: Measured, boundary: Boundary, *, backward: bool
     ) -> tuple[list[Measured], Judgement]:
         entering, region = boundary.entering, boundary.region
+        if not entering and measured.pair.present.site.phase is Phase.BACKWARD and not backward:
+            entering = self._accumulations.alike(measured)
         if not entering or not self._sees_operators:
             entering.extend(self._scopes.around(item, measured, backward=backward))
             region = _UNSEEN

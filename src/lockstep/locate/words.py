@@ -14,7 +14,7 @@ from lockstep.core.finding import Evidence
 def what_enters(entering: Sequence[Measured]) -> str:
     """How well the inputs agree."""
     if not entering:
-        return "nothing is computed yet"
+        return "no recorded call explains it"
     if all(item.equal for item in entering):
         return "inputs are bitwise equal"
     worst = max(entering, key=lambda item: item.relative if item.known else -1.0)
