@@ -189,6 +189,27 @@ def test_a_batch_is_found_by_content_and_shape_where_another_tensor_comes_before
     assert partners(align_calls(left, right)) == {1: 2, 2: 3}
 
 
+def test_a_batch_that_the_other_run_puts_together_itself_is_not_held_against_its_rows() -> None:
+    # Given a batch that arrives as it is, and in the other run rows of it that are stacked while the step is open
+    data, batch, row = CallKind.DATA, ((4, 8), "batch"), ((8,), "row")
+    left = [call(1, kind=data, outputs=[batch])]
+    right = [call(1, kind=data, outputs=[row]), call(2, "torch.stack", outputs=[batch])]
+    assert partners(align_calls(left, right)) == {1: None}
+    # But another batch of the same name, which nothing made, is
+    other = call(1, kind=data, outputs=[((4, 8), "another")])
+    assert partners(align_calls(left, [other])) == {1: 1}
+
+
+def test_numbers_that_two_loops_hand_over_to_other_calls_are_not_held_against_each_other() -> None:
+    data = CallKind.DATA
+    left = [call(1, kind=data, outputs=[((), "total")], names=["x of add_"])]
+    right = [call(1, kind=data, outputs=[((), "count")], names=["x of to"])]
+    assert partners(align_calls(left, right)) == {1: None}
+    assert partners(
+        align_calls(left, [call(1, kind=data, outputs=[((), "y")], names=["x of add_"])])
+    ) == {1: 1}
+
+
 def test_a_call_outside_of_the_model_is_none_inside_of_a_module_that_the_other_run_lacks() -> None:
     # Given a division in a model's own forward, and in the other run one of the loss, after the model
     inside, outside = [((4, 8), "scores")], [((), "loss")]

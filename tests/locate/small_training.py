@@ -84,6 +84,7 @@ class Loop:
     clip: float | None = 1e-2
     gradients: float = 1.0
     loss: float = 1.0
+    scaler: bool = False
     zero_grad: bool = True
     divide: bool = True
     frozen: str | tuple[str, ...] = ""
@@ -108,6 +109,7 @@ class Loop:
         optimizer = self._optimizer(model)
         inputs, targets = torch.randn(4, ROWS, WIDTH), torch.randint(3, (4, ROWS))
         torch.manual_seed(1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=self.scaler)
         total = torch.zeros(())  # what Trainer does: it goes into every step, and is no batch
         for number in range(self.steps):
             if self.zero_grad:
@@ -117,14 +119,16 @@ class Loop:
                 loss = functional.cross_entropy(model(inputs[place]), targets[place])
                 if self.divide:
                     loss = loss / 2
-                (loss * self.loss if self.loss != 1 else loss).backward()
+                scaler.scale(loss * self.loss if self.loss != 1 else loss).backward()
                 total += loss.detach()
             for parameter in model.parameters():
                 if self.gradients != 1 and parameter.grad is not None:
                     parameter.grad.mul_(self.gradients)
+            scaler.unscale_(optimizer)
             if self.clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), self.clip)
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         make = getattr(torch.optim, self.optimizer)

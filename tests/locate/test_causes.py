@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 from small_training import Loop, against_sound, compared
+from torch import nn
 
+import lockstep
 from lockstep.core.finding import Comparison, Kind, Origin, Verdict
 from lockstep.core.site import Phase
+from lockstep.locate.run import compare_recordings
 
 SOUND = Loop()
 
@@ -75,6 +80,44 @@ def test_all_gradients_doubled(name: str) -> None:
     assert said or "every gradient is 2.00 times the reference's" in origin.reason
     assert origin.phase is (Phase.BACKWARD if "behind" in name else Phase.FORWARD)
     assert "args.0.0" not in origin.reason
+
+
+def test_loss_scaling_that_is_taken_out_before_clipping_is_set_up() -> None:
+    (origin,) = against_sound(Loop(scaler=True)).origins
+    assert (origin.kind, origin.op) == (Kind.SETUP, "loss scaling")
+    # But a loss that is scaled and never unscaled is a fault, which clipping hides
+    origin = only_origin(against_sound(Loop(loss=1024.0)))
+    assert "loss scaling" not in origin.reason
+
+
+def record_lbfgs(path: Path, **options: int) -> Path:
+    torch.manual_seed(0)
+    model, inputs = nn.Linear(6, 3), torch.randn(8, 6)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, **options)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(inputs).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    with lockstep.record(path, steps=2, save="sketch"):
+        for _ in range(2):
+            optimizer.step(closure)
+    return path
+
+
+def test_options_that_make_an_optimizer_evaluate_more_often_are_named(tmp_path: Path) -> None:
+    sound = record_lbfgs(tmp_path / "sound", max_iter=3)
+    found = compare_recordings(sound, record_lbfgs(tmp_path / "other", max_iter=2))
+    origin = found.origins[0]
+    assert origin.kind is Kind.SETUP
+    assert "max_iter is 3 in the reference and 2 in the candidate" in origin.reason
+    assert (
+        "the number of backward passes differs: 3 in this step of the reference, 2" in origin.reason
+    )
+    again = compare_recordings(sound, record_lbfgs(tmp_path / "again", max_iter=3))
+    assert again.verdict is Verdict.AGREE
 
 
 def test_a_stray_detach_is_one_origin() -> None:

@@ -33,7 +33,7 @@ def closed_recording(directory: Path, steps: int = 2, **options: int) -> Path:
     rank.mkdir()
     writer = RankWriter(rank, **options)
     writer.add_stack(0, ())
-    writer.add_module(("head.fc", "torch.nn.Linear", 6, True))
+    writer.add_module(("head.fc", "torch.nn.Linear", 6, True, "{}"))
     for number in range(steps):
         add_step(writer, number, np.full(1 << 16, number, np.uint8))
         writer.flush()
@@ -129,7 +129,7 @@ def test_a_killed_recording_is_held_against_what_was_listed_until_then(tmp_path:
     writer = RankWriter(rank)
     add_step(writer, 0, np.zeros(8, np.uint8))
     writer.step_ended(0, partial(manifest_of, writer, 1, state="recording"))
-    writer.add_module(("late", "torch.nn.Linear", 6, True))
+    writer.add_module(("late", "torch.nn.Linear", 6, True, "{}"))
     add_step(writer, 1, np.zeros(8, np.uint8))
     writer.close()
     # Then it opens, tables that have grown since included

@@ -133,7 +133,7 @@ def write_recording(directory: Path) -> Path:
     rank.mkdir()
     writer = RankWriter(rank)
     writer.add_stack(0, (Frame("net.py", 88, "forward"), Frame("train.py", 3, "main")))
-    writer.add_module(("head.fc", "torch.nn.Linear", 6, True))
+    writer.add_module(("head.fc", "torch.nn.Linear", 6, True, "{}"))
     shard = writer.add_tensor(raw(7))
     writer.add_content(content_row(0, stored=7, shard=shard))
     writer.add_record(record_row(0, 0, role="input"))

@@ -68,7 +68,9 @@ register(
         "items-counted",
         _set(counted=True),
         Answers(phases=("forward",), words=("times",), calls=("div", "truediv", "cross_entropy")),
-        fits=lambda way, subject: way.name == "trainer-accumulate" and subject.name != "gpt2",
+        fits=lambda way, subject: (
+            way.name == "trainer-accumulate" and subject.name in ("bert", "llama")
+        ),
     )
 )
 register(

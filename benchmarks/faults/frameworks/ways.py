@@ -197,7 +197,7 @@ _way("compile-fullgraph", _PLAIN, ("gpt2", "conv", "mlp"),
      _wrapped(partial(_compiled, fullgraph=True)), traits=_COMPILED)  # fmt: skip
 _way("compile-dynamic", _PLAIN, ("conv", "mlp"),
      _wrapped(partial(_compiled, dynamic=True)), traits=_COMPILED)  # fmt: skip
-_way("compile-inductor", _PLAIN, ("conv", "mlp"),
+_way("compile-inductor", _PLAIN, _ALL,
      _wrapped(partial(_compiled, backend="inductor")), traits=_COMPILED)  # fmt: skip
 
 _TRAINER = {"trainer"}

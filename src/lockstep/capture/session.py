@@ -6,6 +6,7 @@ call looks like on disk.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -26,7 +27,7 @@ from lockstep.capture.gradients import (
     watch_outputs,
 )
 from lockstep.capture.hand_updates import HandUpdates
-from lockstep.capture.leaves import NamedTensor, tensors_in
+from lockstep.capture.leaves import NamedTensor, plain_attributes, tensors_in
 from lockstep.capture.names import Adopted, ModuleNames, class_name, is_wrapper
 from lockstep.capture.options import SiteFilter
 from lockstep.capture.plumbing import is_collective
@@ -176,7 +177,8 @@ class Session:
             known = [tensor for tensor in own if tensor is not None and not is_lazy(tensor)]
             count = sum(tensor.numel() for tensor in known)
             if not is_wrapper(child):
-                self._rows.add_module((path, class_name(child), count, child.training))
+                settings = json.dumps(plain_attributes(child))
+                self._rows.add_module((path, class_name(child), count, child.training, settings))
             self._initial(path, child)
 
     def adopt_parameter(self, tensor: torch.Tensor, name: str | None) -> bool:

@@ -43,7 +43,10 @@ def align_calls(
     known_as = [names.call(call) for call in candidate] if names else candidate
     groups = _grouped(reference, known_as, _ALL_BUT_OPERATORS, {})
     for left, right in groups:
-        partners.update(_aligned_group(left, right))
+        if left and right and left[0].kind is CallKind.DATA:
+            partners.update(_aligned_data(left, right, reference, candidate))
+        else:
+            partners.update(_aligned_group(left, right))
     same_parent = {right: left for left, (right, _) in partners.items()}
     for left, right in _grouped(reference, known_as, {CallKind.OPERATOR}, same_parent):
         partners.update(_aligned_group(left, right))
@@ -91,7 +94,7 @@ def _aligned_group(left: list[Call], right: list[Call]) -> dict[int, tuple[int, 
     if not left or not right:
         return {}
     if left[0].kind in _WITHOUT_ORDER:
-        return _aligned_by_name(left, right)
+        return _by_tokens(left, right, _tokens(left[0].kind))
     if [_output_shapes_of(call) for call in left] == [_output_shapes_of(call) for call in right]:
         # Nothing to decide: contents that happen to be equal must not pull two calls together.
         pairs = zip(left, right, strict=True)
@@ -116,15 +119,49 @@ def _aligned_group(left: list[Call], right: list[Call]) -> dict[int, tuple[int, 
     return partners
 
 
-_WITHOUT_ORDER = frozenset({CallKind.GRADIENT, CallKind.OPTIMIZER, CallKind.DATA})
+def _aligned_data(
+    left: list[Call], right: list[Call], reference: Sequence[Call], candidate: Sequence[Call]
+) -> dict[int, tuple[int, str]]:
+    """Partners of what enters a step; what the other run has too, but makes within it, has no other partner.
+
+    A loader that puts its batch together while a step is open lets rows of it enter, not the batch.
+    """
+    alike = _by_tokens(left, right, _tokens(CallKind.DATA)[:1])
+    taken = {number for number, _ in alike.values()}
+    left = [call for call in left if call.id not in alike]
+    right = [call for call in right if call.id not in taken]
+    if left and right:
+        left, right = _not_made(left, candidate), _not_made(right, reference)
+    return alike | _by_tokens(left, right, _tokens(CallKind.DATA)[1:])
+
+
+def _not_made(data: list[Call], other: Sequence[Call]) -> list[Call]:
+    """Those whose contents the other run does not make, as far as equal contents tell."""
+    made = {
+        record.digest
+        for call in other
+        if call.kind is CallKind.OPERATOR
+        for record in call.with_role(Role.OUTPUT)
+        if record.content.numel >= _TELLING and record.digest is not None
+    }
+    return [
+        call
+        for call in data
+        if not any(record.digest in made for record in call.with_role(Role.OUTPUT))
+    ]
+
+
+_WITHOUT_ORDER = frozenset({CallKind.GRADIENT, CallKind.OPTIMIZER})
 """Kinds whose order means nothing: autograd accumulates gradients in whatever order a kernel's node
 lists them."""
 
 
-def _aligned_by_name(left: list[Call], right: list[Call]) -> dict[int, tuple[int, str]]:
+def _by_tokens(
+    left: list[Call], right: list[Call], tokens: Iterable[tuple[Token, str]]
+) -> dict[int, tuple[int, str]]:
     """The n-th call of a name with the n-th of the other side, strictest names first."""
     partners: dict[int, tuple[int, str]] = {}
-    for token, method in _tokens(left[0].kind):
+    for token, method in tokens:
         before = [token(call) for call in left]
         after = [token(call) for call in right]
         matches = pair_in_order(before, after)
@@ -166,9 +203,8 @@ def _tokens(kind: CallKind) -> tuple[tuple[Token, str], ...]:
         return (
             (_output_digests, "content"),
             (lambda call: (_names(call), _output_shapes(call)), "name and shape"),
-            (_output_shapes, "shape"),
+            (_shapes_of_many, "shape"),
             (_names, "name"),
-            (lambda call: "", "order"),
         )
     if kind in (CallKind.GRADIENT, CallKind.OPTIMIZER):
         return ((_names, "parameter name"),)
@@ -190,6 +226,13 @@ def _output_digests(call: Call) -> Hashable:
     digests = tuple(record.digest for record in outputs)
     telling = any(record.content.numel >= _TELLING for record in outputs)
     return digests if telling and None not in digests else _Unlike(call.sequence)
+
+
+def _shapes_of_many(call: Call) -> Hashable:
+    """Shapes of what is more than a number, as a loop may hand over many of."""
+    outputs = call.with_role(Role.OUTPUT)
+    many = any(record.content.numel > 1 for record in outputs)
+    return _output_shapes(call) if many else _Unlike(call.sequence)
 
 
 @dataclass(frozen=True, eq=False)

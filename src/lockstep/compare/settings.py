@@ -29,8 +29,13 @@ class Setting:
     def __str__(self) -> str:
         name = self.name.removeprefix("kwargs.")
         name = f"argument {name.removeprefix('args.')}" if name.startswith("args.") else name
-        left, right = _shown(self.reference), _shown(self.candidate)
+        left, right = self.shown
         return f"{name} is {left} in the reference and {right} in the candidate"
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Both values as they are printed."""
+        return _shown(self.reference), _shown(self.candidate)
 
     @property
     def tells_numbers(self) -> bool:

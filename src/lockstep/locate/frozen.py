@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outcome, Pair
 from lockstep.core.record import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.locate.model_setup import listed
 from lockstep.locate.step import AlignedStep
+from lockstep.locate.words import listed
 
 _OTHER = {"reference": "candidate", "candidate": "reference"}
 

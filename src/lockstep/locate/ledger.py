@@ -13,6 +13,7 @@ from lockstep.compare.measured import Measured, is_read_whole, measure_pair, ske
 from lockstep.compare.settings import Setting
 from lockstep.core.finding import Evidence, Finding, Kind, Outcome, Pair
 from lockstep.core.record import Content
+from lockstep.locate.buffers import Buffers
 from lockstep.locate.origins import Place
 from lockstep.locate.precision import PrecisionClasses
 
@@ -60,6 +61,8 @@ class Ledger:
         Full names met so far.
     buffer_users
         Per buffer the last call that it went into: the one that may have changed it unseen.
+    buffers
+        The buffers of both runs as they were left last.
     last_updates
         Per parameter its last optimizer step, and what that left.
     updated_apart
@@ -71,6 +74,7 @@ class Ledger:
         self.parameter_names: set[str] = set()
         self.buffer_names: set[str] = set()
         self.buffer_users: dict[str, BufferUser] = {}
+        self.buffers = Buffers()
         self.last_updates: dict[str, tuple[Place, Measured]] = {}
         self.precision = precision or PrecisionClasses()
         self._read_tensors = read_tensors

@@ -5,15 +5,17 @@ The facts come from the recordings' manifests and module tables; recordings of e
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.compare.names import SAME_NAMES, NameMap
+from lockstep.compare.settings import Setting, differing_settings
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import OptimizerSetup, RankManifest
+from lockstep.locate.module_differences import CLASS, MODE, OtherModule, module_differences
+from lockstep.locate.words import listed
 from lockstep.store.reader import RankRecording
-
-_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +31,26 @@ class ModelSetup:
         with the name that counts, and the run in which they are one.
     modes
         Modules in training mode in one run and in evaluation mode in the other, and the run in which they train.
+    modules
+        Modules that are set up otherwise, see `lockstep.locate.module_differences`.
     groups
         How many parameter groups each side's optimizers have, where that differs.
     optimizers
         Names of both sides' optimizers where they differ.
+    options
+        Hyper-parameters of optimizers of one name that differ at the first recorded step, those of every group once.
+    compiled
+        The runs in which code was compiled, of which only the boundary was recorded.
     """
 
     frozen: Mapping[str, str] = field(default_factory=dict)
     tied: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     modes: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, OtherModule] = field(default_factory=dict)
     groups: tuple[int, int] | None = None
     optimizers: tuple[str, str] | None = None
+    options: tuple[Setting, ...] = ()
+    compiled: tuple[str, ...] = ()
 
     def differences(self) -> list[SetupDifference]:
         """The same in one line each."""
@@ -56,22 +67,27 @@ class ModelSetup:
             training = [name or "(model)" for name, where in self.modes.items() if where == side]
             if training:
                 found.append(_one_sided(side, "in training mode only", training))
+        found.extend(self._of_modules())
         if self.optimizers is not None:
             found.append(SetupDifference("optimizer", *self.optimizers))
         if self.groups is not None:
             found.append(SetupDifference("parameter groups", *map(str, self.groups)))
         return found
 
+    def _of_modules(self) -> Iterator[SetupDifference]:
+        """Settings that differ, with the modules that they do at; modes and classes are told elsewhere."""
+        paths: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        for path, module in self.modules.items():
+            for one in module.differences:
+                if one.what not in (MODE, CLASS):
+                    paths[one.what, one.reference, one.candidate].append(path or "(model)")
+        for (what, reference, candidate), where in paths.items():
+            yield SetupDifference(f"{what} of {listed(where)}", reference, candidate)
+
 
 def _one_sided(side: str, what: str, names: Sequence[str]) -> SetupDifference:
     words = listed(names)
     return SetupDifference(what, *((words, "none") if side == "reference" else ("none", words)))
-
-
-def listed(names: Sequence[str], shown: int = _SHOWN) -> str:
-    """The first few names, and how many more there are."""
-    more = len(names) - shown
-    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
 def model_setup(
@@ -83,8 +99,11 @@ def model_setup(
         frozen=_frozen(left, right, names),
         tied=_tied(left, right, names, _paths(reference), _paths(candidate)),
         modes=_modes(reference, candidate, names),
+        modules=module_differences(reference, candidate, names),
         groups=_groups(left, right),
         optimizers=_optimizers(left, right),
+        options=tuple(_options(left, right)),
+        compiled=tuple(_compiled(left, right)),
     )
 
 
@@ -161,3 +180,25 @@ def _groups(left: RankManifest, right: RankManifest) -> tuple[int, int] | None:
 def _optimizers(left: RankManifest, right: RankManifest) -> tuple[str, str] | None:
     ours, theirs = (", ".join(one.name for one in _first_step(side)) for side in (left, right))
     return (ours, theirs) if ours != theirs and ours and theirs else None
+
+
+def _options(left: RankManifest, right: RankManifest) -> Iterator[Setting]:
+    known = set()
+    for ours, theirs in zip(_first_step(left), _first_step(right), strict=False):
+        if ours.step != theirs.step or ours.name != theirs.name:
+            continue
+        for group, other in zip(ours.groups, theirs.groups, strict=False):
+            for one in differing_settings(group, other):
+                if one.name not in _NO_MATTER and str(one) not in known:
+                    known.add(str(one))
+                    yield one
+
+
+_NO_MATTER = frozenset({"foreach", "fused", "capturable", "differentiable", "initial_lr"})
+"""Options of an optimizer that say how it computes, not what."""
+
+
+def _compiled(left: RankManifest, right: RankManifest) -> Iterator[str]:
+    for side, manifest in (("reference", left), ("candidate", right)):
+        if any(one.reason.startswith("compiled: recorded at") for one in manifest.not_seen):
+            yield side

@@ -40,11 +40,11 @@ class Regions:
     """Finds regions in one aligned step."""
 
     def __init__(self, step: AlignedStep) -> None:
-        self._step = step
+        self.step = step
 
     def behind(self, pair: Pair) -> Region:
         """What lies between a pair of tensors and the aligned calls before it; of a gradient, before and after."""
-        step = self._step
+        step = self.step
         sides = (
             (pair.reference, _Side(step.reference, step.of_reference, self._owners[0])),
             (pair.candidate, _Side(step.candidate, step.of_candidate, self._owners[1])),
@@ -63,10 +63,10 @@ class Regions:
         """The other run's call that belongs to the one a record was seen at."""
         call = self._owners[0].get(id(record))
         if call is not None:
-            item = self._step.of_reference(call)
+            item = self.step.of_reference(call)
             return item.candidate if item is not None else None
         call = self._owners[1].get(id(record))
-        item = self._step.of_candidate(call) if call is not None else None
+        item = self.step.of_candidate(call) if call is not None else None
         return item.reference if item is not None else None
 
     def call_of(self, record: TensorRecord) -> Call | None:
@@ -77,7 +77,7 @@ class Regions:
     def _owners(self) -> tuple[dict[int, Call], dict[int, Call]]:
         reference, candidate = (
             {id(record): call for call in flow.calls.values() for record in call.records}
-            for flow in (self._step.reference, self._step.candidate)
+            for flow in (self.step.reference, self.step.candidate)
         )
         return reference, candidate
 

@@ -22,7 +22,7 @@ ALIKE = 1e-2
 worth a word. bf16's own rounding stays below 4e-3."""
 
 _SAME_DIRECTION = 0.999
-_SHARE = 0.9
+SHARE = 0.9
 """Share of the parameters that must have the factor: true zeros (an attention's key bias) hold nothing but noise."""
 
 _QUIET = 1e-6
@@ -87,7 +87,15 @@ def shared_factor(pairs: Iterable[tuple[Content, Content]]) -> float | None:
     sharing = sum(
         one.straight and abs(one.times - middle) <= ALIKE * abs(middle) for one in factors
     )
-    return middle if sharing >= _SHARE * len(factors) else None
+    return middle if sharing >= SHARE * len(factors) else None
+
+
+def is_alike(left: Content, right: Content) -> bool:
+    """Whether two tensors have the same direction and size but for a hundredth; two zeros have."""
+    if _norm(left) == 0.0 and _norm(right) == 0.0:
+        return left.numel == right.numel
+    factor = _factor(left, right)
+    return factor is not None and factor.straight and abs(factor.times - 1) <= ALIKE
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from functools import cached_property
 from lockstep.compare.align import align_calls, layout_of, pair_records
 from lockstep.compare.names import SAME_NAMES, NameMap
 from lockstep.core.finding import Axes, CallPair, Pair
-from lockstep.core.record import Call
+from lockstep.core.record import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.locate.dataflow import Flow
 from lockstep.locate.words import agreed_name
@@ -132,9 +132,22 @@ class AlignedStep:
                     classes[path] = agreed_name(classes.get(path, ""), name)
         return classes
 
+    def hides_inside(self, path: str, flow: Flow) -> bool:
+        """Whether one run shows no call of what lies inside of a module, nor of one without modules inside itself."""
+        inside = {one for one in self.module_classes if is_below(one, path)} or {path}
+        return not any(
+            self.path_of(call, is_candidate=flow is self.candidate) in inside
+            for call in flow.calls.values()
+            if call.kind is CallKind.MODULE
+        )
+
     def path_of(self, call: Call, *, is_candidate: bool) -> str:
         """Module path of a call, as the reference names it."""
         return self._names.module(call.site.module) if is_candidate else call.site.module
+
+    def name_of(self, record: TensorRecord, *, is_candidate: bool) -> str:
+        """Name of a parameter or buffer, as the reference calls it."""
+        return self._names.tensor(record.name) if is_candidate else record.name
 
     def names_of(self, *roles: Role) -> frozenset[str]:
         """Full names of parameters or buffers in these roles, outside of operators."""
@@ -161,6 +174,11 @@ class AlignedStep:
                         break
                     path = path.rpartition(".")[0]
         return {path: list(pairs.values()) for path, pairs in below.items()}
+
+
+def is_below(path: str, module: str) -> bool:
+    """Whether a module lies inside of another one."""
+    return path != module and f"{path}.".startswith(f"{module}." if module else "")
 
 
 def _in_known_layouts(items: Sequence[Aligned]) -> tuple[Aligned, ...]:

@@ -33,6 +33,7 @@ from lockstep.core.finding import Kind, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.accumulation import Accumulations, Event
 from lockstep.locate.boundary import Boundary, Tracer
+from lockstep.locate.buffers import region_inside
 from lockstep.locate.ledger import (
     BufferUser,
     Key,
@@ -89,6 +90,7 @@ class StepWalk:
         self._sound_outside: dict[tuple[int, bool], bool] = {}
         self._accumulations = Accumulations(step, self._operations, self._places, judge)
         self._cut: set[Key] = set()
+        self._left: dict[int, Pair | None] = {}
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Judge every pair of the two passes, in order of time.
@@ -105,6 +107,7 @@ class StepWalk:
                     (sequence, number, item, pair)
                     for sequence, pair in self._one_sided_gradients(item)
                 )
+        events.extend(self._buffers_left())
         events.sort(key=itemgetter(0, 1))
         events = self._accumulations.in_order(events)
         for done, (_, _, item, pair) in enumerate(events):
@@ -116,6 +119,8 @@ class StepWalk:
         role = pair.present.role
         if pair.reference is None or pair.candidate is None:
             return self._gradient_cut
+        if id(pair) in self._left:
+            return self._buffer_left
         container = self._step.is_container(item)
         if item.reference.kind is CallKind.GRADIENT:
             return self._accumulated
@@ -222,6 +227,34 @@ class StepWalk:
             settings=user.settings,
             name=name,
         )
+
+    def _buffers_left(self) -> Iterator[Event]:
+        """Buffers of modules that are not seen in both runs, as a module around them leaves them."""
+        for pair, before in self._ledger.buffers.written_unseen(self._step):
+            owner = pair.present.name.rpartition(".")[0]
+            around = self._operations.around(owner)
+            if around and not self._operations.modules_at(owner):
+                self._left[id(pair)] = before
+                last = max(record.sequence for record in around[-1].reference.records)
+                yield last, len(self._step.aligned), around[-1], pair
+
+    def _buffer_left(self, item: Aligned, pair: Pair) -> None:
+        """A buffer after the calls of a module around, of which one run shows nothing inside."""
+        measured, before = self._ledger.measure(pair), self._left[id(pair)]
+        if measured.equal or not measured.known:
+            self._settle(item, agreeing(measured))
+            return
+        entering = [*self._operations.of(item, backward=False).inputs]
+        entering.extend([self._ledger.measure(before)] if before is not None else [])
+        region = region_inside(self._step, item)
+        judgement = self._judge.passage(entering, measured, region=region)
+        owner = pair.present.name.rpartition(".")[0]
+        module_class = self._step.module_classes.get(owner, "")
+        place = replace(
+            self._places.of(item, pair), module=owner, module_class=module_class, op=module_class
+        )
+        name = f"the buffer {pair.present.name} after it"
+        self._decide(item, measured, judgement, entering, lambda: place, name=name)
 
     def _changed_unseen(self, item: Aligned, measured: Measured) -> None:
         """A parameter or buffer changed in no recorded call: by what the optimizers left, if by anything known."""

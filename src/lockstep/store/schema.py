@@ -94,7 +94,7 @@ NULLABLE = frozenset(
 )
 """Columns that may be empty; one anywhere else is damage."""
 
-ADDED = {"argument": ""}
+ADDED = {"argument": "", "settings": "{}"}
 """Columns that recordings of this version made by an earlier build lack, and what they then hold."""
 
 STACKS = pl.Schema(
@@ -106,6 +106,7 @@ MODULES = pl.Schema(
         "module_class": pl.String(),
         "parameters": pl.Int64(),
         "training": pl.Boolean(),
+        "settings": pl.String(),
     }
 )
 

@@ -1,0 +1,320 @@
+"""Causes in what a training does with its gradients: cut, scaled, clipped, kept, gone through more often."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+from lockstep.core.finding import Kind, Origin, Pair
+from lockstep.core.record import Content
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.locate.origins import origin_at, place_of_call, without_partner
+from lockstep.locate.scaling import (
+    ALIKE,
+    SHARE,
+    factor_between,
+    is_alike,
+    left_over,
+    scaled_by,
+)
+from lockstep.locate.step_origins import StepOrigins, is_cut
+from lockstep.locate.updates import BETWEEN
+from lockstep.locate.words import listed
+
+NOT_ZEROED = "zero_grad"
+"""Operator name of an origin whose gradients hold an earlier step's."""
+
+_SHARE = 0.9
+"""Share of the gradients that must hold the step before's for all to count as not zeroed."""
+
+_EVALUATIONS = frozenset(
+    {"max_iter", "max_eval", "tolerance_grad", "tolerance_change", "history_size", "line_search_fn"}
+)
+"""Options of LBFGS that decide how often it calls its closure, see `torch.optim.LBFGS`."""
+
+_STRAIGHT = 0.999
+"""Cosine above which a gradient differs by its length."""
+
+
+class GradientCauses(StepOrigins):
+    """Names causes at the gradients of one step."""
+
+    __slots__ = ()
+
+    def run(self) -> None:
+        """Put origins together by these causes."""
+        self._behind_cut()
+        self._loss_scaled()
+        self._more_backwards()
+        self._zeroed_between()
+        self._not_zeroed()
+        self._scaled_otherwise()
+        self._in_one_run_only()
+        self.each(self._with_factor)
+
+    def _behind_cut(self) -> None:
+        """What lacks a gradient because the graph is cut: the modules around the cut, and what is made of all."""
+        found = self.found()
+        cuts = [one for one in found if is_cut(one)]
+        if not cuts:
+            return
+        follows = [
+            origin
+            for origin in found
+            if origin not in cuts
+            and origin.phase is Phase.BACKWARD
+            and (self.is_after_backward(origin) or any(_is_around(origin, cut) for cut in cuts))
+        ]
+        self.withdraw(follows)
+
+    def _loss_scaled(self) -> None:
+        """One run scales its loss and takes the scale out of the gradients again: loss scaling, a matter of set-up."""
+        losses = (
+            pair for item in self.step.of_kind(CallKind.LOSS) for pair in item.complete(Role.LOSS)
+        )
+        factor = factor_between(losses)
+        after = factor_between(self.gradients.after_backward(last=True).values())
+        left = factor_between(self.gradients.at_optimizer().values())
+        if factor is None or after is None or left is None or abs(factor - 1) <= ALIKE:
+            return
+        if abs(after - factor) > ALIKE * abs(factor) or abs(left - 1) > ALIKE:
+            return
+        between = scaled_by(self.gradients.after_backward(last=True), self.gradients.at_optimizer())
+        clips = not any(one is not None and abs(one - 1) <= ALIKE for one in between)
+        if clips and not self._is_taken_out(factor):
+            return  # both scale them there: clipping hides a factor, and takes none out
+        words = f"the loss is {factor:.4g} times the reference's, as are the gradients until they are unscaled"
+        late = (Phase.BACKWARD, Phase.OPTIMIZER)
+        concerned = [
+            one
+            for one in self.found()
+            if one.phase in late
+            or (
+                one.finding.pair.present.role in (Role.LOSS, Role.OUTPUT)
+                and abs((factor_between([one.finding.pair]) or 1.0) - factor) <= ALIKE * abs(factor)
+            )
+        ]
+        if concerned:
+            reason = f"loss scaling differs: {words}"
+            self.merge(concerned, kind=Kind.SETUP, reason=reason, op="loss scaling")
+
+    def _is_taken_out(self, factor: float) -> bool:
+        """Whether the gradients of the run that scales its loss are seen as those of the other are, before it clips."""
+        scaled, plain = self.step.candidate, "reference"
+        if abs(factor) < 1:
+            scaled, plain = self.step.reference, "candidate"
+        last = max(
+            (c.sequence for c in scaled.calls.values() if c.kind is CallKind.GRADIENT), default=0
+        )
+        seen = defaultdict(list)
+        for call in scaled.calls.values():
+            if call.sequence > last and call.kind is CallKind.OPERATOR:
+                for record in call.records:
+                    seen[record.content.numel].append(record.content)
+        gradients = (
+            getattr(pair, plain) for pair in self.gradients.after_backward(last=True).values()
+        )
+        sought = [record.content for record in gradients if record is not None]
+        found = [any(is_alike(one, other) for other in seen[one.numel]) for one in sought]
+        return bool(found) and sum(found) >= SHARE * len(found)
+
+    def _more_backwards(self) -> None:
+        """One run goes backward more often in the step: what its gradients are is a matter of that."""
+        counts = [
+            sum(call.kind is CallKind.LOSS for call in flow.calls.values())
+            for flow in (self.step.reference, self.step.candidate)
+        ]
+        lone = [pair for pair in self.step.lone if pair.present.kind is CallKind.LOSS]
+        if counts[0] == counts[1] or not lone or not min(counts):
+            return
+        call = lone[0].present
+        record = call.with_role(Role.LOSS)[0]
+        reason = (
+            f"the number of backward passes differs: {counts[0]} in this step of the reference, {counts[1]} in the"
+            " candidate"
+        )
+        options = [str(one) for one in self.rank.setup.options if one.name in _EVALUATIONS]
+        kind = Kind.SETUP if options else Kind.FAULT
+        reason = "; ".join([*options, reason])
+        sides = (record, None) if lone[0].candidate is None else (None, record)
+        place = place_of_call(call, record, self.step.module_classes)
+        finding = without_partner(Pair(*sides), reason)
+        made = origin_at(replace(place, phase=Phase.BACKWARD), finding, reason, kind)
+        late = (Phase.BACKWARD, Phase.OPTIMIZER)
+        follows = [
+            one
+            for one in self.found()
+            if one.phase in late or one.finding.pair.present.role is Role.LOSS
+        ]
+        self.withdraw(follows)
+        self.rank.origins.insert(made, reason)
+
+    def _zeroed_between(self) -> None:
+        """Gradients that one run adds up over the backward passes of a step, and the other starts anew."""
+        of_gradients = [origin for origin in self.found() if self.is_of_gradients(origin)]
+        passes = self.gradients.by_backward()
+        for before, after in pairwise(passes if of_gradients else ()):
+            for side, run in ((0, "candidate"), (1, "reference")):
+                held = left_over(after, contents_of(before), side)
+                if held and len(held) >= _SHARE * len(after):
+                    reason = (
+                        f"gradients are zeroed between the backward passes of a step in the {run}, and added up in"
+                        f" the other run ({listed(held)}); {of_gradients[0].reason}"
+                    )
+                    changes = {
+                        "module": "",
+                        "module_class": "",
+                        "op": NOT_ZEROED,
+                        "tensor": held[0],
+                    }
+                    self.merge(of_gradients, reason=reason, **changes)
+                    return
+
+    def _not_zeroed(self) -> None:
+        """Gradients that hold those of the step before as well."""
+        known = self.rank.not_zeroed
+        of_gradients = [origin for origin in self.found() if self.is_of_gradients(origin)]
+        if known:
+            self.withdraw(of_gradients)
+            return
+        if not of_gradients:
+            return
+        gradients = self.gradients.after_backward(last=False)
+        for side, run in ((0, "reference"), (1, "candidate")):
+            held = left_over(gradients, self.rank.before, side)
+            asked = [name for name in gradients if name in self.rank.before]
+            if not held or len(held) < _SHARE * len(asked):
+                continue
+            self.rank.not_zeroed = True
+            reason = (
+                f"gradients were not zeroed in the {run}: each holds the previous step's as well"
+                f" ({listed(held)}); {of_gradients[0].reason}"
+            )
+            self.merge(
+                of_gradients,
+                module="",
+                module_class="",
+                op=NOT_ZEROED,
+                reason=reason,
+                tensor=held[0],
+            )
+            return
+
+    def _scaled_otherwise(self) -> None:
+        """What happens to all gradients between backward and optimizer: one origin."""
+        concerned = [origin for origin in self.found() if self.is_after_backward(origin)]
+        if not concerned:
+            return
+        after, at_optimizer = (
+            self.gradients.after_backward(last=True),
+            self.gradients.at_optimizer(),
+        )
+        settings = [
+            part for part in concerned[0].reason.split("; ") if " in the reference and " in part
+        ]
+        scales = scaled_by(after, at_optimizer)
+        words = _scaling_words(*scales, clips=self._clips(concerned), both=bool(settings))
+        if not words:
+            return
+        first = concerned[0]
+        names = [name for name in after if name in at_optimizer]
+        numbers = first.reason if not settings else first.reason.replace(f"; {settings[0]}", "")
+        reason = "; ".join(
+            [words, *settings, f"at {listed(names, 4)}: {numbers.partition('; ')[0]}"]
+        )
+        self.merge(
+            concerned, module="", module_class="", reason=reason, tensor=first.tensor or names[0]
+        )
+
+    def _clips(self, origins: list[Origin]) -> bool:
+        """Whether norms are taken where the gradients part: that is what clipping does."""
+        regions = [self.regions.behind(origin.finding.pair) for origin in origins]
+        calls = [
+            *(self.call_of(origin) for origin in origins),
+            *(call for region in regions for call in (*region.reference, *region.candidate)),
+            *(call for call in self.calls.values() if call.parent not in self.calls),
+        ]
+        return any(
+            call is not None and call.site.phase is Phase.BACKWARD and "norm" in call.site.op
+            for call in calls
+        )
+
+    def _with_factor(self, origin: Origin) -> Origin:
+        """Say that all gradients differ by one factor where an origin makes them do so."""
+        cosine = origin.finding.metrics.cosine
+        if origin.kind is not Kind.FAULT or origin.op == NOT_ZEROED or not cosine > _STRAIGHT:
+            return origin
+        at_call = self.is_after_backward(origin) and origin.op != BETWEEN
+        call = self.call_of(origin) if at_call else None
+        item = self.step.of_reference(call) if call is not None else None
+        pairs = (
+            item.complete(Role.INPUT)
+            if item is not None
+            else self.gradients.after_backward(last=True).values()
+        )
+        factor = factor_between(pairs)
+        if factor is None or abs(factor - 1) <= ALIKE:
+            return origin
+        words = f"every gradient is {factor:.2f} times the reference's"
+        parts = [words, origin.reason] if origin.phase is Phase.BACKWARD else [origin.reason, words]
+        return replace(origin, reason="; ".join(parts))
+
+    def _in_one_run_only(self) -> None:
+        """Gradients that one run alone computes, of parameters that both have, where nothing else explains it."""
+        if self.rank.origins.found:
+            return
+        alone = self.lone_gradients()
+        if not alone:
+            return
+        call, record = next(iter(alone.values()))
+        is_reference = self.is_of_reference(call)
+        side = "reference" if is_reference else "candidate"
+        reason = (
+            f"only the {side} computes gradients of {listed(list(alone))}, which both runs have"
+        )
+        sides = (record, None) if is_reference else (None, record)
+        finding = without_partner(Pair(*sides), reason)
+        place = place_of_call(call, record, self.step.module_classes)
+        made = origin_at(replace(place, phase=Phase.BACKWARD), finding, reason, Kind.FAULT)
+        self.rank.origins.insert(made, reason)
+
+
+def contents_of(gradients: Mapping[str, Pair]) -> dict[str, tuple[Content, Content]]:
+    """The two sides of gradients that both runs have."""
+    return {
+        name: (pair.reference.content, pair.candidate.content)
+        for name, pair in gradients.items()
+        if pair.reference is not None and pair.candidate is not None
+    }
+
+
+def _is_around(origin: Origin, cut: Origin) -> bool:
+    """Whether an origin is a module that the place of a cut lies in."""
+    inside = not origin.module or f"{cut.module}.".startswith(f"{origin.module}.")
+    return inside and origin.finding.pair.present.role is Role.GRAD_INPUT
+
+
+def _scaling_words(
+    reference: float | None, candidate: float | None, *, clips: bool, both: bool
+) -> str:
+    """What each run multiplies its gradients by after backward, where the two do not do the same.
+
+    `both` tells that both runs make the calls in question, be it by 1.
+    """
+    if (
+        reference is None
+        or candidate is None
+        or abs(reference - candidate) <= ALIKE * abs(reference)
+    ):
+        return ""
+    words = "clipping differs" if clips else "gradients are scaled otherwise"
+    scales = [abs(one - 1) > ALIKE for one in (reference, candidate)]
+    if both or all(scales):
+        return (
+            f"{words}: the reference multiplies all by {reference:.3g} between backward and optimizer, the"
+            f" candidate by {candidate:.3g}"
+        )
+    side, factor = ("reference", reference) if scales[0] else ("candidate", candidate)
+    return f"{words}: only the {side} scales its gradients between backward and optimizer, all by {factor:.3g}"

@@ -1,0 +1,145 @@
+"""Causes in how the two runs are set up: frozen, tied, another mode, other settings, another optimizer."""
+
+from __future__ import annotations
+
+from lockstep.compare.operators import Family, family_of
+from lockstep.compare.settings import Setting, differing_settings
+from lockstep.core.finding import Kind, Origin
+from lockstep.core.site import Phase
+from lockstep.locate.frozen import frozen_origin, tied_origin
+from lockstep.locate.module_differences import (
+    MODE,
+    ModuleDifference,
+    OtherModule,
+    is_within,
+    unseen_inside,
+    words_for_modules,
+)
+from lockstep.locate.step_origins import StepOrigins, is_cut
+
+_MODES = frozenset({"training", "p", "kwargs.training", "kwargs.p", "kwargs.dropout_p"})
+_DROPPING = frozenset({Family.DROPOUT, Family.ATTENTION})
+
+
+class SetupCauses(StepOrigins):
+    """Names causes in the set-up of one step."""
+
+    __slots__ = ()
+
+    def run(self) -> None:
+        """Put origins together by these causes."""
+        self._set_up_otherwise()
+        self._in_another_mode()
+        self._otherwise_inside()
+        self._other_optimizer()
+
+    def _set_up_otherwise(self) -> None:
+        """Parameters that are frozen, or tied, in one run only."""
+        setup, origins = self.rank.setup, self.rank.origins
+        for cause, made, names in (
+            ("frozen", frozen_origin(self.step, setup.frozen), {*setup.frozen}),
+            (
+                "tied",
+                tied_origin(self.step, setup.tied),
+                {*setup.tied, *(n for n, _ in setup.tied.values())},
+            ),
+        ):
+            if made is None:
+                continue
+            follows = [
+                origin
+                for origin in self.found()
+                if self.is_after_backward(origin)
+                or (names & {*origin.tensor.split("|")})
+                or (cause == "frozen" and is_cut(origin))
+            ]
+            self.withdraw(follows)
+            origins.insert(made, cause)
+
+    def _in_another_mode(self) -> None:
+        """Dropout of another p, modules in training in one run and in evaluation in the other: one origin."""
+        concerned = [
+            (origin, settings)
+            for origin in self.found()
+            if origin.kind is not Kind.SETUP and (settings := self._mode_settings(origin))
+        ]
+        if not concerned:
+            return
+        words = list(dict.fromkeys(str(one) for _, some in concerned for one in some))
+        numbers = concerned[0][0].reason.removeprefix("the random stream differs: ").split("; ")
+        modes = self.rank.setup.modes
+        if modes:
+            words.append(f"{len(modes)} modules in all are in another mode")
+        reason = "; ".join([*words, *(one for one in numbers if one not in words)])
+        self.merge([origin for origin, _ in concerned], kind=Kind.SETUP, reason=reason)
+
+    def _otherwise_inside(self) -> None:
+        """Modules that ran unseen, in compiled code, and are set up otherwise: one origin for each that holds some."""
+        modules = {**self._with_lone_gradients(), **self.rank.setup.modules}
+        for around, inside in unseen_inside(self.step, modules).items():
+            concerned = [
+                origin
+                for origin in self.found()
+                if origin.kind is not Kind.SETUP
+                and (is_within(origin.module, around) or self.is_after_backward(origin))
+            ]
+            if concerned:
+                path, module = next(iter(inside.items()))
+                reason = f"{words_for_modules(inside)}; {concerned[0].reason}"
+                names = {one.what for other in inside.values() for one in other.differences}
+                kind = Kind.SETUP if names <= {MODE, *_MODES} else concerned[0].kind
+                self.merge(
+                    concerned,
+                    module=path,
+                    module_class=module.module_class,
+                    reason=reason,
+                    kind=kind,
+                )
+
+    def _with_lone_gradients(self) -> dict[str, OtherModule]:
+        """Modules of parameters that get a gradient in one run only."""
+        found: dict[str, OtherModule] = {}
+        for name, (call, _) in self.lone_gradients().items():
+            path, _, own = name.rpartition(".")
+            words = ("there", "missing") if self.is_of_reference(call) else ("missing", "there")
+            one = ModuleDifference(f"the gradient of {own}", *words)
+            known = found[path].differences if path in found else ()
+            found[path] = OtherModule(self.step.module_classes.get(path, ""), (*known, one))
+        return found
+
+    def _mode_settings(self, origin: Origin) -> list[Setting]:
+        call = self.call_of(origin)
+        item = self.step.of_reference(call) if call is not None else None
+        if item is None or item.reference is not call:
+            item = self.step.of_candidate(call) if call is not None else None
+        if item is None:
+            return []
+        drops = family_of(origin.op) in _DROPPING or origin.kind is Kind.RANDOM
+        differing = differing_settings(item.reference.arguments, item.candidate.arguments)
+        return [
+            one
+            for one in differing
+            if one.name in _MODES and (drops or one.name.endswith("training"))
+        ] or ([one for one in differing if one.tells_numbers] if drops else [])
+
+    def _other_optimizer(self) -> None:
+        """Hyper-parameters, groups and class of the optimizer: one origin."""
+        updates = [origin for origin in self.found() if origin.phase is Phase.OPTIMIZER]
+        setup = self.rank.setup
+        other = setup.optimizers
+        concerned = updates if other else [one for one in updates if one.kind is Kind.SETUP]
+        if not concerned:
+            return
+        words = []
+        if other:
+            words.append(
+                f"the optimizer is {other[0]} in the reference and {other[1]} in the candidate"
+            )
+        words.extend(
+            dict.fromkeys(origin.reason for origin in concerned if origin.kind is Kind.SETUP)
+        )
+        if setup.groups is not None:
+            words.append(
+                f"the reference has {setup.groups[0]} parameter groups, the candidate {setup.groups[1]}"
+            )
+        self.merge(concerned, kind=Kind.SETUP, reason="; ".join(words))

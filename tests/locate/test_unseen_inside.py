@@ -1,0 +1,170 @@
+"""Compiled code shows nothing inside: what is known of the modules there, and of the buffers that they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lockstep
+from lockstep.core.finding import Comparison, Kind, Verdict
+from lockstep.core.site import Phase
+from lockstep.locate.run import compare_recordings
+
+Change = Callable[["Net"], None]
+
+
+class Stage(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.batch, self.layer = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.LayerNorm(8)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, value: Tensor) -> Tensor:
+        value = F.linear(value, self.fc.weight, self.fc.bias if self._uses_bias() else None)
+        return self.drop(F.gelu(self.layer(self.batch(value)))) + value
+
+    def _uses_bias(self) -> bool:
+        return not hasattr(self, "_without_bias")
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.stages = nn.ModuleList(Stage() for _ in range(2))
+
+    def forward(self, value: Tensor) -> Tensor:
+        value = self.enter(value)
+        for stage in self.stages:
+            value = stage(value)
+        out: Tensor = self.leave(value)
+        return out
+
+
+class Runs:
+    """Recordings of one training with changes, compiled or not, each made once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._made: dict[str, Path] = {}
+
+    def of(self, change: Change, *, compiled: bool, save: str = "sketch") -> Path:
+        name = f"{change.__name__}-{compiled}-{save}"
+        if name not in self._made:
+            torch.manual_seed(0)
+            torch._dynamo.reset()
+            model = Net()
+            batch, target = torch.randn(16, 4), torch.randn(16, 2)
+            change(model)
+            called = torch.compile(model, backend="aot_eager") if compiled else model
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+            path = self._made[name] = self._directory / name
+            torch.manual_seed(1)
+            with lockstep.record(path, model=model, steps=2, save=save):
+                for _ in range(2):
+                    optimizer.zero_grad()
+                    F.mse_loss(called(batch), target).backward()
+                    optimizer.step()
+        return self._made[name]
+
+    def against_eager(self, change: Change) -> Comparison:
+        return compare_recordings(
+            self.of(unchanged, compiled=False), self.of(change, compiled=True)
+        )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+def unchanged(model: Net) -> None:
+    pass
+
+
+def other_momentum(model: Net) -> None:
+    model.stages[1].batch.momentum = 0.01
+
+
+def no_statistics(model: Net) -> None:
+    model.stages[1].batch.momentum = 0.0
+
+
+def other_epsilon(model: Net) -> None:
+    model.stages[0].layer.eps = 1e-2
+
+
+def other_dropout(model: Net) -> None:
+    model.stages[1].drop.p = 0.3
+
+
+def in_evaluation(model: Net) -> None:
+    model.stages[1].drop.eval()
+
+
+def without_bias(model: Net) -> None:
+    model.stages[0]._without_bias = True
+
+
+def doubled(model: Net) -> None:
+    stage, forward = model.stages[0], model.stages[0].forward
+    stage.forward = lambda value: 2.0 * forward(value)
+
+
+def test_sound_compiled_code_leaves_the_same_buffers(runs: Runs) -> None:
+    found = runs.against_eager(unchanged)
+    assert (found.verdict, found.origins, found.setup) == (Verdict.AGREE, (), ())
+
+
+@pytest.mark.parametrize("change", [other_momentum, no_statistics])
+def test_a_running_mean_of_compiled_code_is_judged(runs: Runs, change: Change) -> None:
+    # Given statistics that no training forward reads, written inside of compiled code
+    origin = runs.against_eager(change).origins[0]
+    assert (origin.module, origin.phase) == ("stages.1.batch", Phase.FORWARD)
+    assert "the buffer stages.1.batch.running_mean after it does not agree" in origin.reason
+    assert "momentum is 0.1 in the reference" in origin.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "module", "kind", "words"),
+    [
+        (other_epsilon, "stages.0.layer", Kind.FAULT, "eps is 1e-05 in the reference and 0.01"),
+        (other_dropout, "stages.1.drop", Kind.SETUP, "p is 0.1 in the reference and 0.3"),
+        (in_evaluation, "stages.1.drop", Kind.SETUP, "its mode is training in the reference"),
+        (without_bias, "stages.0.fc", Kind.FAULT, "the gradient of bias is there in the reference"),
+    ],
+)
+def test_a_module_inside_of_compiled_code_that_is_set_up_otherwise_is_named(
+    runs: Runs, change: Change, module: str, kind: Kind, words: str
+) -> None:
+    found = runs.against_eager(change)
+    assert found.verdict is Verdict.DIVERGED
+    first = found.origins[0]
+    assert (first.module, first.kind) == (module, kind)
+    assert words in first.reason
+    assert len(found.origins) == 1
+
+
+def test_settings_that_differ_are_told_with_the_set_up(runs: Runs) -> None:
+    told = [str(one) for one in runs.against_eager(other_epsilon).setup]
+    assert told == ["set-up: eps of stages.0.layer 1e-05 / 0.01"]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_where_compiled_code_hides_a_fault_the_way_to_see_it_is_told(
+    runs: Runs, compiled: bool
+) -> None:
+    # Given a fault that no setting shows
+    reference = runs.of(unchanged, compiled=compiled)
+    origin = compare_recordings(reference, runs.of(doubled, compiled=True)).origins[0]
+    side = "both runs" if compiled else "the candidate"
+    assert f"{side} ran compiled code here, of which nothing inside is seen" in origin.reason
+    assert "--compile-eager" in origin.reason
+    # And nothing of that between two runs whose inside was seen
+    eager = [runs.of(change, compiled=False) for change in (unchanged, doubled)]
+    assert "compiled" not in compare_recordings(*eager).origins[0].reason
