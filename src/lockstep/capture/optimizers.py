@@ -65,6 +65,26 @@ class _Update:
     calls: list[tuple[OpenCall, torch.Tensor]] = field(default_factory=list)
 
 
+class StepTally:
+    """Counts the steps of one optimizer behind the last recorded one: how long the training was.
+
+    Those of a compiled optimizer are not counted: a number that changes would have it compiled anew.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._steps = 0
+        self._handle = optimizer.register_step_post_hook(self._stepped)
+
+    def _stepped(self, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._steps += 1
+
+    def stop(self) -> int:
+        """Stop counting; gives the count."""
+        self._handle.remove()
+        return self._steps
+
+
 class Optimizers:
     """Listens to every optimizer of the process.
 
@@ -86,6 +106,7 @@ class Optimizers:
         self._running: list[_Update] = []
         self._handles: list[Any] = []
         self._hooks_are_untraced = self._collected = False
+        self._tally: StepTally | None = None
         self._patches = [
             Patch(Optimizer, "__init__", self._wrap_init),
             Patch(torch.amp.GradScaler, "step", self._wrap_scaler_step),
@@ -121,6 +142,16 @@ class Optimizers:
             if handle.id not in following:
                 handle.remove()
         self._handles = [handle for handle in self._handles if handle.id in following]
+
+    def count_on(self) -> None:
+        """Go on counting steps, by those of the optimizer that has just ended one."""
+        if self._running:
+            self._tally = StepTally(self._running[-1].optimizer)
+
+    def count_no_more(self) -> int | None:
+        """How many steps there were since `count_on`, None where it was not counted."""
+        tally, self._tally = self._tally, None
+        return tally.stop() if tally is not None else None
 
     def found(self, optimizers: Iterable[Optimizer]) -> None:
         """Those made before; one that only wraps another never steps by itself."""

@@ -171,10 +171,16 @@ class Recorder:
 
     def finish(self, *, interrupted: bool = False) -> None:
         """Close the recording and wait until it is written; safe to call twice."""
+        later = self._optimizers.count_no_more()
+        if self._manifest is not None and self.optimizer_seen and not self._finished:
+            self._manifest.trained = self._step
         self._end(interrupted=interrupted)
         writer, self._closing = self._closing, None
         if writer is not None:
             wait_until_written(writer)
+            if later is not None and self._manifest is not None:
+                self._manifest.trained = self._step + later
+                writer.amend(partial(setup.as_json, self._manifest))
         if self.began and self._is_no_training:
             self.began = False
             shutil.rmtree(self._rank_directory, ignore_errors=True)
@@ -407,6 +413,8 @@ class Recorder:
             self._stop_early()
         elif not self._selection.any_from(self._step):
             self._end()
+            if self._closing is not None:
+                self._optimizers.count_on()
             if self._options.exit_after:
                 raise SystemExit(0)
         elif self._step not in self._selection:

@@ -244,7 +244,7 @@ class Comparison:
     """Everything that comparing two recordings found.
 
     `agree` says that every loss, gradient and parameter of every step in `steps` was judged and explained; what was not
-    stands in `not_compared`.
+    stands in `not_compared`. `trained` is how many steps the two trainings had in all, where that is known.
     """
 
     reference: str
@@ -266,6 +266,7 @@ class Comparison:
     other_classes: tuple[OtherClass, ...] = ()
     setup: tuple[SetupDifference, ...] = ()
     steps: tuple[int, ...] = ()
+    trained: tuple[int | None, int | None] = (None, None)
 
     def __str__(self) -> str:
         """What `lockstep compare` prints, once `lockstep.report` is loaded: see `print_comparisons_as`."""

@@ -98,8 +98,9 @@ class RankManifest:
     files of Python that were loaded when the first recorded step began, links resolved, installed packages left out.
     `trainable` tells of every parameter by its name whether it required a gradient in the first recorded step that it
     was met in; `tied` gives, for a second name of one and the same parameter or buffer, the name that it is recorded
-    under. Earlier builds noted neither, and leave `trainable` empty. `files` holds length and
-    digest of every file beside the manifest, see `lockstep.store.integrity`.
+    under. Earlier builds noted neither, and leave `trainable` empty. `trained` counts the steps of the
+    whole training, as far as it is known: not where it was killed, nor those that a compiled optimizer took behind the
+    recorded ones. `files` holds length and digest of every file beside the manifest, see `lockstep.store.integrity`.
     """
 
     schema: int
@@ -123,6 +124,7 @@ class RankManifest:
     trainable: dict[str, bool] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     steps: list[StepSummary] = field(default_factory=list)
+    trained: int | None = None
     unmatched: dict[str, list[str]] = field(default_factory=dict)
     not_seen: list[NotSeen] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)

@@ -470,7 +470,12 @@ def _conclusion(
         unaligned_calls=run.unaligned.calls,
         other_classes=run.unaligned.classes,
         setup=tuple(run.setup),
+        trained=(_trained(reference), _trained(candidate)),
     )
+
+
+def _trained(recording: Recording) -> int | None:
+    return max((rank.manifest.trained or 0 for rank in recording.ranks.values()), default=0) or None
 
 
 def _ordered(run: _Run) -> list[Origin]:

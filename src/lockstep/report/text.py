@@ -152,7 +152,7 @@ def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
 
 def _agreement(comparison: Comparison, tally: Tally) -> str:
     """What was compared and how it came out; what was not judged, where there is any."""
-    steps = _steps(comparison.steps)
+    steps = _steps(comparison.steps, comparison.trained)
     if not comparison.compared:
         return f"{steps}no tensor was compared, so nothing was held against anything"
     compared = f"{steps}{comparison.compared} tensors compared"
@@ -170,15 +170,17 @@ def _agreement(comparison: Comparison, tally: Tally) -> str:
     return ", ".join([compared, *said])
 
 
-def _steps(steps: Sequence[int]) -> str:
-    """`steps 0-1, `; without gaps as a range."""
+def _steps(steps: Sequence[int], trained: Sequence[int | None]) -> str:
+    """`steps 0-1 of 4 trained, `; without gaps as a range."""
     if not steps:
         return ""
-    if len(steps) == 1:
-        return f"step {steps[0]}, "
     if steps[-1] - steps[0] == len(steps) - 1:
-        return f"steps {steps[0]}-{steps[-1]}, "
-    return f"steps {', '.join(map(str, steps))}, "
+        shown = f"{steps[0]}-{steps[-1]}" if len(steps) > 1 else f"{steps[0]}"
+    else:
+        shown = ", ".join(map(str, steps))
+    known = sorted({count for count in trained if count is not None and count > len(steps)})
+    of = f" of {' and '.join(map(str, known))} trained" if known else ""
+    return f"{'steps' if len(steps) > 1 else 'step'} {shown}{of}, "
 
 
 def _place(origin: Origin, tally: Tally) -> str:

@@ -144,7 +144,9 @@ class RankWriter:
         self._waiting_chunks = 0
         self._room = threading.Condition()
         self._said_full = False
+        self._manifest_written = b""
         self._late_manifest: Callable[[], dict[str, Any]] | None = None
+        self._manifest_written = b""
         self._due_s = 0.0
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="lockstep-writer", daemon=True)
@@ -265,6 +267,12 @@ class RankWriter:
         self.flush()
         self._queue.put(partial(self._write_given, manifest))
         self._queue.put(None)
+
+    def amend(self, manifest: Callable[[], dict[str, Any]]) -> None:
+        """Replace the last manifest after all was written; one that was moved or replaced since stays as it is."""
+        with suppress(OSError):  # the recording is whole without
+            if (self.directory / schema.MANIFEST).read_bytes() == self._manifest_written:
+                self._write_given(manifest)
 
     def close(self) -> None:
         """Write what is left and wait for the thread to end."""
@@ -411,8 +419,10 @@ class RankWriter:
             step["complete"] = step["complete"] and self._is_written(step["index"])
         value.pop("files", None)
         text = with_digest(_with_files(_as_text(value), self._files))
-        self._replace(schema.MANIFEST, lambda file: _write(file, text.encode()))
+        data = text.encode()
+        self._replace(schema.MANIFEST, lambda file: _write(file, data))
         self._files.pop(schema.MANIFEST)
+        self._manifest_written = data
 
     def _is_written(self, step: int) -> bool:
         """Whether nothing of a step that has ended was refused."""
