@@ -142,10 +142,10 @@ class Loop:
 
 
 @cache
-def recorded(loop: Loop, save: str = "sketch") -> Path:
+def recorded(loop: Loop, save: str = "sketch", level: str = "api") -> Path:
     """The recording of a training, made once for all tests."""
     path = _folder() / str(len(list(_folder().iterdir())))
-    with lockstep.record(path, steps=loop.steps, save=save):
+    with lockstep.record(path, steps=loop.steps, save=save, level=level):
         loop.run()
     return path
 
@@ -155,9 +155,13 @@ def _folder() -> Path:
     return Path(mkdtemp(prefix="lockstep-tests-"))
 
 
-def compared(reference: Loop, candidate: Loop, save: str = "sketch") -> Comparison:
+def compared(
+    reference: Loop, candidate: Loop, save: str = "sketch", level: str = "api"
+) -> Comparison:
     """Compare two trainings."""
-    return lockstep.compare_recordings(recorded(reference, save), recorded(candidate, save))
+    return lockstep.compare_recordings(
+        recorded(reference, save, level), recorded(candidate, save, level)
+    )
 
 
 def against_sound(candidate: Loop, save: str = "sketch") -> Comparison:

@@ -55,6 +55,13 @@ def test_clipping_of_one_run_only(save: str) -> None:
     assert "clip_grad_norm_" not in origin.op
 
 
+def test_clipping_of_one_run_only_at_level_aten() -> None:
+    # Given the kernels of the optimizer as well, the first of which gets gradients of another size
+    origin = only_origin(compared(SOUND, Loop(clip=None), level="aten"))
+    assert origin.phase is Phase.BACKWARD
+    assert "clipping differs: only the reference scales its gradients" in origin.reason
+
+
 def test_clipping_to_another_norm() -> None:
     origin = only_origin(against_sound(Loop(clip=2e-2)))
     assert "clipping differs: the reference multiplies all by" in origin.reason

@@ -224,8 +224,15 @@ class GradientCauses(StepOrigins):
         reason = "; ".join(
             [words, *settings, f"at {listed(names, 4)}: {numbers.partition('; ')[0]}"]
         )
+        op = BETWEEN if first.phase is Phase.OPTIMIZER else first.op
         self.merge(
-            concerned, module="", module_class="", reason=reason, tensor=first.tensor or names[0]
+            concerned,
+            phase=Phase.BACKWARD,
+            module="",
+            module_class="",
+            op=op,
+            reason=reason,
+            tensor=first.tensor or names[0],
         )
 
     def _clips(self, origins: list[Origin]) -> bool:

@@ -79,8 +79,8 @@ class ModelSetup:
         paths: dict[tuple[str, str, str], list[str]] = defaultdict(list)
         for path, module in self.modules.items():
             for one in module.differences:
-                if one.what not in (MODE, CLASS):
-                    paths[one.what, one.reference, one.candidate].append(path or "(model)")
+                if one.name not in (MODE, CLASS):
+                    paths[one.name, one.reference, one.candidate].append(path or "(model)")
         for (what, reference, candidate), where in paths.items():
             yield SetupDifference(f"{what} of {listed(where)}", reference, candidate)
 

@@ -14,6 +14,7 @@ from typing import Any
 from lockstep.compare.names import SAME_NAMES, NameMap
 from lockstep.compare.settings import differing_settings
 from lockstep.core.errors import CorruptError
+from lockstep.core.finding import SetupDifference
 from lockstep.core.site import CallKind
 from lockstep.locate.step import AlignedStep
 from lockstep.locate.words import listed
@@ -25,21 +26,9 @@ _NO_MATTER = frozenset(
 """Settings that change no number of a forward pass; `training` is held against each other as a mode."""
 
 MODE, CLASS = "its mode", "its class"
-"""What a `ModuleDifference` is of where it is of no setting and of no parameter."""
+"""Names of what differs where it is neither a setting nor a parameter."""
 
 _MODES = {True: "training", False: "evaluation"}
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleDifference:
-    """Something that one module has otherwise in the candidate, in words."""
-
-    what: str
-    reference: str
-    candidate: str
-
-    def __str__(self) -> str:
-        return f"{self.what} is {self.reference} in the reference and {self.candidate} in the candidate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +36,7 @@ class OtherModule:
     """A module that is set up otherwise in the candidate; its class is the reference's."""
 
     module_class: str
-    differences: tuple[ModuleDifference, ...]
+    differences: tuple[SetupDifference, ...]
 
 
 @dataclass(slots=True)
@@ -84,22 +73,22 @@ def module_differences(
     return found
 
 
-def _between(left: _Module, right: _Module) -> Iterator[ModuleDifference]:
+def _between(left: _Module, right: _Module) -> Iterator[SetupDifference]:
     if left.training != right.training and None not in (left.training, right.training):
-        yield ModuleDifference(MODE, *(_MODES[bool(one.training)] for one in (left, right)))
+        yield SetupDifference(MODE, *(_MODES[bool(one.training)] for one in (left, right)))
     if left.name != right.name:
-        yield ModuleDifference(CLASS, left.name, right.name)
+        yield SetupDifference(CLASS, left.name, right.name)
         return
     for one in differing_settings(dict(left.settings), dict(right.settings)):
         if one.name not in _NO_MATTER:
-            yield ModuleDifference(one.name, *one.shown)
+            yield SetupDifference(one.name, *one.shown)
     if left.parameters and right.parameters:
         for name in left.parameters:
             if name not in right.parameters:
-                yield ModuleDifference(name, "a parameter", "missing")
+                yield SetupDifference(name, "a parameter", "missing")
         for name in right.parameters:
             if name not in left.parameters:
-                yield ModuleDifference(name, "missing", "a parameter")
+                yield SetupDifference(name, "missing", "a parameter")
 
 
 def _modules(rank: RankRecording, names: NameMap) -> dict[str, _Module]:
@@ -166,5 +155,6 @@ def words_for_modules(modules: Mapping[str, OtherModule]) -> str:
     paths: dict[str, list[str]] = defaultdict(list)
     for path, module in modules.items():
         for one in module.differences:
-            paths[str(one)].append(path or "the model")
+            words = f"{one.name} is {one.reference} in the reference and {one.candidate} in the candidate"
+            paths[words].append(path or "the model")
     return "; ".join(f"{words} at {listed(where)}" for words, where in paths.items())

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from lockstep.compare.operators import Family, family_of
 from lockstep.compare.settings import Setting, differing_settings
-from lockstep.core.finding import Kind, Origin
+from lockstep.core.finding import Kind, Origin, SetupDifference
 from lockstep.core.site import Phase
 from lockstep.locate.frozen import frozen_origin, tied_origin
 from lockstep.locate.module_differences import (
     MODE,
-    ModuleDifference,
     OtherModule,
     is_within,
     unseen_inside,
@@ -86,7 +85,7 @@ class SetupCauses(StepOrigins):
             if concerned:
                 path, module = next(iter(inside.items()))
                 reason = f"{words_for_modules(inside)}; {concerned[0].reason}"
-                names = {one.what for other in inside.values() for one in other.differences}
+                names = {one.name for other in inside.values() for one in other.differences}
                 kind = Kind.SETUP if names <= {MODE, *_MODES} else concerned[0].kind
                 self.merge(
                     concerned,
@@ -102,7 +101,7 @@ class SetupCauses(StepOrigins):
         for name, (call, _) in self.lone_gradients().items():
             path, _, own = name.rpartition(".")
             words = ("there", "missing") if self.is_of_reference(call) else ("missing", "there")
-            one = ModuleDifference(f"the gradient of {own}", *words)
+            one = SetupDifference(f"the gradient of {own}", *words)
             known = found[path].differences if path in found else ()
             found[path] = OtherModule(self.step.module_classes.get(path, ""), (*known, one))
         return found

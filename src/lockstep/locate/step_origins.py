@@ -95,7 +95,11 @@ class StepOrigins:
         if call is None or call.kind is not CallKind.OPERATOR or call.parent in self.calls:
             return False
         last = max((one.sequence for one in self.of_kind(CallKind.GRADIENT)), default=None)
-        return last is not None and call.sequence > last and origin.phase is Phase.BACKWARD
+        if last is None or call.sequence <= last:
+            return False
+        # What an operator of an optimizer is given, as level aten shows it, was made before.
+        given = origin.finding.pair.present.role is Role.INPUT
+        return origin.phase is Phase.BACKWARD or (origin.phase is Phase.OPTIMIZER and given)
 
     @property
     def calls(self) -> dict[int, Call]:
