@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,14 +23,23 @@ class Stage(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fc, self.batch, self.layer = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.LayerNorm(8)
-        self.drop = nn.Dropout(0.1)
+        self.drop, self.act = nn.Dropout(0.1), nn.GELU()
 
     def forward(self, value: Tensor) -> Tensor:
         value = F.linear(value, self.fc.weight, self.fc.bias if self._uses_bias() else None)
-        return self.drop(F.gelu(self.layer(self.batch(value)))) + value
+        return self.drop(self.act(self.layer(self.batch(value)))) + value
 
     def _uses_bias(self) -> bool:
         return not hasattr(self, "_without_bias")
+
+
+class WrittenGelu(nn.Module):
+    def forward(self, value: Tensor) -> Tensor:
+        return 0.5 * value * (1.0 + torch.erf(value / math.sqrt(2.0)))
+
+
+class RenamedGelu(nn.GELU):
+    pass
 
 
 class Net(nn.Module):
@@ -99,6 +109,18 @@ def other_epsilon(model: Net) -> None:
     model.stages[0].layer.eps = 1e-2
 
 
+def nearly_the_same_epsilon(model: Net) -> None:
+    model.stages[0].layer.eps = 1.1e-5
+
+
+def with_another_class(model: Net) -> None:
+    model.stages[1].act = WrittenGelu()
+
+
+def with_a_class_of_the_same_results(model: Net) -> None:
+    model.stages[1].act = RenamedGelu()
+
+
 def other_dropout(model: Net) -> None:
     model.stages[1].drop.p = 0.3
 
@@ -148,6 +170,28 @@ def test_a_module_inside_of_compiled_code_that_is_set_up_otherwise_is_named(
     assert (first.module, first.kind) == (module, kind)
     assert words in first.reason
     assert len(found.origins) == 1
+
+
+def test_another_epsilon_is_no_agreement_where_the_noise_hides_it(runs: Runs) -> None:
+    # Given results no further apart than noise, of two modules that are not the same
+    candidate = runs.of(nearly_the_same_epsilon, compiled=True)
+    found = compare_recordings(runs.of(unchanged, compiled=True), candidate)
+    (origin,) = found.origins
+    assert (found.verdict, origin.kind) == (Verdict.DIVERGED, Kind.SETUP)
+    assert origin.module == "stages.0.layer"
+    assert "eps is 1e-05 in the reference and 1.1e-05 in the candidate" in origin.reason
+    assert "inside of its noise" in origin.reason
+
+
+def test_another_class_that_nothing_is_seen_of_is_not_agreed_with(runs: Runs) -> None:
+    found = runs.against_eager(with_another_class)
+    assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
+    (gap,) = found.not_compared
+    assert gap.startswith("stages.1.act inside of compiled code: a GELU in the reference and a Wr")
+    # But where its inside is seen, or all is equal bit by bit, it is
+    eager = [runs.of(change, compiled=False) for change in (unchanged, with_another_class)]
+    assert compare_recordings(*eager).verdict is Verdict.AGREE
+    assert runs.against_eager(with_a_class_of_the_same_results).verdict is Verdict.AGREE
 
 
 def test_settings_that_differ_are_told_with_the_set_up(runs: Runs) -> None:

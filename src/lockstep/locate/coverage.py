@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 
-from lockstep.core.finding import Finding, Outcome
+from lockstep.core.finding import Finding, Outcome, SetupDifference
 from lockstep.core.record import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.locate.step import AlignedStep
+from lockstep.locate.module_differences import CLASS, OtherModule, unseen_inside
+from lockstep.locate.step import Aligned, AlignedStep
+from lockstep.locate.words import listed
 
 _SHOWN = 3
 _KINDS = frozenset({CallKind.INIT, CallKind.LOSS, CallKind.GRADIENT, CallKind.OPTIMIZER})
@@ -36,6 +38,7 @@ class Coverage:
 
     def __init__(self) -> None:
         self._alone: dict[tuple[Subject, str], dict[str, int]] = defaultdict(dict)
+        self._other_inside: dict[str, SetupDifference] = {}
 
     def note(self, step: AlignedStep) -> None:
         """Take down what one step of one rank has on one side only."""
@@ -51,9 +54,22 @@ class Coverage:
                 if key[0] is Subject.LOSS or key not in paired[is_candidate]:
                     self._alone[key[0], side].setdefault(key[1], record.step)
 
+    def note_inside(self, step: AlignedStep, modules: Mapping[str, OtherModule]) -> None:
+        """Take down modules of another class of which nothing is seen: what comes out may differ by what they are."""
+        for around, inside in unseen_inside(step, modules).items():
+            if any(
+                _differs(item)
+                for item in step.of_kind(CallKind.MODULE)
+                if item.reference.site.module == around
+            ):
+                for path, module in inside.items():
+                    self._other_inside.update(
+                        (path, one) for one in module.differences if one.name == CLASS
+                    )
+
     def gaps(self, findings: Iterable[Finding]) -> list[str]:
         """What was not judged, in a sentence each; nothing where all was."""
-        return [*self._unjudged(findings), *self._without_partner()]
+        return [*self._unjudged(findings), *self._without_partner(), *self._unseen()]
 
     def _unjudged(self, findings: Iterable[Finding]) -> Iterator[str]:
         found: dict[Subject, dict[str, Finding]] = defaultdict(dict)
@@ -72,6 +88,25 @@ class Coverage:
         for (subject, side), names in self._alone.items():
             step = min(names.values())
             yield f"{_counted(subject, names)} occurs only in the {side}, first at step {step}"
+
+    def _unseen(self) -> Iterator[str]:
+        if self._other_inside:
+            one = next(iter(self._other_inside.values()))
+            yield (
+                f"{listed(list(self._other_inside))} inside of compiled code: a {one.reference} in the reference and a"
+                f" {one.candidate} in the candidate, which record --compile-eager shows"
+            )
+
+
+def _differs(item: Aligned) -> bool:
+    """Whether a call returned anything that is not equal bit by bit."""
+    results = item.complete(Role.OUTPUT, Role.GRAD_INPUT)
+    return any(
+        one.reference is None
+        or one.candidate is None
+        or one.reference.digest != one.candidate.digest
+        for one in results
+    )
 
 
 def _alone(step: AlignedStep) -> Iterator[tuple[bool, TensorRecord]]:

@@ -6,6 +6,7 @@ Where what a module calls was not recorded, as it ran inside of compiled code, t
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,17 @@ class OtherModule:
 
     module_class: str
     differences: tuple[SetupDifference, ...]
+
+    def numbers(self) -> list[SetupDifference]:
+        """Settings that are numbers with a fraction: an epsilon, a momentum, a probability, a scale."""
+        return [one for one in self.differences if _is_fraction(one.reference, one.candidate)]
+
+
+def _is_fraction(*shown: str) -> bool:
+    return all(map(_NUMBER.fullmatch, shown)) and not all(map(str.isdigit, shown))
+
+
+_NUMBER = re.compile(r"-?[0-9.]+(e[-+]?[0-9]+)?")
 
 
 @dataclass(slots=True)
@@ -132,7 +144,7 @@ def unseen_inside(
     called = {item.reference.site.module for item in step.of_kind(CallKind.MODULE)}
     found: dict[str, dict[str, OtherModule]] = defaultdict(dict)
     for path, module in modules.items():
-        around = next((one for one in _outwards(path) if one in called), None)
+        around = next((one for one in outwards(path) if one in called), None)
         if around is not None and path not in called:
             found[around][path] = module
     return dict(found)
@@ -143,7 +155,8 @@ def is_within(path: str, around: str) -> bool:
     return not around or f"{path}.".startswith(f"{around}.")
 
 
-def _outwards(path: str) -> Iterator[str]:
+def outwards(path: str) -> Iterator[str]:
+    """A path and those of all modules around it."""
     while path:
         yield path
         path = path.rpartition(".")[0]

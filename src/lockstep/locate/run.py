@@ -38,7 +38,7 @@ from lockstep.locate.dtype_changes import DtypeChanges
 from lockstep.locate.extent import Extent, View, looked_at_more
 from lockstep.locate.garbage import rare_collections
 from lockstep.locate.ledger import Ledger, State
-from lockstep.locate.model_setup import model_setup
+from lockstep.locate.model_setup import ModelSetup, model_setup
 from lockstep.locate.naming import names_between, names_in
 from lockstep.locate.noise import measure_noise
 from lockstep.locate.origins import Origins
@@ -238,6 +238,7 @@ class _Run:
     unaligned: Unaligned = field(default_factory=Unaligned)
     causes: dict[str, Causes] = field(default_factory=dict)
     setup: list[SetupDifference] = field(default_factory=list)
+    setups: dict[str, ModelSetup] = field(default_factory=dict)
     extents: dict[str, Extent] = field(default_factory=dict)
     dtypes: DtypeChanges = field(default_factory=DtypeChanges)
     coverage: Coverage = field(default_factory=Coverage)
@@ -250,14 +251,18 @@ class _Run:
         ledger = Ledger(read_tensors=self.read_tensors, precision=self.precision)
         setup = model_setup(reference, candidate, self.names[name])
         self.ledgers[name], self.origins[name] = ledger, Origins()
+        self.setups[name] = setup
         self.extents[name] = Extent(reference, candidate, self.view, self.names[name])
         self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned)
         said = {str(one) for one in self.setup}
         told = [*circumstances(reference.manifest, candidate.manifest), *setup.differences()]
         self.setup.extend(one for one in told if str(one) not in said)
 
-    def count(self, step: AlignedStep) -> None:
+    def count(self, rank: str, step: AlignedStep) -> None:
         """Count what has no partner, and list it."""
+        setup = self.setups[rank]
+        if setup.compiled:
+            self.coverage.note_inside(step, setup.modules)
         self.unaligned.gather(step)
         self.coverage.note(step)
         self.aligned += sum(1 for _ in step.of_kind(CallKind.MODULE, CallKind.OPERATOR))
@@ -321,7 +326,7 @@ def _compare_step(
     known = {name: len(run.origins[name].found) for name in aligned}
     for name, step in aligned.items():
         ledger, origins = run.ledgers[name], run.origins[name]
-        run.count(step)
+        run.count(name, step)
         run.dtypes.note(step.aligned, step.module_classes)
         ledger.begin(number, (pair for item in step.aligned for pair in item.whole))
         SetupWalk(step, ledger, origins, run.judge).run()

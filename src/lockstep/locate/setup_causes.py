@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from lockstep.compare.operators import Family, family_of
 from lockstep.compare.settings import Setting, differing_settings
-from lockstep.core.finding import Kind, Origin, SetupDifference
-from lockstep.core.site import Phase
+from lockstep.core.finding import Finding, Kind, Origin, Outcome, Pair, SetupDifference
+from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.frozen import frozen_origin, tied_origin
 from lockstep.locate.module_differences import (
     MODE,
     OtherModule,
     is_within,
+    outwards,
     unseen_inside,
     words_for_modules,
 )
+from lockstep.locate.origins import origin_at, place_of_call
 from lockstep.locate.step_origins import StepOrigins, is_cut
 
 _MODES = frozenset({"training", "p", "kwargs.training", "kwargs.p", "kwargs.dropout_p"})
@@ -31,6 +36,7 @@ class SetupCauses(StepOrigins):
         self._in_another_mode()
         self._otherwise_inside()
         self._other_optimizer()
+        self._other_numbers()
 
     def _set_up_otherwise(self) -> None:
         """Parameters that are frozen, or tied, in one run only."""
@@ -142,3 +148,41 @@ class SetupCauses(StepOrigins):
                 f"the reference has {setup.groups[0]} parameter groups, the candidate {setup.groups[1]}"
             )
         self.merge(concerned, kind=Kind.SETUP, reason="; ".join(words))
+
+    def _other_numbers(self) -> None:
+        """A module with another epsilon, say, whose results differ by no more than the noise: these are two models."""
+        if self.rank.origins.found:
+            return
+        for path, module in self.rank.setup.modules.items():
+            numbers = module.numbers()
+            pair = self._first_result(path) if numbers else None
+            if pair is None:
+                continue
+            words = words_for_modules({path: OtherModule(module.module_class, tuple(numbers))})
+            measured = self.rank.ledger.measure(pair)
+            reason = f"{words}; what comes out differs by rel {measured.difference:.2g}, inside of its noise"
+            record = pair.present
+            finding = Finding(
+                pair,
+                Outcome.DIFFER,
+                measured.metrics,
+                measured.difference,
+                math.nan,
+                reason,
+                kind=Kind.SETUP,
+            )
+            call = self.regions.call_of(record)
+            if call is not None:
+                place = place_of_call(call, record, self.step.module_classes)
+                place = replace(place, module=path, module_class=module.module_class)
+                self.rank.origins.insert(origin_at(place, finding, reason, Kind.SETUP), reason)
+                return
+
+    def _first_result(self, path: str) -> Pair | None:
+        """What a module returns, or the nearest around it that both runs call; None where it is equal bit by bit."""
+        called = {item.reference.site.module: item for item in self.step.of_kind(CallKind.MODULE)}
+        around = next((one for one in outwards(path) if one in called), None)
+        if around is None:
+            return None
+        results = called[around].complete(Role.OUTPUT)
+        return next((one for one in results if not self.rank.ledger.measure(one).equal), None)
