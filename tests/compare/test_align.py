@@ -200,6 +200,35 @@ def test_a_batch_that_the_other_run_puts_together_itself_is_not_held_against_its
     assert partners(align_calls(left, [other])) == {1: 1}
 
 
+def test_a_batch_of_the_same_name_and_shape_is_one_whatever_else_is_equal_to_it() -> None:
+    # Given labels that are shifted already, as the other run's model makes them of its own
+    data = CallKind.DATA
+    left = [
+        call(1, kind=data, outputs=[((4, 8), "labels")]),
+        call(2, "pad", outputs=[((4, 8), "shifted")]),
+    ]
+    right = [call(1, kind=data, outputs=[((4, 8), "shifted")])]
+    assert partners(align_calls(left, right))[1] == 1
+
+
+def test_half_of_a_product_is_another_product() -> None:
+    # Given one product over eight terms, and two over four that are added up
+    def linear(number: int, terms: int, text: str) -> Call:
+        made = call(number, "torch.nn.functional.linear", outputs=[((2, 3), text)])
+        (result,) = made.records
+        given = replace(result.content, id=number * 10 + 5, shape=(2, terms))
+        return replace(made, records=(replace(result, role=Role.INPUT, content=given), result))
+
+    left = [linear(1, 8, "whole")]
+    right = [
+        linear(1, 4, "first"),
+        linear(2, 4, "second"),
+        call(3, "torch.add", outputs=[((2, 3), "sum")]),
+    ]
+    assert partners(align_calls(left, right)) == {1: None}
+    assert partners(align_calls(left, [linear(1, 8, "other")])) == {1: 1}
+
+
 def test_numbers_that_two_loops_hand_over_to_other_calls_are_not_held_against_each_other() -> None:
     data = CallKind.DATA
     left = [call(1, kind=data, outputs=[((), "total")], names=["x of add_"])]

@@ -85,6 +85,8 @@ class Loop:
     gradients: float = 1.0
     loss: float = 1.0
     scaler: bool = False
+    decay: float = 0.0
+    turned: bool = False
     zero_grad: bool = True
     divide: bool = True
     frozen: str | tuple[str, ...] = ""
@@ -124,11 +126,17 @@ class Loop:
             for parameter in model.parameters():
                 if self.gradients != 1 and parameter.grad is not None:
                     parameter.grad.mul_(self.gradients)
+            if self.turned:
+                model.leave.weight.grad.mul_(torch.linspace(0.5, 1.5, WIDTH))
             scaler.unscale_(optimizer)
             if self.clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), self.clip)
             scaler.step(optimizer)
             scaler.update()
+            if self.decay:
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.mul_(1 - self.decay)
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         make = getattr(torch.optim, self.optimizer)

@@ -127,6 +127,22 @@ def test_options_that_make_an_optimizer_evaluate_more_often_are_named(tmp_path: 
     assert again.verdict is Verdict.AGREE
 
 
+@pytest.mark.parametrize("decay", [0.0, 2e-5])
+def test_a_decay_by_hand_that_the_next_step_alone_shows_is_no_noise(decay: float) -> None:
+    # Given parameters that the script makes smaller behind the optimizer, in the two runs by other amounts
+    found = compared(Loop(decay=1e-5), Loop(decay=decay))
+    origin = only_origin(found)
+    assert origin.phase is Phase.OPTIMIZER
+    assert "at the next step does not agree" in origin.reason
+
+
+def test_gradients_that_one_run_turns_before_it_clips_them() -> None:
+    # Given gradients that one run changes otherwise than by a factor: a hook, or a reduction over ranks
+    origin = only_origin(against_sound(Loop(turned=True)))
+    assert (origin.phase, origin.module) == (Phase.BACKWARD, "leave")
+    assert "the gradient of leave.weight is changed between backward and optim" in origin.reason
+
+
 def test_a_stray_detach_is_one_origin() -> None:
     # Given a branch that is cut from the graph, whose layer gets no gradient then
     found = against_sound(Loop("detached"))

@@ -63,8 +63,8 @@ class Runs:
         self._directory = directory
         self._made: dict[str, Path] = {}
 
-    def of(self, change: Change, *, compiled: bool, save: str = "sketch") -> Path:
-        name = f"{change.__name__}-{compiled}-{save}"
+    def of(self, change: Change, *, compiled: bool, decay: float = 0.0) -> Path:
+        name = f"{change.__name__}-{compiled}-{decay}"
         if name not in self._made:
             torch.manual_seed(0)
             torch._dynamo.reset()
@@ -75,10 +75,13 @@ class Runs:
             optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
             path = self._made[name] = self._directory / name
             torch.manual_seed(1)
-            with lockstep.record(path, model=model, steps=2, save=save):
+            with lockstep.record(path, model=model, steps=2):
                 for _ in range(2):
                     optimizer.zero_grad()
-                    F.mse_loss(called(batch), target).backward()
+                    loss = F.mse_loss(called(batch), target)
+                    if decay:
+                        loss = loss + decay * sum(p.square().sum() for p in model.parameters())
+                    loss.backward()
                     optimizer.step()
         return self._made[name]
 
@@ -212,3 +215,19 @@ def test_where_compiled_code_hides_a_fault_the_way_to_see_it_is_told(
     # And nothing of that between two runs whose inside was seen
     eager = [runs.of(change, compiled=False) for change in (unchanged, doubled)]
     assert "compiled" not in compare_recordings(*eager).origins[0].reason
+
+
+def test_dropouts_that_compiled_code_may_draw_otherwise_are_told(runs: Runs) -> None:
+    origin = runs.against_eager(doubled).origins[0]
+    assert "stages.0.drop, stages.1.drop in there may draw other random numbers" in origin.reason
+    both = [runs.of(change, compiled=True) for change in (unchanged, doubled)]
+    assert "draw" not in compare_recordings(*both).origins[0].reason
+
+
+def test_a_gradient_that_comes_from_compiled_code_in_part_has_its_rounding(runs: Runs) -> None:
+    # Given parameters that compiled code uses, and a penalty in the loop that is seen in both runs
+    reference = runs.of(unchanged, compiled=False, decay=1e-3)
+    found = compare_recordings(reference, runs.of(with_another_class, compiled=True, decay=1e-3))
+    assert found.origins == ()
+    wrong = compare_recordings(reference, runs.of(doubled, compiled=True, decay=1e-3))
+    assert wrong.verdict is Verdict.DIVERGED

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from lockstep.compare.content_align import align_by_content
 from lockstep.compare.layout import other_layout
 from lockstep.compare.names import SAME_NAMES, NameMap
+from lockstep.compare.operators import canonical_name
 from lockstep.compare.sequences import Match, align_sequences, pair_in_order
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.record import Call, TensorRecord
@@ -126,13 +127,18 @@ def _aligned_data(
 
     A loader that puts its batch together while a step is open lets rows of it enter, not the batch.
     """
-    alike = _by_tokens(left, right, _tokens(CallKind.DATA)[:1])
+    tokens = _tokens(CallKind.DATA)
+    alike = _by_tokens(left, right, tokens[:_SURE])
     taken = {number for number, _ in alike.values()}
     left = [call for call in left if call.id not in alike]
     right = [call for call in right if call.id not in taken]
     if left and right:
         left, right = _not_made(left, candidate), _not_made(right, reference)
-    return alike | _by_tokens(left, right, _tokens(CallKind.DATA)[1:])
+    return alike | _by_tokens(left, right, tokens[_SURE:])
+
+
+_SURE = 2
+"""Tokens of data, content and then name with shape, of which a match needs no second look."""
 
 
 def _not_made(data: list[Call], other: Sequence[Call]) -> list[Call]:
@@ -188,11 +194,11 @@ def _tokens(kind: CallKind) -> tuple[tuple[Token, str], ...]:
         return (
             (lambda call: (call.site.op, _output_digests(call)), "operator, content and order"),
             (
-                lambda call: (call.site.op, _output_shapes(call), _arguments(call)),
+                lambda call: (_operator(call), _output_shapes(call), _arguments(call)),
                 "operator, shape and order",
             ),
-            (lambda call: (call.site.op, _output_shapes(call)), "operator, shape and order"),
-            (lambda call: call.site.op, "operator and order"),
+            (lambda call: (_operator(call), _output_shapes(call)), "operator, shape and order"),
+            (_operator, "operator and order"),
         )
     if kind is CallKind.MODULE:
         return (
@@ -209,6 +215,19 @@ def _tokens(kind: CallKind) -> tuple[tuple[Token, str], ...]:
     if kind in (CallKind.GRADIENT, CallKind.OPTIMIZER):
         return ((_names, "parameter name"),)
     return ((lambda call: "", "order"),)
+
+
+def _operator(call: Call) -> Hashable:
+    """An operator, and for a product over how many terms it sums: half of a product is another one."""
+    left = _LEFT_OPERAND.get(canonical_name(call.site.op))
+    inputs = call.with_role(Role.INPUT) if left is not None else ()
+    if left is None or len(inputs) <= left or not inputs[left].shape:
+        return call.site.op
+    return call.site.op, inputs[left].shape[-1]
+
+
+_LEFT_OPERAND = {"linear": 0, "matmul": 0, "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
+"""Products by their canonical names, and which of their tensors the sum goes along the last extent of."""
 
 
 def _output_shapes(call: Call) -> Hashable:

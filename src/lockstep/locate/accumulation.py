@@ -111,7 +111,22 @@ class Accumulations:
 
     def _is_seen(self, pair: Pair) -> bool:
         name = pair.present.name
-        return name not in self._gathered and bool(self._sent.get(name))
+        if name in self._gathered or name in self._sent_alone:
+            return False
+        return bool(self._sent.get(name))
+
+    @cached_property
+    def _sent_alone(self) -> frozenset[str]:
+        """Parameters that one run is seen to use where the other is not: by an operator that the other compiled."""
+        compiled = {
+            name for name in self._sent if not self._operations.modules_at(name.rpartition(".")[0])
+        }
+        return frozenset(
+            record.name
+            for pair in self._step.lone
+            for record in pair.present.with_role(Role.PARAM_GRAD)
+            if pair.present.kind is CallKind.OPERATOR and record.name in compiled
+        )
 
     @cached_property
     def _rank(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lockstep.core.finding import Kind, Origin
+from lockstep.core.site import Phase
 from lockstep.locate.gradient_causes import GradientCauses, contents_of
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.model_setup import ModelSetup
@@ -20,6 +21,7 @@ from lockstep.locate.setup_causes import SetupCauses
 from lockstep.locate.step import AlignedStep
 from lockstep.locate.step_origins import RankOrigins, StepOrigins
 from lockstep.locate.unaligned import Unaligned
+from lockstep.locate.words import listed
 
 _UNTRACED = frozenset({Kind.SETUP, Kind.RANDOM})
 
@@ -54,13 +56,15 @@ class Causes:
 
     def _described(self, origin: Origin, regions: Regions) -> Origin:
         origin = replace(origin, library=_library(origin, regions))
+        other = self._unaligned.class_around(origin.module)
+        if origin.kind is Kind.RANDOM and other is not None:
+            return replace(origin, reason=f"{other}; {origin.reason}")
         if origin.kind in _UNTRACED:
             return origin
         reasons = [origin.reason]
         region = regions.behind(origin.finding.pair)
         if region:
             reasons.append(str(region))
-        other = self._unaligned.class_around(origin.module)
         if other is not None:
             reasons.append(str(other))
         reasons.extend(self._compiled_words(origin, regions.step))
@@ -79,6 +83,14 @@ class Causes:
             yield (
                 f"{where} ran compiled code here, of which nothing inside is seen: record --compile-eager shows it"
             )
+            drops = [
+                one for one in self._rank.setup.dropping if step.hides_inside(one, flows[sides[0]])
+            ]
+            if drops and len(sides) == 1 and origin.phase is Phase.FORWARD:
+                yield (
+                    f"{listed(drops)} in there may draw other random numbers than in code that is not"
+                    " compiled, unless torch._inductor.config.fallback_random is set"
+                )
 
 
 def _library(origin: Origin, regions: Regions) -> str:

@@ -50,7 +50,8 @@ class GradientCauses(StepOrigins):
         self._more_backwards()
         self._zeroed_between()
         self._not_zeroed()
-        self._scaled_otherwise()
+        if not (self._changed_in_part() or self._turned_by_one_run()):
+            self._scaled_otherwise()
         self._in_one_run_only()
         self.each(self._with_factor)
 
@@ -234,6 +235,73 @@ class GradientCauses(StepOrigins):
             reason=reason,
             tensor=first.tensor or names[0],
         )
+
+    def _changed_in_part(self) -> bool:
+        """Single gradients are not what backward left before all are clipped: by a hook, or the script."""
+        concerned = self._given_before_update()
+        call = self.call_of(concerned[0]) if concerned else None
+        item = self.step.of_reference(call) if call is not None else None
+        if item is None:
+            return False
+        known = {
+            record.content.id: name
+            for name, pair in self.gradients.after_backward(last=True).items()
+            for record in (pair.reference,)
+            if record is not None
+        }
+        given = item.complete(Role.INPUT)
+        names = [
+            known[pair.reference.content.id]
+            for pair in given
+            if pair.reference is not None
+            and pair.reference.content.id in known
+            and not self.rank.ledger.measure(pair).equal
+        ]
+        if not names or len(names) > (1 - SHARE) * len(given):
+            return False
+        reason = (
+            f"the gradient of {listed(names)} is changed between backward and optimizer in one run only;"
+            f" {concerned[0].reason}"
+        )
+        module = names[0].rpartition(".")[0]
+        self.merge(
+            concerned,
+            module=module,
+            module_class=self.step.module_classes.get(module, ""),
+            op=BETWEEN,
+            tensor=names[0],
+            reason=reason,
+        )
+        return True
+
+    def _given_before_update(self) -> list[Origin]:
+        """Origins at what calls behind backward are given."""
+        return [
+            one
+            for one in self.found()
+            if one.kind is Kind.FAULT
+            and one.op != BETWEEN
+            and self.is_after_backward(one)
+            and one.finding.pair.present.role is Role.INPUT
+        ]
+
+    def _turned_by_one_run(self) -> bool:
+        """One run changes its gradients behind backward by more than a factor: it reduces them over ranks, say."""
+        concerned = self._given_before_update()
+        after, left = self.gradients.after_backward(last=True), self.gradients.at_optimizer()
+        scales = scaled_by(after, left)
+        if not concerned or (scales[0] is None) == (scales[1] is None):
+            return False
+        side, other = (
+            ("reference", "candidate") if scales[0] is None else ("candidate", "reference")
+        )
+        what = " as a reduction over ranks does" if self.rank.setup.ranks > 1 else ""
+        reason = (
+            f"only the {side} changes its gradients between backward and optimizer{what}: those of the {other}"
+            f" are as backward left them, but for a factor; {concerned[0].reason}"
+        )
+        self.merge(concerned, module="", module_class="", op=BETWEEN, reason=reason)
+        return True
 
     def _clips(self, origins: list[Origin]) -> bool:
         """Whether norms are taken where the gradients part: that is what clipping does."""

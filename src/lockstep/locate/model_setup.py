@@ -13,7 +13,13 @@ from lockstep.compare.names import SAME_NAMES, NameMap
 from lockstep.compare.settings import Setting, differing_settings
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import OptimizerSetup, RankManifest
-from lockstep.locate.module_differences import CLASS, MODE, OtherModule, module_differences
+from lockstep.locate.module_differences import (
+    CLASS,
+    MODE,
+    OtherModule,
+    dropping,
+    module_differences,
+)
 from lockstep.locate.words import listed
 from lockstep.store.reader import RankRecording
 
@@ -41,6 +47,10 @@ class ModelSetup:
         Hyper-parameters of optimizers of one name that differ at the first recorded step, those of every group once.
     compiled
         The runs in which code was compiled, of which only the boundary was recorded.
+    dropping
+        Dropouts of the reference that leave anything out.
+    ranks
+        How many ranks train in either run.
     """
 
     frozen: Mapping[str, str] = field(default_factory=dict)
@@ -51,6 +61,8 @@ class ModelSetup:
     optimizers: tuple[str, str] | None = None
     options: tuple[Setting, ...] = ()
     compiled: tuple[str, ...] = ()
+    dropping: tuple[str, ...] = ()
+    ranks: int = 1
 
     def differences(self) -> list[SetupDifference]:
         """The same in one line each."""
@@ -104,6 +116,8 @@ def model_setup(
         optimizers=_optimizers(left, right),
         options=tuple(_options(left, right)),
         compiled=tuple(_compiled(left, right)),
+        dropping=dropping(reference),
+        ranks=max(left.world_size, right.world_size),
     )
 
 

@@ -85,6 +85,15 @@ def module_differences(
     return found
 
 
+def dropping(rank: RankRecording) -> tuple[str, ...]:
+    """Dropouts in training mode that leave anything out, by their paths."""
+    return tuple(
+        path
+        for path, module in _modules(rank, SAME_NAMES).items()
+        if "Dropout" in module.name and module.training and (module.settings.get("p") or 0) > 0
+    )
+
+
 def _between(left: _Module, right: _Module) -> Iterator[SetupDifference]:
     if left.training != right.training and None not in (left.training, right.training):
         yield SetupDifference(MODE, *(_MODES[bool(one.training)] for one in (left, right)))

@@ -485,13 +485,12 @@ def _trained(recording: Recording) -> int | None:
 
 def _ordered(run: _Run) -> list[Origin]:
     found = [origin for origins in run.origins.values() for origin in origins.found]
-    phases = {CallKind.INIT.value: 0, CallKind.DATA.value: 1}
     return sorted(
         run.dtypes.named_in(found),
         key=lambda origin: (
             # When it shows: a buffer that nobody was seen to change does so where it is used next.
             origin.finding.pair.present.step,
-            phases.get(origin.phase.value, 2),
+            origin.phase.value != CallKind.INIT.value,
             origin.sequence,
             origin.rank,
         ),

@@ -206,9 +206,10 @@ class StepWalk:
             self._changed_unseen(item, measured)
             return
         place, after = last
-        judgement = self._judge.passage([after], measured, region=_UNSEEN)
+        judgement = self._judge.update([after], measured)
         name = f"{place.tensor} at the next step"
-        self._decide(item, measured, judgement, [after], lambda: place, name=name)
+        cause = ("changed between steps", item.reference.step)
+        self._decide(item, measured, judgement, [after], lambda: place, name=name, cause=cause)
 
     def _buffer_arrival(self, item: Aligned, measured: Measured) -> None:
         """A buffer differs that no call was seen to change: the call that used it before did."""
