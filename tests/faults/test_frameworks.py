@@ -45,7 +45,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Two mistakes and two sound pairs, one of them on two ranks."""
     results = tmp_path_factory.mktemp("results") / "results.jsonl"
     cases = (
-        "plain/mlp/schedule-a-step-early", "plain/mlp/random-seed", "plain/mlp = checkpoint/mlp",
+        "plain/mlp/block-autocast", "plain/mlp/router-bf16", "plain/mlp = checkpoint/mlp",
         "ddp/mlp = ddp-buckets/mlp",
     )  # fmt: skip
     run(

@@ -243,20 +243,22 @@ class GradientCauses(StepOrigins):
         item = self.step.of_reference(call) if call is not None else None
         if item is None:
             return False
+        after = self.gradients.after_backward(last=True)
         known = {
-            record.content.id: name
-            for name, pair in self.gradients.after_backward(last=True).items()
-            for record in (pair.reference,)
+            (side, record.content.id): name
+            for name, pair in after.items()
+            for side, record in enumerate((pair.reference, pair.candidate))
             if record is not None
         }
         given = item.complete(Role.INPUT)
-        names = [
-            known[pair.reference.content.id]
-            for pair in given
-            if pair.reference is not None
-            and pair.reference.content.id in known
-            and not self.rank.ledger.measure(pair).equal
-        ]
+        changed = [pair for pair in given if not self.rank.ledger.measure(pair).equal]
+        found = (
+            known.get((side, record.content.id))
+            for pair in changed
+            for side, record in enumerate((pair.reference, pair.candidate))
+            if record is not None
+        )
+        names = list(dict.fromkeys(name for name in found if name is not None))
         if not names or len(names) > (1 - SHARE) * len(given):
             return False
         reason = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial, reduce
 from typing import Literal
@@ -250,6 +250,8 @@ class _Run:
     def add_rank(self, name: str, reference: RankRecording, candidate: RankRecording) -> None:
         ledger = Ledger(read_tensors=self.read_tensors, precision=self.precision)
         setup = model_setup(reference, candidate, self.names[name])
+        if isinstance(self.judge, FixedRule):
+            setup = replace(setup, modules={})  # thresholds alone decide
         self.ledgers[name], self.origins[name] = ledger, Origins()
         self.setups[name] = setup
         self.extents[name] = Extent(reference, candidate, self.view, self.names[name])
