@@ -88,6 +88,19 @@ def test_a_model_that_was_touched_before_its_training_is_recorded_like_one_that_
     assert len(named(recording, "lin.weight", Role.PARAM_AFTER)) == 1
 
 
+def test_the_seed_is_the_one_that_the_training_begins_with(tmp_path: Path) -> None:
+    # given a script that tries its model on a batch, and seeds once more before it trains
+    def touch(model: Net) -> None:
+        torch.manual_seed(3)
+        sum(p.norm() for p in model.parameters())
+        model(torch.ones(1, 4))
+        torch.manual_seed(4)
+
+    # then that is the seed of the recording
+    rank = recorded(tmp_path / "ref", trained(touch)).ranks["rank0"]
+    assert rank.manifest.seeds["torch"] == "4"
+
+
 def test_what_a_gradient_reaches_is_of_the_step_wherever_it_was_computed(tmp_path: Path) -> None:
     # given a penalty that is computed before the forward
     def train() -> None:

@@ -296,6 +296,8 @@ class Recorder:
             return None
         self._open = True
         self._calls.opening.begin()
+        if not self._manifest.steps:
+            setup.note_seed(self._manifest)
         self._manifest.steps.append(StepSummary(self._step))
         with quiet(self.fail):
             session.begin_step(self._step)

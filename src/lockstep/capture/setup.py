@@ -119,12 +119,16 @@ def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
         for key, value in sorted(os.environ.items())
         if key.startswith(_ENVIRONMENT_PREFIXES)
     }
-    manifest.seeds = {"torch": str(torch.initial_seed())}
     if options.seed is not None:
         manifest.seeds["lockstep"] = f"--seed {options.seed}"
     manifest.sources = loaded_sources()
     note_run_state(manifest)
     return manifest
+
+
+def note_seed(manifest: RankManifest) -> None:
+    """Note what torch's generator was last seeded with: the script may have done so in front of its first step."""
+    manifest.seeds["torch"] = str(torch.initial_seed())
 
 
 def loaded_sources() -> list[str]:
