@@ -48,6 +48,9 @@ NOISE_MARGIN = 4.0
 """A calibrated floor needs 2 (16-bit) to 5 (fp32), measured on a 12-layer transformer; the bounds
 here are looser than a calibration."""
 
+_OF_NUMBERS = 4.0
+"""By what factor an operator may let the distance of a number grow that is its argument: an exponent, say."""
+
 INHERITED_MARGIN = 2.0
 """Both distances may be sketched, each with at most 4.6 % standard deviation, 20 % off once in 1e5
 (`lockstep.core.sketch`); the largest ratio seen among some 20 000 moved tensors of sound pairs was
@@ -86,6 +89,7 @@ class ErrorModel:
         backward = is_gradient(output)
         bound = gradient_bound(operation, output) if backward else forward_bound(operation, output)
         inherited = INHERITED_MARGIN * bound.inherited
+        inherited += _OF_NUMBERS * operation.numbers_apart * output.norm
         if operation.setting_differs:
             inherited /= SETTING_TRUST
         if operation.family is not Family.RANDOM and any(

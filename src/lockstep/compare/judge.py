@@ -38,7 +38,9 @@ class Operation:
     arguments
         Non-tensor arguments of the reference's call.
     setting_differs
-        Whether a non-tensor argument has another value in the candidate.
+        Whether a non-tensor argument was set to another value in the candidate.
+    numbers_apart
+        Relative distance of arguments that Python took from tensors, whose noise they carry.
     calls
         The two calls themselves with all their records; None for what is no single call.
     """
@@ -50,6 +52,7 @@ class Operation:
     beside: tuple[Measured, ...] = ()
     arguments: dict[str, Any] = field(default_factory=dict)
     setting_differs: bool = False
+    numbers_apart: float = 0.0
     calls: CallPair | None = None
 
     @property

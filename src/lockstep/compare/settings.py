@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ _LARGEST = frozenset(
     {65504.0, (2 - 2.0**-7) * 2.0**127, (2 - 2.0**-23) * 2.0**127, sys.float_info.max, math.inf}
 )
 """Largest finite numbers of fp16, bf16, fp32 and fp64, and infinity."""
+
+_ROUNDED = 64 * 2.0**-23
+"""Up to which relative distance two numbers may be one, rounded otherwise: some roundings of single precision."""
 
 _DEVICES = ("cpu", "cuda", "npu", "mps", "xpu", "meta")
 
@@ -59,6 +63,25 @@ def differing_settings(reference: dict[str, Any], candidate: dict[str, Any]) -> 
         for key in sorted(reference.keys() & candidate.keys())
         if not _is_same(reference[key], candidate[key])
     ]
+
+
+def rounded_apart(settings: Iterable[Setting]) -> float:
+    """How far numbers that Python gave are apart, relative, where nothing else is: 0 where they were set otherwise.
+
+    Python takes them from tensors (`norm.item()`), whose noise they carry. Numbers that somebody wrote are further
+    apart than `_ROUNDED`.
+    """
+    apart = 0.0
+    for one in settings:
+        if one.names_dtypes:
+            continue
+        left, right = one.reference, one.candidate
+        if not (isinstance(left, float) and isinstance(right, float)):
+            return 0.0
+        if not math.isclose(left, right, rel_tol=_ROUNDED):
+            return 0.0
+        apart += abs(left - right) / max(abs(left), abs(right))
+    return apart
 
 
 def are_set_otherwise(reference: dict[str, Any], candidate: dict[str, Any]) -> bool:

@@ -57,6 +57,8 @@ class Ledger:
     ----------
     any_tainted
         Whether an origin was found.
+    any_noise
+        Whether any two tensors differ.
     parameter_names, buffer_names
         Full names met so far.
     buffer_users
@@ -70,7 +72,7 @@ class Ledger:
     """
 
     def __init__(self, *, read_tensors: bool, precision: PrecisionClasses | None = None) -> None:
-        self.any_tainted = self.updated_apart = False
+        self.any_tainted = self.any_noise = self.updated_apart = False
         self.parameter_names: set[str] = set()
         self.buffer_names: set[str] = set()
         self.buffer_users: dict[str, BufferUser] = {}
@@ -160,6 +162,7 @@ class Ledger:
         """Keep what is known of a pair; an earlier word stands, as it is nearer to the cause."""
         key = key_of(state.measured.pair)
         self.any_tainted = self.any_tainted or state.tainted
+        self.any_noise = self.any_noise or not state.measured.equal
         if key in self._states:
             return
         self._states[key] = state

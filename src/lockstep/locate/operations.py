@@ -9,7 +9,7 @@ from functools import cached_property
 
 from lockstep.compare.judge import Operation
 from lockstep.compare.measured import Measured, pooled
-from lockstep.compare.settings import Setting, differing_settings
+from lockstep.compare.settings import Setting, differing_settings, rounded_apart
 from lockstep.core.finding import Pair
 from lockstep.core.site import CallKind, Role
 from lockstep.locate.ledger import Ledger
@@ -50,13 +50,16 @@ class Operations:
             inputs.extend(_together([measure(pair) for pair in below]))
         outputs = item.complete(Role.OUTPUT) if backward else ()
         gradients = item.complete(Role.GRAD_OUTPUT) if backward else ()
+        settings = self.settings_of(item)
+        apart = rounded_apart(settings) if settings and self._ledger.any_noise else 0.0
         return Operation(
             op=agreed_name(item.reference.site.op, item.candidate.site.op),
             inputs=tuple(inputs),
             outputs=tuple(measure(pair) for pair in outputs),
             gradients=tuple(measure(pair) for pair in gradients),
             arguments=item.reference.arguments,
-            setting_differs=any(one.tells_numbers for one in self.settings_of(item)),
+            setting_differs=not apart and any(one.tells_numbers for one in settings),
+            numbers_apart=apart,
             calls=item.calls,
         )
 
