@@ -65,7 +65,8 @@ def _plan(width: int, per_block: int, count: int) -> npt.NDArray[np.int64]:
 
 _NO_MIXING = np.empty((0, 1, 1, 1), np.int8)
 _EMPTY = (np.iinfo(np.int64).max, np.iinfo(np.int64).min, 0, 0, 0)
-_TASKS = {"float32": of_float32, "float64": of_float64, "uint16": of_bfloat16}
+_TASKS = {"f": of_float32, "d": of_float64, "H": of_bfloat16}
+"""By `numpy.dtype.char`."""
 
 
 def numbers_of_array(
@@ -116,7 +117,7 @@ def _numbers(
     integers[:HEAD] = (*layout.sizes, chunks)
     tables = (layout.plan_address, _sign_address())
     run(
-        _TASKS[values.dtype.name],
+        _TASKS[values.dtype.char],
         addresses((address_of(places), address_of(values), *tables)),
         shares,
     )
