@@ -1,52 +1,68 @@
-"""The main job, end to end through the real command line: every planted fault is named, every sound twin is silent.
+"""The main job on the examples: every planted fault is named, every sound twin is silent.
 
-Each case is two subprocesses: `lockstep record` of an example, `lockstep compare` of its recording with the reference.
+The trainings are recorded in this process; `test_the_command_line_says_the_same` is the whole way through processes.
 """
 
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
+import torch
+
+import lockstep
+from lockstep.report.json import comparison_json
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-Record = Callable[..., Path]
+STEPS = 2
 
 
-@pytest.fixture(scope="session")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """Record an example once per set of flags; returns the recording."""
-    made: dict[tuple[str, ...], Path] = {}
-
-    def run(example: str, *flags: str, copy: str = "", save: str = "sketch") -> Path:
-        key = (example, copy, save, *flags)
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp("recordings") / "recording"
-            script = str(EXAMPLES / f"{example}.py")
-            lockstep(
-                "record",
-                "-o",
-                str(made[key]),
-                "--save",
-                save,
-                "--",
-                sys.executable,
-                script,
-                "--steps",
-                "2",
-                *flags,
-            )
-        return made[key]
-
-    return run
+@cache
+def recorded(example: str, *flags: str, copy: str = "") -> Path:
+    """The recording of an example with its flags, made once; `copy` tells two of the same apart."""
+    path = Path(mkdtemp(prefix="lockstep-tests-")) / "recording"
+    script = EXAMPLES / f"{example}.py"
+    with _as_a_process(script, "--steps", str(STEPS), *flags), lockstep.record(path, steps=STEPS):
+        runpy.run_path(str(script), run_name="__main__")
+    return path
 
 
-def lockstep(*arguments: str, expect: int = 0) -> str:
+@contextmanager
+def _as_a_process(script: Path, *flags: str) -> Iterator[None]:
+    """Command line, import path and torch's switches are the script's own; what it prints or warns of is its affair."""
+    threads, onednn = torch.get_num_threads(), torch.backends.mkldnn.enabled
+    argv, path, modules = sys.argv, list(sys.path), set(sys.modules)
+    sys.argv, sys.path[:] = [str(script), *flags], [str(script.parent), *path]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.argv, sys.path[:] = argv, path
+        torch.set_num_threads(threads)
+        torch.backends.mkldnn.enabled = onednn
+        for name in set(sys.modules) - modules:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and Path(file).parent == script.parent:
+                del sys.modules[name]
+
+
+def compared(reference: Path, candidate: Path) -> dict[str, Any]:
+    """Compare two recordings as JSON."""
+    return comparison_json(lockstep.compare_recordings(reference, candidate))
+
+
+def command(*arguments: str, expect: int = 0) -> str:
     """Run the command line; returns what it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "lockstep", *arguments],
@@ -57,14 +73,6 @@ def lockstep(*arguments: str, expect: int = 0) -> str:
     )
     assert done.returncode == expect, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
-
-
-def compared(reference: Path, candidate: Path, *, expect: int) -> dict[str, Any]:
-    """Compare two recordings as JSON."""
-    result: dict[str, Any] = json.loads(
-        lockstep("compare", str(reference), str(candidate), "--json", expect=expect)
-    )
-    return result
 
 
 FAULTS = [
@@ -120,13 +128,11 @@ FAULTS = [
 @pytest.mark.parametrize(
     ("example", "fault", "expected"), FAULTS, ids=[f"{item[0]}-{item[1]}" for item in FAULTS]
 )
-def test_planted_fault_is_named(
-    record: Record, example: str, fault: str, expected: dict[str, str]
-) -> None:
+def test_planted_fault_is_named(example: str, fault: str, expected: dict[str, str]) -> None:
     # given a reference and a candidate with one planted fault
-    reference, candidate = record(example), record(example, "--fault", fault)
+    reference, candidate = recorded(example), recorded(example, "--fault", fault)
     # when they are compared
-    result = compared(reference, candidate, expect=1)
+    result = compared(reference, candidate)
     # then the first origin is the planted place
     assert result["verdict"] == "diverged"
     assert {key: result["origin"][key] for key in expected} == expected
@@ -135,11 +141,11 @@ def test_planted_fault_is_named(
 
 @pytest.mark.parametrize("example", ["digits_lstm", "gpt2", "resnet"])
 @pytest.mark.parametrize("fault", ["forward", "backward"])
-def test_both_directions_name_the_same_origin(record: Record, example: str, fault: str) -> None:
+def test_both_directions_name_the_same_origin(example: str, fault: str) -> None:
     # given a faulty pair
-    reference, candidate = record(example), record(example, "--fault", fault)
+    reference, candidate = recorded(example), recorded(example, "--fault", fault)
     # when it is compared both ways
-    forth, back = compared(reference, candidate, expect=1), compared(candidate, reference, expect=1)
+    forth, back = compared(reference, candidate), compared(candidate, reference)
     # then the origin is the same
     keys = ("step", "phase", "module", "call", "role")
     assert [forth["origin"][key] for key in keys] == [back["origin"][key] for key in keys]
@@ -151,11 +157,11 @@ def test_both_directions_name_the_same_origin(record: Record, example: str, faul
     [(), ("--threads", "2"), ("--no-onednn",)],
     ids=["same-again", "two-threads", "onednn-off"],
 )
-def test_sound_twin_is_silent(record: Record, example: str, flags: tuple[str, ...]) -> None:
+def test_sound_twin_is_silent(example: str, flags: tuple[str, ...]) -> None:
     # given a reference and a sound candidate
-    reference, candidate = record(example), record(example, *flags, copy="twin")
+    reference, candidate = recorded(example), recorded(example, *flags, copy="twin")
     # when they are compared
-    result = compared(reference, candidate, expect=0)
+    result = compared(reference, candidate)
     # then nothing is blamed
     assert result["verdict"] == "agree"
     assert result["origin"] is None
@@ -164,12 +170,27 @@ def test_sound_twin_is_silent(record: Record, example: str, flags: tuple[str, ..
 
 
 @pytest.mark.parametrize("example", ["digits_lstm", "gpt2", "resnet"])
-def test_same_run_twice_agrees_bit_by_bit(record: Record, example: str) -> None:
+def test_same_run_twice_agrees_bit_by_bit(example: str) -> None:
     # given two recordings of the same deterministic run
-    reference, candidate = record(example), record(example, copy="twin")
+    reference, candidate = recorded(example), recorded(example, copy="twin")
     # when their tensors are held against each other
-    from lockstep import open as open_recording
-
-    left, right = (list(open_recording(path).records()) for path in (reference, candidate))
+    left, right = (list(lockstep.open(path).records()) for path in (reference, candidate))
     # then every digest is equal
     assert [item.digest for item in left] == [item.digest for item in right]
+
+
+def test_the_command_line_says_the_same(tmp_path: Path) -> None:
+    # given an example and its faulty candidate, recorded by the command line
+    script = str(EXAMPLES / "gpt2.py")
+    for name, flags in (("reference", ()), ("candidate", ("--fault", "forward"))):
+        target, steps = str(tmp_path / name), str(STEPS)
+        command("record", "-o", target, "--", sys.executable, script, "--steps", steps, *flags)
+    # when they are compared by it
+    both = str(tmp_path / "reference"), str(tmp_path / "candidate")
+    result = json.loads(command("compare", *both, "--json", expect=1))
+    # then it says what is said of the recordings made in this process
+    here = compared(recorded("gpt2"), recorded("gpt2", "--fault", "forward"))
+    assert result["verdict"] == here["verdict"] == "diverged"
+    keys = ("step", "phase", "module", "call", "role")
+    assert [result["origin"][key] for key in keys] == [here["origin"][key] for key in keys]
+    assert result["compared"] == here["compared"]
