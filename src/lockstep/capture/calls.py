@@ -27,12 +27,15 @@ from lockstep.capture.leaves import (
     tensors_in,
 )
 from lockstep.capture.names import class_name, is_wrapper, without_wrappers
+from lockstep.capture.out_of_sight import OutOfSight
 from lockstep.capture.plumbing import is_collective
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OneCall, OpenCall, Place
 from lockstep.capture.session import Session
 from lockstep.capture.surroundings import (
+    SET_ITEM,
     buffers_of,
+    changes_in_place,
     has_parameters,
     has_tensor,
     in_backward,
@@ -119,11 +122,14 @@ class Calls:
         Records calls of compiled functions, and what is captured of them.
     opening
         What the open step has had before its first backward.
+    out_of_sight
+        What the model has computed where no step was open.
     """
 
     def __init__(self, steps: Steps, level: str, *, compile_eager: bool = False) -> None:
         self.taps = Taps(self, level)
         self.opening = Opening()
+        self.out_of_sight = OutOfSight()
         self.compiled = CompiledCalls(self, steps, eager=compile_eager)
         self._steps = steps
         self._level = level
@@ -162,7 +168,10 @@ class Calls:
             self._note_unemulated()
             opened = self.begin_module(session, place, module, argument_tensors(args, kwargs))
         if session is None or opened is None:
-            return self._run_module(call, module, args, kwargs, grad)
+            result = self._run_module(call, module, args, kwargs, grad)
+            if session is None and not passes and next(module.parameters(), None) is not None:
+                self._made_out_of_sight(result)
+            return result
         inside = Place(opened.id, opened.path, opened.module_class, module, opened.stack)
         run = functools.partial(self._run_module, call, module, args, kwargs, grad)
         result = self.run_within(inside, session, opened, run)
@@ -266,7 +275,10 @@ class Calls:
         if session is not None:
             opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
         if session is None or opened is None:
-            return function(*args, **kwargs), True
+            result = function(*args, **kwargs)
+            if session is None and self.out_of_sight.has_made(one for _, one in tensors):
+                self._made_out_of_sight((result, args[:1] if changes_in_place(name) else ()))
+            return result, True
         run = functools.partial(function, *args, **kwargs)
         if self._level == "aten":
             inside = Place(opened.id, opened.path, opened.module_class, None, opened.stack)
@@ -277,17 +289,32 @@ class Calls:
             except BaseException:
                 self.abandon(session, opened)
                 raise
-        if not has_tensor(result) and not (tensors and name.endswith("_")):
+        if not has_tensor(result) and not (tensors and changes_in_place(name)):
             if tensors and is_collective(name):
                 self._end_collective(session, opened, tensors, result)
                 return result, True
             session.retract(opened)
             return result, False
-        part = args[1] if name == "torch.Tensor.__setitem__" else ...
+        part = args[1] if name == SET_ITEM else ...
         self.end(session, opened, result, part=part)
         if place is None:
             self._note_top(result)
         return result, True
+
+    def read_by_python(self, tensor: Any) -> None:
+        """What comes later may follow from these numbers, though no operator shows it."""
+        if not isinstance(tensor, torch.Tensor) or in_backward() or in_transform():
+            return
+        session = self._steps.session
+        if session is None:
+            self.out_of_sight.was_read |= self.out_of_sight.has_made([tensor])
+        elif not (self._steps.in_optimizer or (self.place is not None and self.place.opaque)):
+            with quiet(self._steps.fail):
+                session.read_by_python(tensor)
+
+    def _made_out_of_sight(self, result: Any) -> None:
+        with quiet(self._steps.fail):
+            self.out_of_sight.made(tensor for _, tensor in tensors_in(result, ""))
 
     def _end_collective(
         self, session: Session, opened: OpenCall, tensors: list[NamedTensor], result: Any

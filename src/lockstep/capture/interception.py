@@ -43,6 +43,7 @@ _NEVER_TENSORS = frozenset({
     "result_type",
 })
 # fmt: on
+_READ_BY_PYTHON = frozenset({"item", "tolist", "numpy", "__array__"})
 
 
 class Listener(Protocol):
@@ -65,6 +66,9 @@ class Listener(Protocol):
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, bool]:
         """A torch function is called; returns its result and whether it deals in tensors at all."""
+
+    def read_by_python(self, tensor: Any) -> None:
+        """The numbers of a tensor go to where no operator is seen."""
 
     def plumbing_call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -331,11 +335,14 @@ class FunctionTap(TorchFunctionMode):
             return func(*args, **kwargs)
         name = self._names.get(func)
         if name is None:
-            name = self._names[func] = operator_name(func) if is_torchs(func) else _WRAPPED
+            name = self._names[func] = _name_of(func)
         if name is _WRAPPED:
             func, own_name = self._originals.of(func, sys._getframe(1))
             name = operator_name(func) if own_name is None else _recorded_name(own_name)
         if not name:
+            return func(*args, **kwargs)
+        if name is _READ:
+            self._taps.listener.read_by_python(args[0])
             return func(*args, **kwargs)
         if is_plumbing(sys._getframe(1), name):
             return self._taps.listener.plumbing_call(func, args, kwargs)
@@ -366,6 +373,16 @@ class AtenTap(TorchDispatchMode):
 
 _WRAPPED = "wrapped by the script"
 """Stands for the name of a function that is none of torch's own."""
+
+_READ = "read by Python"
+"""Stands for the name of one that gives numbers to Python."""
+
+
+def _name_of(function: Any) -> str:
+    if not is_torchs(function):
+        return _WRAPPED
+    read = getattr(function, "__name__", "") in _READ_BY_PYTHON
+    return _READ if read else operator_name(function)
 
 
 def _recorded_name(name: str) -> str:

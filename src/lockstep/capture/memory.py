@@ -18,6 +18,9 @@ from lockstep.capture.quiet import quiet
 from lockstep.kernels.glance import glance
 from lockstep.kernels.jit import available, ready
 
+_FIRST_SWEEP = 1024
+"""How many storages are referred to before those that are gone are looked for."""
+
 
 class Pins:
     """Weak references to storages: their addresses are not given out again while they last.
@@ -51,24 +54,46 @@ class WeakStorages:
     """
 
     def __init__(self) -> None:
-        self._references: list[int] = []
-        self._free: Any = torch.UntypedStorage._free_weak_ref
+        self._references: dict[int, int] = {}
+        self._swept_at = _FIRST_SWEEP
+        self._free: Any = torch.UntypedStorage._free_weak_ref  # torch itself may go first
 
     def add(self, tensor: torch.Tensor) -> None:
         """Refer to a tensor's storage, where it has one."""
         with suppress(NotImplementedError, RuntimeError):
-            self._references.append(cast(Any, tensor.untyped_storage())._weak_ref())
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._references:
+                self._references[storage._cdata] = cast(Any, storage)._weak_ref()
+                if len(self._references) > self._swept_at:
+                    self._sweep()
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        if not self._references:
+            return False
+        with suppress(NotImplementedError, RuntimeError):
+            return tensor.untyped_storage()._cdata in self._references
+        return False
 
     def are_gone(self) -> bool:
         """Whether none is left."""
-        while self._references and torch.UntypedStorage._expired(self._references[-1]):
-            self._free(self._references.pop())
-        return not self._references
+        while self._references:
+            address, reference = self._references.popitem()
+            if not torch.UntypedStorage._expired(reference):
+                self._references[address] = reference
+                return False
+            self._free(reference)
+        return True
 
     def clear(self) -> None:
         """Refer to none any more."""
         while self._references:
-            self._free(self._references.pop())
+            self._free(self._references.popitem()[1])
+
+    def _sweep(self) -> None:
+        expired = torch.UntypedStorage._expired
+        for address in [one for one, held in self._references.items() if expired(held)]:
+            self._free(self._references.pop(address))
+        self._swept_at = 2 * max(len(self._references), _FIRST_SWEEP)
 
     __del__ = clear
 

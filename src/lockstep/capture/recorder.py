@@ -270,7 +270,7 @@ class Recorder:
 
     def optimizer_created(self) -> None:
         """An optimizer was made: a training may begin."""
-        if not self.optimizer_seen and self._wait_for_optimizer and not self._calls.opening.certain:
+        if not self.optimizer_seen and not self._calls.opening.certain:
             self.set_aside()
         self.optimizer_seen = True
         self._install_if_chosen()
@@ -355,6 +355,7 @@ class Recorder:
             trained=self._optimizers.identities,
             fail=self.fail,
             border=Calls.run_within.__code__,
+            out_of_sight=self._calls.out_of_sight,
         )
         return self._session
 

@@ -30,10 +30,12 @@ from lockstep.capture.hand_updates import HandUpdates
 from lockstep.capture.leaves import NamedTensor, plain_attributes, tensors_in
 from lockstep.capture.names import Adopted, ModuleNames, class_name, is_wrapper
 from lockstep.capture.options import SiteFilter
+from lockstep.capture.out_of_sight import OutOfSight
 from lockstep.capture.plumbing import is_collective
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall, Place, Rows
 from lockstep.core.manifest import Event, NotSeen
+from lockstep.core.record import ARRIVED_IN, COMPUTED_OUT_OF_SIGHT
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.formulas import Formula
 from lockstep.store.writer import RankWriter
@@ -79,6 +81,8 @@ class Session:
         Takes an error of our own that must not reach the training.
     border
         See `capture.stacks.Stacks`.
+    out_of_sight
+        What the model has computed where no step was open.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Session:
         trained: Callable[[], frozenset[int]],
         fail: Callable[[Exception], None],
         border: CodeType,
+        out_of_sight: OutOfSight,
     ) -> None:
         self.writer = writer
         self.names = names
@@ -113,6 +118,8 @@ class Session:
         self._hand_updates = HandUpdates(self._rows, self.contents)
         self._init_done: set[int] = set()
         self._has_ended_a_step = False
+        self._out_of_sight = out_of_sight
+        self._read_by_python: dict[int, str] = {}
 
     @property
     def call_count(self) -> int:
@@ -124,6 +131,7 @@ class Session:
     def begin_step(self, step: int) -> None:
         """Start a step: call numbers and identities start anew."""
         self._rows.begin_step(step)
+        self._read_by_python.clear()
         self.names.refresh()
         self._remember_parameters()
         self._hand_updates.begin_step(self._trained())
@@ -529,13 +537,33 @@ class Session:
             return
         if self.adopt_parameter(tensor, None):
             return
-        call = self._rows.plain_call(CallKind.DATA, Phase.DATA, "", "batch", ())
+        computed = self._out_of_sight.has_made([tensor])
+        options: dict[str, Any] = {}
+        if computed or self._out_of_sight.was_read:
+            options[COMPUTED_OUT_OF_SIGHT] = computed
+        if inside:
+            options[ARRIVED_IN] = path
+        call = self._rows.plain_call(CallKind.DATA, Phase.DATA, "", "batch", (), options)
+        for index, (content, what) in enumerate(self._read_by_python.items()):
+            self._rows.add_record(call, Phase.DATA, Role.INPUT, index, what, content)
         where = f"{name} of {path or op}"
         self._rows.add_record(
             call, Phase.DATA, Role.OUTPUT, 0, where, self.contents.arrived(tensor)
         )
         self._rows.add_call(call)
 
+    def read_by_python(self, tensor: torch.Tensor) -> None:
+        """Python takes the numbers of a tensor: what arrives later in this step may follow from them."""
+        if self._operators and tensor.is_floating_point():
+            content = self.contents.of(tensor)
+            self._read_by_python.pop(content, None)
+            self._read_by_python[content] = "read by Python"
+            if len(self._read_by_python) > _LATEST_READ:
+                del self._read_by_python[next(iter(self._read_by_python))]
+
+
+_LATEST_READ = 8
+"""How many of the tensors that Python has read are kept as what a tensor from outside may follow from."""
 
 _NONE: frozenset[int] = frozenset()
 

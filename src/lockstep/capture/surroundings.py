@@ -41,6 +41,9 @@ def buffers_of(module: torch.nn.Module, *, inside: bool = True) -> Iterator[Name
             yield name, tensor
 
 
+SET_ITEM = "torch.Tensor.__setitem__"
+
+
 def has_parameters(module: torch.nn.Module) -> bool:
     """Whether a parameter of the module, or of one below it, takes a gradient."""
     return any(parameter.requires_grad for parameter in module.parameters())
@@ -75,13 +78,16 @@ def trains(name: str, tensors: list[NamedTensor]) -> bool:
 
     What writes to a parameter builds none: autograd allows it without gradients only, as `torch.nn.init` code does it.
     """
-    if name == "torch.Tensor.detach" or (_in_place(name) and any(map(_is_leaf, tensors[:1]))):
+    if name == "torch.Tensor.detach" or (
+        changes_in_place(name) and any(map(_is_leaf, tensors[:1]))
+    ):
         return False
     return any(map(_is_leaf, tensors))
 
 
-def _in_place(name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__")
+def changes_in_place(name: str) -> bool:
+    """Whether a call of this name writes to its first argument."""
+    return name == SET_ITEM or (name.endswith("_") and not name.endswith("__"))
 
 
 def _is_leaf(named: NamedTensor) -> bool:

@@ -76,6 +76,13 @@ class Statistics:
 MEMORY_AS_FOUND = "memory as it was found, not written to yet"
 """Note of a content that means nothing: what `torch.empty` gives."""
 
+COMPUTED_OUT_OF_SIGHT = "computed_out_of_sight"
+"""Argument of what arrives in a step: a model has computed it where no step was open; false where Python has read
+what a model computed there, so that it may follow from that."""
+
+ARRIVED_IN = "arrived_in"
+"""Argument of what arrives within a call of a module: the path of that module."""
+
 
 @dataclass(slots=True)
 class Content:

@@ -43,7 +43,7 @@ class Flow:
         container = call.id in self.containers
         for record in call.records:
             content = record.content.id
-            if record.role is Role.INPUT:
+            if record.role is Role.INPUT and call.kind is not CallKind.DATA:
                 consumers = self._consumers[content]
                 if not consumers or consumers[-1] != call.id:
                     consumers.append(call.id)

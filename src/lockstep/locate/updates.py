@@ -16,6 +16,7 @@ from lockstep.compare.settings import Setting, differing_settings
 from lockstep.compare.update_model import update_size
 from lockstep.core.finding import Finding, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.locate.arrivals import follows_from_the_run
 from lockstep.locate.ledger import TRAINED_ALIKE, Ledger, State, agreeing, drifted, settled_words
 from lockstep.locate.origins import Origins, Place, place_of, place_of_call, without_partner
 from lockstep.locate.step import Aligned, AlignedStep
@@ -57,7 +58,10 @@ class SetupWalk:
         """Judge both kinds, each as one cause."""
         for kind in (CallKind.INIT, CallKind.DATA):
             pairs = [
-                (item, pair) for item in self._step.of_kind(kind) for pair in item.complete(*Role)
+                (item, pair)
+                for item in self._step.of_kind(kind)
+                if not follows_from_the_run(item)
+                for pair in item.complete(*Role)
             ]
             if kind is CallKind.INIT and self._trained_alike(pairs):
                 for _, pair in pairs:

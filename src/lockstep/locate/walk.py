@@ -32,6 +32,7 @@ from lockstep.compare.settings import Setting
 from lockstep.core.finding import Kind, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.accumulation import Accumulations, Event
+from lockstep.locate.arrivals import Arrivals, follows_from_the_run
 from lockstep.locate.boundary import Boundary, Tracer
 from lockstep.locate.buffers import region_inside
 from lockstep.locate.ledger import (
@@ -85,6 +86,7 @@ class StepWalk:
         self._tracer = Tracer(step, ledger)
         self._operations = Operations(step, ledger)
         self._places = Places(step)
+        self._arrivals = Arrivals(step, ledger, judge)
         self._scopes = Scopes(step)
         self._sees_operators = any(True for _ in step.of_kind(CallKind.OPERATOR))
         self._sound_outside: dict[tuple[int, bool], bool] = {}
@@ -101,7 +103,7 @@ class StepWalk:
         self._ledger.buffer_names |= self._step.names_of(Role.BUFFER)
         events: list[Event] = []
         for number, item in enumerate(self._step.aligned):
-            if item.reference.kind in _HANDLED:
+            if item.reference.kind in _HANDLED or follows_from_the_run(item):
                 events.extend((pair.present.sequence, number, item, pair) for pair in item.whole)
                 events.extend(
                     (sequence, number, item, pair)
@@ -124,6 +126,8 @@ class StepWalk:
         container = self._step.is_container(item)
         if item.reference.kind is CallKind.GRADIENT:
             return self._accumulated
+        if item.reference.kind is CallKind.DATA and role is Role.OUTPUT:
+            return self._arrival_from_outside
         if item.reference.kind is CallKind.LOSS or role is Role.INPUT:
             return self._arrival
         if role is Role.GRAD_OUTPUT:
@@ -198,6 +202,17 @@ class StepWalk:
             self._passage_arrival(item, pair, measured)
         if name in self._ledger.buffer_names and item.reference.kind is CallKind.OPERATOR:
             self._note_buffer_user(item, pair)
+
+    def _arrival_from_outside(self, item: Aligned, pair: Pair) -> None:
+        """A tensor arrives from outside of the step, and may follow from the run."""
+        measured, known = self._ledger.measure(pair), self._ledger.state(pair)
+        if known is not None or measured.equal or not measured.known:
+            self._settle(item, known.at(measured) if known else agreeing(measured))
+            return
+        entering, judgement = self._arrivals.judged(item, measured)
+        place = partial(self._arrivals.place_of, item, pair)
+        name = self._arrivals.words(item, pair)
+        self._decide(item, measured, judgement, entering, place, name=name)
 
     def _parameter_arrival(self, item: Aligned, measured: Measured) -> None:
         """A parameter is not what the optimizer left: the script changed it between the steps."""
