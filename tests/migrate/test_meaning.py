@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import io
+import runpy
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,10 @@ def test_a_script_that_runs_on_the_cpu_prints_the_same(
 
 
 def _printed(script: Path) -> str:
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-    return done.stdout
+    out = io.StringIO()
+    with redirect_stdout(out):
+        runpy.run_path(str(script), run_name="__main__")
+    return out.getvalue()
 
 
 def test_apex_that_the_script_can_do_without_stays_as_it_is() -> None:
