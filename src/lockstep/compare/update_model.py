@@ -98,10 +98,10 @@ def _moved_apart(inputs: Sequence[Measured], output: Measured, calls: CallPair |
     if not math.isfinite(noise):
         return math.inf
     sizes = _sizes(output, calls)
+    if noise > LINEAR_REGIME:  # a gradient of rounding alone moves its parameter anywhere
+        return sum(sizes) if sizes is not None else 2.0 * output.norm
     if sizes is None:
         return min(1.0, math.sqrt(noise)) * output.norm
-    if noise > LINEAR_REGIME:
-        return sum(sizes)  # a gradient of rounding alone moves its parameter anywhere
     apart = OTHER_DIRECTION
     if calls is not None and calls.present.site.op in _LINEAR_UPDATES:
         apart = min(apart, DEFAULT_CONDITION * noise)
@@ -121,8 +121,11 @@ def _sizes(output: Measured, calls: CallPair | None) -> tuple[float, float] | No
 
 def _size(output: Measured, call: Call, after: TensorRecord | None) -> float:
     role = Role.PARAM if output.pair.present.role is Role.PARAM_AFTER else Role.STATE
-    before = (one for one in call.with_role(role) if after is not None and one.name == after.name)
-    return update_size(next(before, None), after)
+    matching = (one for one in call.with_role(role) if after is not None and one.name == after.name)
+    before = next(matching, None)
+    if before is None and role is Role.STATE and after is not None and after.statistics is not None:
+        return after.statistics.norm  # it was made just now, and began at zero
+    return update_size(before, after)
 
 
 def _averages_updates(name: str, calls: CallPair | None) -> bool:
