@@ -14,6 +14,7 @@ import pytest
 from harness import Call, CallKind, Role
 
 import lockstep
+from lockstep.core.finding import Outcome, Verdict
 from lockstep.store.reader import Recording
 
 SCRIPT = Path(__file__).with_name("rank_trainings.py")
@@ -185,3 +186,16 @@ def test_two_ways_to_gather_agree(recorded: Path) -> None:
     comparison = lockstep.compare_recordings(*pair)
     assert comparison.verdict.value == "agree"
     assert comparison.origins == ()
+
+
+def test_replicas_against_shards_are_no_fault_and_no_agreement(recorded: Path) -> None:
+    # given the same training with whole parameters on each rank, and with a part of each
+    directories = [recorded / name for name in ("ddp-api-sketch", "fsdp2-api-sketch")]
+    for reference, candidate in (directories, directories[::-1]):
+        found = lockstep.compare_recordings(reference, candidate)
+        # then all that can be held against each other agrees, and what cannot is said
+        assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
+        assert "spread over ranks otherwise" in " ".join(found.not_compared)
+        for finding in found.findings:
+            known = finding.outcome is Outcome.AGREE
+            assert known == (finding.pair.reference.shape == finding.pair.candidate.shape)

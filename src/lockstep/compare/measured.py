@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from lockstep.compare.masks import is_same_mask
 from lockstep.compare.metrics import IDENTICAL, measure, measure_sketches, symmetric_difference
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Evidence, Metrics, Pair
-from lockstep.core.record import MEMORY_AS_FOUND, Content, Sketch, TensorRecord
+from lockstep.core.record import MEMORY_AS_FOUND, PART_OF, Content, Sketch, TensorRecord
 from lockstep.core.sketch import distances
 
 _RESOLUTION = 2.0**-44
@@ -87,7 +88,7 @@ class Measured:
         left, right = self.pair.reference, self.pair.candidate
         if left is None or right is None or self.pair.layout is not None:
             return False
-        return left.shape != right.shape
+        return left.shape != right.shape and not is_placed_otherwise(left.content, right.content)
 
     @property
     def means_nothing(self) -> bool:
@@ -225,7 +226,8 @@ def measure_pair(
         if metrics.evidence is Evidence.STATISTICS and not floating and metrics.rel_l2 == 0:
             difference = math.nan  # equal statistics are not equal numbers
     elif left.shape != right.shape:
-        metrics, difference = Metrics(Evidence.NONE), math.inf
+        metrics = Metrics(Evidence.NONE)
+        difference = math.nan if is_placed_otherwise(left, right) else math.inf
     elif sketched is not None:
         metrics = measure_sketches(left, right, sketched)
         difference = _difference(left, right, metrics)
@@ -251,6 +253,17 @@ def measure_pair(
         unit=max(unit_roundoff(left.dtype), unit_roundoff(right.dtype)),
         floating=floating,
     )
+
+
+def is_placed_otherwise(left: Content, right: Content) -> bool:
+    """Whether two contents are of tensors of one shape, which one run alone spreads over ranks, or in another way."""
+    placed = PART_OF.match(left.note) or PART_OF.match(right.note)
+    return placed is not None and _whole_shape(left) == _whole_shape(right)
+
+
+def _whole_shape(content: Content) -> tuple[int, ...]:
+    part = PART_OF.match(content.note)
+    return content.shape if part is None else tuple(map(int, re.findall(r"\d+", part[1])))
 
 
 def _difference(left: Content, right: Content, metrics: Metrics) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -75,6 +76,9 @@ class Statistics:
 
 MEMORY_AS_FOUND = "memory as it was found, not written to yet"
 """Note of a content that means nothing: what `torch.empty` gives."""
+
+PART_OF = re.compile(r"part of \(([\d, ]*)\): ")
+"""How the note of a content begins that is one rank's part of a tensor; the shape of the whole."""
 
 COMPUTED_OUT_OF_SIGHT = "computed_out_of_sight"
 """Argument of what arrives in a step: a model has computed it where no step was open; false where Python has read

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 
 from lockstep.compare.ahead import Ahead
 from lockstep.compare.judge import AGREES, OPEN, Judgement, word_for_evidence
-from lockstep.compare.measured import Measured, is_read_whole, measure_pair, sketched_distances
+from lockstep.compare.measured import (
+    Measured,
+    is_placed_otherwise,
+    is_read_whole,
+    measure_pair,
+    sketched_distances,
+)
 from lockstep.compare.settings import Setting
 from lockstep.core.finding import Evidence, Finding, Kind, Outcome, Pair
 from lockstep.core.record import Content
@@ -277,12 +283,21 @@ def open_words(measured: Measured) -> str:
     )
 
 
+def _unknown_words(pair: Pair) -> str:
+    """Why the numbers of a pair are not known."""
+    left, right = pair.reference, pair.candidate
+    if left is None or right is None or not is_placed_otherwise(left.content, right.content):
+        return pair.present.content.note or "nothing is known of one side"
+    here, there = (one.content.note or "whole" for one in (left, right))
+    return f"spread over ranks otherwise: {here} in the reference, {there} in the candidate"
+
+
 def agreement_words(measured: Measured) -> str:
     """Why a pair counts as agreeing."""
     if measured.equal:
         return "bitwise equal" if measured.metrics.evidence.value == "digest" else "equal"
     if math.isnan(measured.difference):
-        return measured.pair.present.content.note or "nothing is known of one side"
+        return _unknown_words(measured.pair)
     words = f"{word_for_evidence(measured)}rel {measured.difference:.2g}, within its tolerance"
     if measured.pair.layout is not None and measured.metrics.evidence is Evidence.STATISTICS:
         return f"{words}; another layout, of which only statistics were compared"

@@ -336,7 +336,9 @@ _BEFORE = (Role.PARAM, Role.PARAM_GRAD, Role.STATE)
 
 
 def settle(ledger: Ledger, state: State) -> None:
-    """Keep and report a pair that is no origin."""
+    """Keep and report a pair that is no origin; one of which nothing is known was not judged."""
+    if not state.measured.known and state.outcome is Outcome.AGREE:
+        state = replace(state, outcome=Outcome.INCOMPARABLE)
     ledger.remember(state)
     differs = state.outcome is Outcome.DIFFER
     ledger.report(state, settled_words(state), inherited=differs)
