@@ -188,6 +188,15 @@ def test_two_ways_to_gather_agree(recorded: Path) -> None:
     assert comparison.origins == ()
 
 
+def test_replicas_against_parts_without_names_are_no_fault(recorded: Path) -> None:
+    # given the same training with whole parameters on each rank, and with parts that the model does not own
+    pair = recorded / "ddp-api-sketch", recorded / "fsdp1-api-sketch"
+    # when they are compared, then nothing is accused, and they do not agree
+    for reference, candidate in (pair, pair[::-1]):
+        found = lockstep.compare_recordings(reference, candidate)
+        assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
+
+
 def test_replicas_against_shards_are_no_fault_and_no_agreement(recorded: Path) -> None:
     # given the same training with whole parameters on each rank, and with a part of each
     directories = [recorded / name for name in ("ddp-api-sketch", "fsdp2-api-sketch")]

@@ -87,7 +87,8 @@ class Coverage:
     def _without_partner(self) -> Iterator[str]:
         for (subject, side), names in self._alone.items():
             step = min(names.values())
-            yield f"{_counted(subject, names)} occurs only in the {side}, first at step {step}"
+            occurs = "occur" if len(names) > 1 and subject is not Subject.LOSS else "occurs"
+            yield f"{_counted(subject, names)} {occurs} only in the {side}, first at step {step}"
 
     def _unseen(self) -> Iterator[str]:
         if self._other_inside:

@@ -347,6 +347,8 @@ class GradientCauses(StepOrigins):
             return
         call, record = next(iter(alone.values()))
         is_reference = self.is_of_reference(call)
+        if self._trains_others(is_reference=not is_reference):
+            return
         side = "reference" if is_reference else "candidate"
         reason = (
             f"only the {side} computes gradients of {listed(list(alone))}, which both runs have"
@@ -356,6 +358,15 @@ class GradientCauses(StepOrigins):
         place = place_of_call(call, record, self.step.module_classes)
         made = origin_at(replace(place, phase=Phase.BACKWARD), finding, reason, Kind.FAULT)
         self.rank.origins.insert(made, reason)
+
+    def _trains_others(self, *, is_reference: bool) -> bool:
+        """Whether a run alone has gradients of parameters that the model does not own: FSDP1's parts."""
+        return any(
+            record.name not in self.rank.initial
+            for pair in self.step.lone
+            if pair.present.kind is CallKind.OPTIMIZER and (pair.candidate is None) == is_reference
+            for record in pair.present.with_role(Role.PARAM_GRAD)
+        )
 
 
 def contents_of(gradients: Mapping[str, Pair]) -> dict[str, tuple[Content, Content]]:
