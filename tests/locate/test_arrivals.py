@@ -178,3 +178,10 @@ def test_a_mistake_there_is_named_where_it_comes_into_sight(name: str, device: s
         "number": "",
     }
     assert says.get(name, "computed where nothing is recorded") in origin.reason
+
+
+def test_a_batch_behind_an_evaluation_is_held_to_what_a_loader_gives() -> None:
+    # given parameters that are bitwise equal, and a batch that is off by less than a deep model would be
+    found = compared("evaluation", fault=1.0005)
+    # then it is no rounding
+    assert (found.verdict, found.origins[0].phase) == (Verdict.DIVERGED, Phase.DATA)

@@ -49,15 +49,19 @@ class Arrivals:
         """What it may follow from, and what the judge says.
 
         Python computes equal numbers from equal ones. A model that works unseen rounds, with how many operators and in
-        which dtypes is not known: what is beyond the tolerance of a few is then not judged, unless it is far off.
+        which dtypes is not known: what is beyond the tolerance of a few is then not judged, unless it is far off. So is
+        what Python has from numbers that differ.
         """
         entering = [self._ledger.measure(pair) for pair in item.complete(Role.INPUT)]
-        unseen = COMPUTED_OUT_OF_SIGHT in _arguments(item)
-        if unseen:
+        computed = _arguments(item).get(COMPUTED_OUT_OF_SIGHT)
+        if computed is not None:
             entering.extend(self._parameters())
-        if not unseen and all(one.equal for one in entering):
+        equal = all(one.equal for one in entering)
+        if computed is None and equal:
             return entering, self._judge.passage([], measured, region=NOTHING_BETWEEN)
         judgement = self._judge.passage(entering, measured, region=_UNSEEN)
+        if equal and not computed:
+            return entering, judgement
         rounded = measured.difference <= _DEEPER * judgement.tolerance
         if self._has_half_precision:
             rounded |= measured.relative <= LINEAR_REGIME
