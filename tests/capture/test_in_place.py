@@ -205,6 +205,29 @@ def test_memory_counts_only_once_it_was_written_to(tmp_path: Path, level: str) -
     assert same(values(sums[0], Role.INPUT, 1), output[:2])
 
 
+@pytest.mark.parametrize("rows", [(2, 0, 1), (0, 1, 1)])
+@pytest.mark.parametrize("how", ["scatter_", "index_copy_"])
+def test_memory_counts_once_an_index_has_reached_all_of_it(
+    tmp_path: Path, how: str, rows: tuple[int, ...]
+) -> None:
+    # given memory as it is found, whose rows are written in an order that an index gives
+    def rest(y: Tensor) -> Tensor:
+        scratch, index = torch.empty(3, 4), torch.tensor(rows)
+        if how == "scatter_":
+            scratch.scatter_(0, index[:, None].expand(3, 4), y.detach()[:3])
+        else:
+            scratch.index_copy_(0, index, y.detach()[:3])
+        return y[:3] + (scratch if len(set(rows)) == 3 else scratch[:2].sum(0))
+
+    recording = check(lambda: supervised(Forward(rest), batch), tmp_path / "ref")
+
+    # then it has numbers where every row was reached, and none where one was not
+    found = [record for call in calls(recording, f"torch.Tensor.{how}") for record in call.records]
+    written = [record for record in found if record.role is Role.OUTPUT]
+    assert written
+    assert all((one.digest is not None) == (len(set(rows)) == 3) for one in written)
+
+
 def test_recording_the_same_run_twice_gives_equal_digests(tmp_path: Path) -> None:
     def rest(y: Tensor) -> Tensor:
         scratch = torch.empty(3, 4)

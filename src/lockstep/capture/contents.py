@@ -274,6 +274,11 @@ class Contents:
                 self._identity(here, storage)
                 self._found[storage._cdata] = FoundMemory(storage, here.element_size())
 
+    def was_found(self, tensor: torch.Tensor) -> bool:
+        """Whether not all of the tensor's memory was written to since `found`."""
+        storage = _storage_of(tensor) if self._found else None
+        return storage is not None and storage._cdata in self._found
+
     def written(self, tensor: torch.Tensor, part: Any = ...) -> None:
         """Tell that such memory was written to; once all of it was, its numbers count.
 

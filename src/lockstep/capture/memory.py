@@ -7,6 +7,7 @@ what torch says of its storage; all else is glanced at each time it is met.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -226,6 +227,27 @@ class FoundMemory:
         if storage.device.type != "cpu" or not available():
             return 0
         return _glance(storage.data_ptr(), storage.nbytes())
+
+
+def part_indexed(
+    op: str, tensors: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]
+) -> torch.Tensor | None:
+    """Which elements of its first argument an operator wrote to that goes by an index, as a mask; None where not known.
+
+    `tensors` and `arguments` are the call's, by position and keyword (`args.2`, `kwargs.index`).
+    """
+    written, index = tensors.get("args.0"), tensors.get("args.2", tensors.get("kwargs.index"))
+    dim = arguments.get("args.1", arguments.get("kwargs.dim"))
+    name = op.rpartition(".")[2]
+    if written is None or index is None or not isinstance(dim, int):
+        return None
+    with quiet():
+        mask = torch.zeros(written.shape, dtype=torch.bool)
+        if name == "scatter_":
+            return mask.scatter_(dim, index.cpu(), True)
+        if name in ("index_copy_", "index_fill_"):
+            return mask.index_fill_(dim, index.cpu(), True)
+    return None
 
 
 def _glance(address: int, size: int) -> int:

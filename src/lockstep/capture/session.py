@@ -28,6 +28,7 @@ from lockstep.capture.gradients import (
 )
 from lockstep.capture.hand_updates import HandUpdates
 from lockstep.capture.leaves import NamedTensor, plain_attributes, tensors_in
+from lockstep.capture.memory import part_indexed
 from lockstep.capture.names import Adopted, ModuleNames, class_name, is_wrapper
 from lockstep.capture.options import SiteFilter
 from lockstep.capture.out_of_sight import OutOfSight
@@ -337,6 +338,10 @@ class Session:
                     self._hand_updates.wrote(call, tensor)
                 if not _PARTIAL.search(call.op):
                     self.contents.written(tensor, part)
+                elif self.contents.was_found(tensor):
+                    indexed = part_indexed(call.op, dict(call.inputs), call.arguments)
+                    if indexed is not None:
+                        self.contents.written(tensor, indexed)
             elif is_collective(call.op) or (call.labels[index] != name and _SILENT.search(call.op)):
                 self.contents.changed(tensor)
                 if call.wanted and self.contents.of(tensor) != call.contents[index][1]:
