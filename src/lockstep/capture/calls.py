@@ -169,8 +169,8 @@ class Calls:
             opened = self.begin_module(session, place, module, argument_tensors(args, kwargs))
         if session is None or opened is None:
             result = self._run_module(call, module, args, kwargs, grad)
-            if session is None and not passes and next(module.parameters(), None) is not None:
-                self._made_out_of_sight(result)
+            if session is None and not passes:
+                self._made_out_of_sight(result, module)
             return result
         inside = Place(opened.id, opened.path, opened.module_class, module, opened.stack)
         run = functools.partial(self._run_module, call, module, args, kwargs, grad)
@@ -276,7 +276,7 @@ class Calls:
             opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
         if session is None or opened is None:
             result = function(*args, **kwargs)
-            if session is None and self.out_of_sight.has_made(one for _, one in tensors):
+            if session is None and self._is_out_of_sight(one for _, one in tensors):
                 self._made_out_of_sight((result, args[:1] if changes_in_place(name) else ()))
             return result, True
         run = functools.partial(function, *args, **kwargs)
@@ -307,14 +307,21 @@ class Calls:
             return
         session = self._steps.session
         if session is None:
-            self.out_of_sight.was_read |= self.out_of_sight.has_made([tensor])
+            self.out_of_sight.was_read |= self._is_out_of_sight([tensor])
         elif not (self._steps.in_optimizer or (self.place is not None and self.place.opaque)):
             with quiet(self._steps.fail):
                 session.read_by_python(tensor)
 
-    def _made_out_of_sight(self, result: Any) -> None:
+    def _is_out_of_sight(self, tensors: Iterable[torch.Tensor]) -> bool:
         with quiet(self._steps.fail):
-            self.out_of_sight.made(tensor for _, tensor in tensors_in(result, ""))
+            return self.out_of_sight.has_made(tensors)
+        return False
+
+    def _made_out_of_sight(self, result: Any, module: torch.nn.Module | None = None) -> None:
+        """Note what came of a call where no step is open; of a module, where it has parameters."""
+        with quiet(self._steps.fail):
+            if module is None or next(module.parameters(), None) is not None:
+                self.out_of_sight.made(tensor for _, tensor in tensors_in(result, ""))
 
     def _end_collective(
         self, session: Session, opened: OpenCall, tensors: list[NamedTensor], result: Any

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import CodeType
@@ -55,6 +56,9 @@ _SILENT = re.compile("batch_norm|instance_norm")
 
 _PARTIAL = re.compile("index|scatter|masked|put|diagonal")
 """Operators that may leave elements of what they write to as they are."""
+
+_LATEST_READ = 8
+"""How many of the tensors that Python has read are kept as what a tensor from outside may follow from."""
 
 
 class Session:
@@ -120,7 +124,7 @@ class Session:
         self._init_done: set[int] = set()
         self._has_ended_a_step = False
         self._out_of_sight = out_of_sight
-        self._read_by_python: dict[int, str] = {}
+        self._read_by_python: deque[int] = deque(maxlen=_LATEST_READ)
 
     @property
     def call_count(self) -> int:
@@ -549,8 +553,8 @@ class Session:
         if inside:
             options[ARRIVED_IN] = path
         call = self._rows.plain_call(CallKind.DATA, Phase.DATA, "", "batch", (), options)
-        for index, (content, what) in enumerate(self._read_by_python.items()):
-            self._rows.add_record(call, Phase.DATA, Role.INPUT, index, what, content)
+        for index, content in enumerate(self._read_by_python):
+            self._rows.add_record(call, Phase.DATA, Role.INPUT, index, "read by Python", content)
         where = f"{name} of {path or op}"
         self._rows.add_record(
             call, Phase.DATA, Role.OUTPUT, 0, where, self.contents.arrived(tensor)
@@ -561,14 +565,10 @@ class Session:
         """Python takes the numbers of a tensor: what arrives later in this step may follow from them."""
         if self._operators and tensor.is_floating_point():
             content = self.contents.of(tensor)
-            self._read_by_python.pop(content, None)
-            self._read_by_python[content] = "read by Python"
-            if len(self._read_by_python) > _LATEST_READ:
-                del self._read_by_python[next(iter(self._read_by_python))]
+            if content in self._read_by_python:
+                self._read_by_python.remove(content)
+            self._read_by_python.append(content)
 
-
-_LATEST_READ = 8
-"""How many of the tensors that Python has read are kept as what a tensor from outside may follow from."""
 
 _NONE: frozenset[int] = frozenset()
 
