@@ -21,8 +21,9 @@ class Sink:
     def add_content(self, row: Any) -> None:
         self.rows.append(row)
 
-    def add_small_content(self, content: Any) -> None:
+    def add_small_content(self, content: Any) -> int:
         self.rows.append(content)
+        return 0
 
     def add_tensor(self, tensor: Any) -> int:
         return 0

@@ -169,8 +169,9 @@ class Sink:
     def add_content(self, row: Any) -> None:
         self.notes[row[0]] = row[-1]
 
-    def add_small_content(self, content: Any) -> None:
+    def add_small_content(self, content: Any) -> int:
         self.notes[content[0]] = ""
+        return 0
 
     def add_tensor(self, tensor: Any) -> int:
         return 0

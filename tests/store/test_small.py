@@ -18,6 +18,7 @@ from lockstep.core.sketch import SKETCH_SIZE, exact_sketch
 from lockstep.kernels.numbers import numbers_of_array, numbers_of_each
 from lockstep.store import schema
 from lockstep.store.small import SmallContent, measured
+from lockstep.store.tensors import TensorFiles
 from lockstep.store.writer import RankWriter
 
 SPECIAL = [0.0, -0.0, 1.0, -2.5, math.inf, -math.inf, math.nan, 1e-45, 3e38]
@@ -39,9 +40,11 @@ def widened(array: Any) -> Any:
     return array
 
 
-def small(number: int, array: Any, dtype: str, *, with_sketch: bool = True) -> SmallContent:
+def small(
+    number: int, array: Any, dtype: str, *, with_sketch: bool = True, is_kept: bool = False
+) -> SmallContent:
     shape, digest = (array.size,), f"digest-{number}"
-    return (number, dtype, shape, "cpu", digest, array.tobytes(), with_sketch)
+    return (number, dtype, shape, "cpu", digest, array.tobytes(), with_sketch, is_kept)
 
 
 def bits(value: float) -> bytes:
@@ -87,7 +90,7 @@ def test_rows_of_several_dtypes_keep_their_numbers() -> None:
     ]
 
     # when they are measured
-    rows = {row[0]: row for row in measured(contents)}
+    rows = {row[0]: row for row in measured(contents, 0)}
 
     # then each row is the content's own
     names = list(schema.CONTENTS)
@@ -107,7 +110,7 @@ def test_a_writer_keeps_contents_in_the_order_of_their_numbers(tmp_path: Path) -
         if number % 2:
             writer.add_small_content(content)
         else:
-            writer.add_content(measured([content])[0])
+            writer.add_content(measured([content], 0)[0])
 
     # when they are written
     writer.close()
@@ -116,3 +119,33 @@ def test_a_writer_keeps_contents_in_the_order_of_their_numbers(tmp_path: Path) -
     table = pl.read_parquet(tmp_path / schema.chunk_name("contents", 0))
     assert table["content"].to_list() == list(range(6))
     assert table["maximum"].to_list() == [1.0] * 6
+
+
+def test_contents_kept_whole_come_back_with_their_bits(tmp_path: Path) -> None:
+    # given small contents of every dtype in two chunks, every other one to be kept whole
+    writer = RankWriter(tmp_path)
+    arrays = [array_of(SPECIAL[number:], dtype) for dtype in DTYPES for number in range(6)]
+    shards = {}
+    for number, array in enumerate(arrays):
+        name = "bfloat16" if array.dtype == np.uint16 else str(array.dtype)
+        content = small(number, array, name, is_kept=number % 2 == 0)
+        shards[number] = writer.add_small_content(content)
+        if number == len(arrays) // 2:
+            writer.flush()
+
+    # when they are written
+    writer.close()
+
+    # then their rows say where they are, and nothing is stored of the others
+    paths = sorted(tmp_path.glob("contents-*.parquet"))
+    rows = pl.concat(map(pl.read_parquet, paths)).rows(named=True)
+    assert set(shards.values()) == {0, 1}
+    assert len(rows) == len(arrays)
+    files = TensorFiles(tmp_path)
+    for row, array in zip(rows, arrays, strict=True):
+        number = row["content"]
+        if number % 2:
+            assert (row["stored"], row["shard"]) == (None, None)
+            continue
+        assert (row["stored"], row["shard"]) == (number, shards[number])
+        assert files.load(shards[number], number).tobytes() == widened(array).tobytes()

@@ -65,7 +65,7 @@ class ContentSink(Protocol):
 
     def add_content(self, row: Row) -> None: ...
 
-    def add_small_content(self, content: SmallContent) -> None: ...
+    def add_small_content(self, content: SmallContent) -> int: ...
 
     def add_tensor(self, tensor: RawTensor) -> int: ...
 
@@ -98,7 +98,7 @@ class Contents:
         self._sink = sink
         self._save = save
         self._trust_versions = trust_versions
-        self._small_wait = save != "tensors" and available()
+        self._small_wait = available()
         self._next = 0
         self._lock = threading.RLock()
         self._by_identity: dict[_Identity, tuple[int, Sight | None]] = {}
@@ -241,9 +241,11 @@ class Contents:
                 return None
             number = self._by_digest[(digest, dtype, shape, "cpu")] = self._next
             self._next += 1
-            self._sink.add_small_content(
-                (number, dtype, shape, "cpu", digest, data, self._save != "stats")
-            )
+            with_sketch, is_kept = self._save != "stats", self.keeps_tensors
+            content = number, dtype, shape, "cpu", digest, data, with_sketch, is_kept
+            shard = self._sink.add_small_content(content)
+            if is_kept:
+                self._places[number] = Stored(shard, number)
         if address in self._arrived:
             self._by_identity[self._identity(tensor, storage, plain=True)] = number, None
         return number

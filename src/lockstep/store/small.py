@@ -1,11 +1,12 @@
 """Small contents: their bytes wait for the writing thread, which measures many of them in one compiled call.
 
-To measure a tensor of a few numbers by itself is all overhead, and the training would wait for it.
+To measure or to store a tensor of a few numbers by itself is all overhead, and the training would wait for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -14,9 +15,10 @@ import numpy.typing as npt
 
 from lockstep.core.record import Statistics
 from lockstep.kernels.numbers import numbers_of_each
+from lockstep.store.tensors import RawTensor
 
-SmallContent = tuple[int, str, tuple[int, ...], str, str, bytes, bool]
-"""Number, dtype, shape, device, digest and bytes of a content, and whether it gets a sketch."""
+SmallContent = tuple[int, str, tuple[int, ...], str, str, bytes, bool, bool]
+"""Number, dtype, shape, device, digest, bytes of a content, whether it gets a sketch, and whether it is kept whole."""
 
 _DTYPES = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16}
 
@@ -26,20 +28,29 @@ def can_wait(dtype: str) -> bool:
     return dtype in _DTYPES
 
 
-def measured(contents: Sequence[SmallContent]) -> list[tuple[Any, ...]]:
-    """Rows of `schema.CONTENTS`, with statistics and sketches."""
+def measured(contents: Sequence[SmallContent], shard: int) -> list[tuple[Any, ...]]:
+    """Rows of `schema.CONTENTS`, with statistics and sketches; those that are kept whole are in that shard."""
     rows: list[tuple[Any, ...]] = []
     for (dtype, with_sketch), group in groupby(sorted(contents, key=_alike), _alike):
-        rows += _measured(list(group), _DTYPES[dtype], with_sketch=with_sketch)
+        rows += _measured(list(group), shard, _DTYPES[dtype], with_sketch=with_sketch)
     return rows
 
 
+def whole(contents: Iterable[SmallContent]) -> list[RawTensor]:
+    """Those that are kept whole, as they are stored."""
+    return [
+        RawTensor(number, dtype, (math.prod(shape),), np.frombuffer(data, np.uint8))
+        for number, dtype, shape, _, _, data, _, is_kept in contents
+        if is_kept
+    ]
+
+
 def _alike(content: SmallContent) -> tuple[str, bool]:
-    return content[1], content[-1]
+    return content[1], content[6]
 
 
 def _measured(
-    contents: list[SmallContent], dtype: npt.DTypeLike, *, with_sketch: bool
+    contents: list[SmallContent], shard: int, dtype: npt.DTypeLike, *, with_sketch: bool
 ) -> list[tuple[Any, ...]]:
     values = np.frombuffer(bytearray().join(content[5] for content in contents), dtype)
     sizes = [len(content[5]) // values.itemsize for content in contents]
@@ -54,11 +65,10 @@ def _measured(
             digest,
             *columns_of(numbers),
             sketch,
-            None,
-            None,
+            *((number, shard) if is_kept else (None, None)),
             "",
         )
-        for (number, name, shape, device, digest, _, _), numbers, sketch in zip(
+        for (number, name, shape, device, digest, _, _, is_kept), numbers, sketch in zip(
             contents, found, packed, strict=True
         )
     ]

@@ -36,7 +36,7 @@ from lockstep.store import schema
 from lockstep.store.buffers import Buffer, Buffers
 from lockstep.store.formulas import Derived, Elements, Stored
 from lockstep.store.integrity import DigestedFile, Sink, with_digest
-from lockstep.store.small import SmallContent, measured
+from lockstep.store.small import SmallContent, measured, whole
 from lockstep.store.tensors import RawTensor, TensorFiles, compacted, size_bytes, write_shard
 
 Row = tuple[Any, ...]
@@ -144,7 +144,6 @@ class RankWriter:
         self._waiting_chunks = 0
         self._room = threading.Condition()
         self._said_full = False
-        self._manifest_written = b""
         self._late_manifest: Callable[[], dict[str, Any]] | None = None
         self._manifest_written = b""
         self._due_s = 0.0
@@ -173,13 +172,15 @@ class RankWriter:
         if full:
             self.flush()
 
-    def add_small_content(self, content: SmallContent) -> None:
-        """Add a content that is still to be measured."""
+    def add_small_content(self, content: SmallContent) -> int:
+        """Add a content that is still to be measured; returns the number of its shard, if it is kept whole."""
         with self._gathering:
             self._chunk.small.append(content)
+            shard = self._next_chunk
             full = self._chunk.content_count >= _CHUNK_CONTENTS
         if full:
             self.flush()
+        return shard
 
     def add_tensor(self, tensor: RawTensor) -> int:
         """Copy one whole tensor and return the number of its shard; waits where too much memory is in use.
@@ -368,13 +369,14 @@ class RankWriter:
     ) -> None:
         if chunk.is_empty:
             return
-        contents = sorted([*chunk.contents, *measured(chunk.small)], key=itemgetter(0))
+        small = measured(chunk.small, number)
+        contents = sorted([*chunk.contents, *small], key=itemgetter(0))
         files = self._grown(stacks, modules) | {
             schema.chunk_name("contents", number): parquet_bytes(schema.CONTENTS, contents),
             schema.chunk_name("calls", number): parquet_bytes(schema.CALLS, chunk.calls),
             schema.chunk_name("records", number): parquet_bytes(schema.RECORDS, chunk.records),
         }
-        tensors = self._compacted(number, chunk.tensors)
+        tensors = self._compacted(number, whole(chunk.small) + chunk.tensors)
         total_bytes = sum(map(size_bytes, tensors)) + sum(map(len, files.values()))
         if self._max_bytes is not None and self.bytes_written + total_bytes > self._max_bytes:
             self.failure = f"--max-bytes {self._max_bytes} reached"
