@@ -24,6 +24,8 @@ from harness import (
 )
 from torch import Tensor, nn
 
+import lockstep
+
 
 class Net(nn.Module):
     def __init__(self) -> None:
@@ -205,3 +207,24 @@ def test_a_step_that_is_never_one_leaves_nothing(tmp_path: Path) -> None:
 
     recording = recorded(tmp_path / "ref", train)
     assert list(recording.records()) == []
+
+
+@pytest.mark.parametrize("optimizer_made", ["before", "within"])
+def test_a_larger_model_of_an_earlier_training_takes_no_name(
+    tmp_path: Path, optimizer_made: str
+) -> None:
+    # Given a larger model and its optimizer, still there from a training before
+    earlier = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 2))
+    left_behind = torch.optim.AdamW(earlier.parameters())
+    loop(earlier, left_behind)
+    # When a small one is trained that holds its layers below another name
+    model = nn.Module()
+    model.net = Net()
+    model.forward = model.net.forward  # type: ignore[method-assign]
+    made = [torch.optim.AdamW(model.parameters())] if optimizer_made == "before" else []
+    with lockstep.record(tmp_path / "rec"):
+        loop(model, *(made or [torch.optim.AdamW(model.parameters())]))
+    # Then its parameters have their own names
+    trainable = lockstep.open(tmp_path / "rec").ranks["rank0"].manifest.trainable
+    assert sorted(trainable) == sorted(name for name, _ in model.named_parameters())
+    assert len(left_behind.state) == len(list(earlier.parameters()))

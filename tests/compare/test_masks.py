@@ -9,12 +9,18 @@ import pytest
 
 from lockstep.compare.masks import is_same_mask
 from lockstep.core.record import Content, Statistics
+from lockstep.core.sketch import sketch_of
 
 KEEP = np.array([[1, 1, 0], [1, 0, 0]], dtype=bool)
 LOWEST = float(np.finfo(np.float32).min)
 
 
-def content(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], *, whole: bool) -> Content:
+def content(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
+    *,
+    whole: bool,
+    sketched: bool = False,
+) -> Content:
     numbers = values.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
     statistics = Statistics(
@@ -33,6 +39,9 @@ def content(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], *, whole:
         device="cpu",
         digest=None,
         statistics=statistics,
+        sketch_loader=(lambda: sketch_of(np.where(np.isfinite(numbers), numbers, 0)))
+        if sketched
+        else None,
         loader=(lambda: values) if whole else None,
     )
 
@@ -80,3 +89,20 @@ def test_whole_tensors_tell_where_elements_are_left_out() -> None:
     assert not is_same_mask(
         content(KEEP, whole=True), content(additive(moved, LOWEST), whole=True), read_tensors=True
     )
+
+
+@pytest.mark.parametrize("size", [30, 40_000])
+@pytest.mark.parametrize("number", [LOWEST, -1e9])
+def test_sketches_tell_where_elements_are_left_out(size: int, number: float) -> None:
+    # given a long mask, and one that differs in two places
+    keep = np.random.default_rng(0).random(size) < 0.6
+    moved = keep.copy()
+    first, second = np.flatnonzero(keep)[0], np.flatnonzero(~keep)[0]
+    moved[[first, second]] = moved[[second, first]]
+    reference = content(additive(keep, LOWEST), whole=False, sketched=True)
+
+    # then the same one in another form is the same, and the other one is another
+    for kept, is_same in ((keep, True), (moved, False)):
+        candidate = content(additive(kept, number), whole=False, sketched=True)
+        assert is_same_mask(reference, candidate, read_tensors=False) is is_same
+        assert is_same_mask(candidate, reference, read_tensors=False) is is_same

@@ -178,17 +178,15 @@ class Optimizers:
             register_optimizer_step_post_hook(after),
         ]
 
-    def parameters(self) -> list[torch.Tensor]:
-        """What the optimizers hold."""
-        return [
-            parameter
-            for optimizer in list(self._all)
-            for _, _, parameter in _parameters_of(optimizer)
-        ]
+    def trained_now(self) -> list[torch.Tensor]:
+        """What optimizers hold, without those that look as if an earlier training of this process had left them."""
+        every = list(self._all)
+        begun = [item for item in every if item not in self._from_before or not item.state]
+        return _held_by(begun or every)
 
     def identities(self) -> frozenset[int]:
         """What the optimizers hold, by identity."""
-        return frozenset(map(id, self.parameters()))
+        return frozenset(map(id, _held_by(list(self._all))))
 
     def parameter_name(self, tensor: torch.Tensor) -> str | None:
         """Name of a parameter by its place in an optimizer, or None."""
@@ -340,6 +338,10 @@ def names_in_groups(optimizer: Optimizer, names: ModuleNames) -> list[list[str]]
         owner = names.owner_of(parameter)
         found[number].append(place if owner is None else owner[1])
     return found
+
+
+def _held_by(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
+    return [parameter for item in optimizers for _, _, parameter in _parameters_of(item)]
 
 
 def _parameters_of(optimizer: Optimizer) -> list[tuple[str, int, torch.Tensor]]:

@@ -24,6 +24,7 @@ from torch.optim.optimizer import Optimizer
 from lockstep.capture import setup
 from lockstep.capture.calls import Calls
 from lockstep.capture.compiled import CompiledCodeGate, untraced, wrap_compile
+from lockstep.capture.gaps import gap_of
 from lockstep.capture.interception import Patch, Taps
 from lockstep.capture.living import LivingModules, living
 from lockstep.capture.names import ModuleNames
@@ -94,7 +95,7 @@ class Recorder:
         self._wait_for_optimizer = wait_for_optimizer
         self._model = model
         self._living = LivingModules()
-        self._names = ModuleNames(self._living, model, lambda: self._optimizers.parameters())
+        self._names = ModuleNames(self._living, model, lambda: self._optimizers.trained_now())
         self._calls = Calls(self, options.level, compile_eager=options.compile_eager)
         self.taps = self._calls.taps
         self._session: Session | None = None
@@ -112,7 +113,6 @@ class Recorder:
         self._open = False
         self._ended_by_optimizer = self._hand_updated = False
         self._failure = ""
-        self._seen_once: set[str] = set()
         self._finished = False
         self._patches = [
             Patch(
@@ -444,9 +444,8 @@ class Recorder:
 
     def note_once(self, what: str, reason: str) -> None:
         """Something is not seen."""
-        if what not in self._seen_once and self._session is not None:
-            self._seen_once.add(what)
-            self._session.not_seen.append(NotSeen(what, reason))
+        if self._session is not None:
+            self._session.note_gap(NotSeen(what, reason))
 
     def note_autocast(self) -> None:
         """A call runs under autocast."""
@@ -515,6 +514,8 @@ class Recorder:
         if self.taps.in_compiled_code:
             reason = "compiled: its graph breaks where recording listens to it, before and after"
             self.note_once(f"inside of {name}.step", reason)
+        if self._session is not None:
+            self._session.note_gap(gap_of(optimizer))
         groups = [plain_options(group) for group in optimizer.param_groups]
         number = len({item.index for item in self._manifest.optimizers if item.step == self._step})
         noted = OptimizerSetup(number, self._step, name, groups)

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from lockstep.capture.contents import UNRECORDED, Contents, version_of
 from lockstep.capture.derivations import Derivations
+from lockstep.capture.gaps import gap_of
 from lockstep.capture.gradients import (
     EdgeFinder,
     PendingSums,
@@ -193,6 +194,12 @@ class Session:
                 settings = json.dumps(plain_attributes(child))
                 self._rows.add_module((path, class_name(child), count, child.training, settings))
             self._initial(path, child)
+            self.note_gap(gap_of(child))
+
+    def note_gap(self, gap: NotSeen | None) -> None:
+        """Something is not seen; it is noted once."""
+        if gap is not None and gap not in self.not_seen:
+            self.not_seen.append(gap)
 
     def adopt_parameter(self, tensor: torch.Tensor, name: str | None) -> bool:
         """Name a parameter that is met outside of its module, as its module does, or by its optimizer.

@@ -14,12 +14,16 @@ LEAVES_OUT = -1e4
 _SAME = 1e-6
 """Relative difference of a mean up to which all that is not 0 is one number."""
 
+_SAME_SKETCH = 1e-5
+"""Relative difference of sketches up to which they are one: two elements of a thousand million left out are more, and
+sums in double precision of numbers that are all alike are off by less than a tenth of it."""
+
 
 def is_same_mask(left: Content, right: Content, *, read_tensors: bool) -> bool:
     """Whether two tensors leave out the same elements, each in its own way.
 
-    Of truth values, either may say what is kept. Where only statistics are known, the same number of elements is taken
-    for the same ones: what is computed by means of another mask shows.
+    Of truth values, either may say what is kept. Where neither whole tensors nor sketches tell, the same number of
+    elements is taken for the same ones: what is computed by means of another mask shows.
     """
     if left.shape != right.shape or left.dtype == right.dtype == "bool":
         return False
@@ -27,10 +31,29 @@ def is_same_mask(left: Content, right: Content, *, read_tensors: bool) -> bool:
     if one is None or two is None or one.isdisjoint(two):
         return False
     if not read_tensors or left.loader is None or right.loader is None:
-        return True
+        return _sketches_allow(left, right)
     first, second = _positions(left.load()), _positions(right.load())
     either = "bool" in (left.dtype, right.dtype)
     return bool((first == second).all()) or (either and bool((first != second).all()))
+
+
+def _sketches_allow(left: Content, right: Content) -> bool:
+    """Whether two masks may leave out the same elements: divided by the numbers that do, their sketches are one.
+
+    A sketch is linear (`lockstep.core.sketch`), so that of a mask is its number times that of what it leaves out.
+    Truth values have none, and one of -inf is empty.
+    """
+    first, second = _sketch_of_left_out(left), _sketch_of_left_out(right)
+    if first is None or second is None:
+        return True
+    return float(np.linalg.norm(first - second)) <= _SAME_SKETCH * float(np.linalg.norm(first))
+
+
+def _sketch_of_left_out(content: Content) -> Array | None:
+    sketch, statistics = content.sketch, content.statistics
+    if sketch is None or statistics is None or statistics.inf_count or not statistics.minimum:
+        return None
+    return np.asarray(sketch) / statistics.minimum
 
 
 def _left_out(content: Content) -> frozenset[int] | None:
