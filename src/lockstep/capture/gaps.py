@@ -1,0 +1,43 @@
+"""What a way to train keeps out of sight: work of torch between ranks that no operator of the script shows."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch.nn import DataParallel, Module
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from lockstep.core.manifest import NotSeen
+
+
+def gap_of(item: Module | Optimizer) -> NotSeen | None:
+    """What is not seen of a training because of a module around its model, or of an optimizer; None if all is."""
+    if isinstance(item, DistributedDataParallel):
+        return NotSeen(
+            "how gradients are reduced over ranks",
+            "DistributedDataParallel does it in compiled code; they are recorded before and after",
+        )
+    if isinstance(item, DataParallel) and len(item.device_ids) > 1:
+        return NotSeen(
+            "how replicas are made and gathered", "DataParallel does it in compiled code"
+        )
+    if _is(item, "torch.distributed.fsdp", "FSDPModule"):
+        return NotSeen(
+            "how parameters are gathered and gradients reduced", "FSDP2 does it between operators"
+        )
+    if _is(item, "torch.distributed.fsdp", "FullyShardedDataParallel"):
+        return NotSeen(
+            "gradients between backward and the optimizer",
+            "FSDP1 keeps them in flat parameters of its own",
+        )
+    if _is(item, "torch.distributed.optim", "ZeroRedundancyOptimizer"):
+        return NotSeen("updates of what other ranks own", "each rank records those of its own part")
+    return None
+
+
+def _is(item: Any, module: str, name: str) -> bool:
+    """Whether an object is of a class in a module that may not have been imported."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(item, kind)
