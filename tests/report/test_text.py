@@ -19,7 +19,7 @@ from lockstep.core.finding import (
     Verdict,
 )
 from lockstep.core.site import Phase, Site
-from lockstep.report.text import WIDTH, print_comparison, render_comparison
+from lockstep.report.text import WIDTH, headline, print_comparison, render_comparison
 
 DIVERGED = """\
 DIVERGED at step 0, backward of encoder.lstm (torch.nn.LSTM), examples/net.py:88
@@ -280,3 +280,24 @@ def test_calls_of_one_run_are_cut_to_the_first_unless_all_are_asked_for(agreed: 
     assert plain(found).count("the reference does not") == 6
     assert "and 2 more (--all lists them)" in plain(found)
     assert plain(found, show_all=True).count("the reference does not") == 8
+
+
+def test_what_stands_behind_a_reason_is_said_too(agreed: Comparison) -> None:
+    # given a comparison that is no agreement because two tensors could not be judged
+    unjudged = [
+        dataclasses.replace(agreed.findings[0], outcome=Outcome.INCOMPARABLE) for _ in range(2)
+    ]
+    found = dataclasses.replace(
+        agreed,
+        verdict=Verdict.INCOMPARABLE,
+        findings=(*agreed.findings, *unjudged),
+        not_compared=("2 gradients could not be judged",),
+        steps=(0, 1),
+        trained=(4, 4),
+    )
+    # then its headline has the reason, the steps, and what came of the others
+    said = headline(found)
+    assert said.startswith(
+        "INCOMPARABLE: 2 gradients could not be judged; steps 0-1 of 4 trained, "
+    )
+    assert "2 could not be judged" in said.partition(";")[2]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.finding import Comparison, Origin, UnalignedCalls
+from lockstep.report.tally import tally_of
 
 JSON_SCHEMA_VERSION = 1
 
@@ -25,13 +26,19 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     'diverged'
     """
     origins = [_origin(origin, comparison) for origin in comparison.origins]
+    tally = tally_of(comparison.findings)
     return {
         "schema": JSON_SCHEMA_VERSION,
         "verdict": comparison.verdict.value,
         "origin": origins[0] if origins else None,
         "origins": origins,
+        "steps": list(comparison.steps),
+        "trained": dict(zip(("reference", "candidate"), comparison.trained, strict=True)),
         "inherited": comparison.inherited,
         "compared": comparison.compared,
+        "equal": tally.equal,
+        "inside_tolerance": tally.inside,
+        "unjudged": tally.unjudged,
         "missing": comparison.missing,
         "unaligned": {
             "reference": comparison.unaligned_reference,

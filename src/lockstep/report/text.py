@@ -138,7 +138,8 @@ def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
     text.append(comparison.verdict.name)
     if comparison.verdict is Verdict.INCOMPARABLE:
         reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
-        add_line(text, f": {reasons[0]}")
+        more = f"; {_agreement(comparison, tally)}" if comparison.compared else ""
+        add_line(text, f": {reasons[0]}{more}")
     elif comparison.origins:
         where, source = _place(comparison.origins[0], tally), _source(comparison.origins[0])
         _add_with_source(text, f" at {where}", source, used=len(comparison.verdict.name))
