@@ -71,6 +71,31 @@ def test_levels_and_weights(workplace: Workplace) -> None:
     assert any(record.content.loader is not None for record in large.records())
 
 
+COMPILED = """
+    import torch
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compiled = torch.compile(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        compiled(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_compile_eager_shows_the_inside_of_compiled_code(workplace: Workplace) -> None:
+    # given a script that compiles its model with the default backend
+    script = workplace.script("compiled.py", COMPILED)
+    # when it is recorded so that its graphs run node by node
+    ended = workplace.record("-o", "eager", "--compile-eager", "--", "python", script)
+    # then the operators inside are there
+    assert (ended.code, ended.theirs) == (0, "")
+    rank = lockstep.open(workplace.path / "eager").ranks["rank0"]
+    seen = {call.site.op for call in rank.calls(0) if call.kind == "operator"}
+    assert {"torch.nn.functional.linear", "torch.nn.functional.gelu"} <= seen
+
+
 def test_an_unknown_pattern_names_the_nearest(workplace: Workplace) -> None:
     # Given patterns that match a module or an operator, recorded or left out, and one that does not
     known = ("--only", "0", "--only", "3", "--skip", "*dropout*")
