@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.capture.originals import Originals, is_torchs
 from lockstep.capture.plumbing import is_plumbing, is_private, only_hooks
+from lockstep.capture.room import Room
 from lockstep.devices.emulation import enter_above_emulations, leave_dispatch
 
 if TYPE_CHECKING:
@@ -233,7 +234,13 @@ class Taps:
                 return original(module, *args, **kwargs)
             if not getattr(self._thread, "entered", False):
                 self._enter_thread()
-            return self.listener.module_call(original, module, args, kwargs)
+            depth = getattr(self._thread, "depth", 0)
+            self._thread.depth = depth + 1
+            try:
+                with Room(depth):
+                    return self.listener.module_call(original, module, args, kwargs)
+            finally:
+                self._thread.depth = depth
 
         return module_call
 

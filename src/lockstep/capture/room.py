@@ -1,0 +1,52 @@
+"""Room on the stack: what recording puts between two calls of the script does not count towards its recursion limit."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import TracebackType
+
+_FRAMES = 4
+"""What recording adds to the stack with each module inside of another, counted with nests of modules as deep as a limit
+allows, bare and recorded (`tests/capture/test_room.py`). Not one more: a script that never stops has to hit its limit."""
+
+_STRIDE = 16
+"""Room is made for so many modules at a time."""
+
+_INNERMOST = 200
+"""What recording itself needs below the innermost call."""
+
+_changing = threading.Lock()
+
+
+class Room:
+    """Raises the recursion limit around the call of a module as far as recording adds to the stack.
+
+    Parameters
+    ----------
+    depth
+        Modules around it.
+    """
+
+    __slots__ = ("_frames",)
+
+    def __init__(self, depth: int) -> None:
+        self._frames = 0 if depth % _STRIDE else _FRAMES * _STRIDE + (0 if depth else _INNERMOST)
+
+    def __enter__(self) -> None:
+        if self._frames:
+            _raise_limit(self._frames)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._frames:
+            _raise_limit(-self._frames)
+
+
+def _raise_limit(frames: int) -> None:
+    with _changing:  # what one thread has read another one must not write meanwhile
+        sys.setrecursionlimit(sys.getrecursionlimit() + frames)
