@@ -7,8 +7,8 @@ import threading
 from types import TracebackType
 
 _FRAMES = 4
-"""What recording adds to the stack with each module inside of another, counted with nests of modules as deep as a limit
-allows, bare and recorded (`tests/capture/test_room.py`). Not one more: a script that never stops has to hit its limit."""
+"""What recording adds to the stack with each module inside of another: counted with nests of modules as deep as a limit
+allows, bare and recorded (`tests/capture/test_room.py`). Not one more: a script that never stops has to hit a limit."""
 
 _STRIDE = 16
 """Room is made for so many modules at a time."""
