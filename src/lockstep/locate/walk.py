@@ -62,6 +62,10 @@ _ONE_UNSEEN = Region(unseen=1)
 _SECOND_ORIGIN = 4.0
 """How far beyond its tolerance a tensor behind an origin must be to count as a second origin."""
 
+_SAME_TENSOR = 0.01
+"""Relative distance up to which two aligned tensors are one and the same, also where a module is rebuilt around them:
+what was aligned by chance is as far apart as any two tensors (as `lockstep.compare.content_align` takes it)."""
+
 _RESULTS = frozenset({Role.OUTPUT, Role.BUFFER, Role.LOSS})
 
 
@@ -430,7 +434,8 @@ class StepWalk:
             and boundary.region.operators > 0
             and measured.relative > LINEAR_REGIME
         )
-        if (gross or self._step.is_rebuilt_around(item)) and self._is_outweighed(item, backward):
+        by_chance = self._step.is_rebuilt_around(item) and measured.relative > _SAME_TENSOR
+        if (gross or by_chance) and self._is_outweighed(item, backward):
             return entering, AGREES
         return entering, self._judge.passage(entering, measured, region=region)
 
