@@ -14,6 +14,7 @@ import lockstep
 from lockstep.core.finding import Comparison, Kind, Origin, Verdict
 from lockstep.core.site import Phase
 from lockstep.locate.run import compare_recordings
+from lockstep.report.text import headline, render_comparison
 
 SOUND = Loop()
 
@@ -52,7 +53,8 @@ def test_clipping_of_one_run_only(save: str) -> None:
     # Then it is said in its phase, with the factor that all gradients share
     assert origin.phase is Phase.BACKWARD
     assert "clipping differs: only the reference scales its gradients" in origin.reason
-    assert "clip_grad_norm_" not in origin.op
+    assert "clipping" in origin.op
+    assert not any(word in origin.op for word in ("clip_grad_norm_", "foreach", "stack"))
 
 
 def test_clipping_of_one_run_only_at_level_aten() -> None:
@@ -97,10 +99,25 @@ def test_loss_scaling_that_is_taken_out_before_clipping_is_set_up() -> None:
     assert "loss scaling" not in origin.reason
 
 
-def record_lbfgs(path: Path, **options: int) -> Path:
+def test_forgotten_clipping_is_the_first_thing_said() -> None:
+    # Given a candidate that does not clip, or clips where the reference does not
+    for reference, candidate in ((SOUND, Loop(clip=None)), (Loop(clip=None), SOUND)):
+        first = headline(compared(reference, candidate))
+        # Then the first sentence is about clipping, and not about the calls of which clipping is made
+        assert first.startswith("DIVERGED at step 0, backward of the model (gradient between")
+        assert "clipping" in first
+        assert not any(word in first for word in ("foreach", "stack", "vector_norm"))
+
+
+def test_clipping_that_never_takes_hold_is_no_difference() -> None:
+    found = compared(Loop(clip=1e3), Loop(clip=None))
+    assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+
+
+def record_lbfgs(path: Path, *, lr: float = 0.1, **options: int) -> Path:
     torch.manual_seed(0)
     model, inputs = nn.Linear(6, 3), torch.randn(8, 6)
-    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, **options)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=lr, **options)
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
@@ -125,6 +142,86 @@ def test_options_that_make_an_optimizer_evaluate_more_often_are_named(tmp_path: 
     )
     again = compare_recordings(sound, record_lbfgs(tmp_path / "again", max_iter=3))
     assert again.verdict is Verdict.AGREE
+
+
+def test_a_learning_rate_that_an_optimizer_uses_while_it_evaluates_is_one_origin(
+    tmp_path: Path,
+) -> None:
+    # Given parameters that LBFGS has moved otherwise before its second evaluation in the first step
+    sound = record_lbfgs(tmp_path / "sound", max_iter=3)
+    found = compare_recordings(sound, record_lbfgs(tmp_path / "other", lr=0.2, max_iter=3))
+    # Then the update is named with both values, and no layer that is evaluated with what it left
+    origin, *others = found.origins
+    assert (found.verdict, origin.kind, origin.phase) == (
+        Verdict.DIVERGED,
+        Kind.SETUP,
+        Phase.OPTIMIZER,
+    )
+    assert (origin.step, origin.op, origin.tensor) == (0, "torch.optim.LBFGS", "weight")
+    assert "lr is 0.1 in the reference and 0.2 in the candidate" in origin.reason
+    assert others == []
+    # And nothing is said of a tolerance where nothing differs yet
+    assert "0 times less" not in render_comparison(found).plain
+
+
+class ByHand:
+    """Momentum that a script writes out, without a class of torch."""
+
+    def __init__(self, parameters: list[nn.Parameter], momentum: float) -> None:
+        self.parameters, self.momentum = parameters, momentum
+        self.velocities = [torch.zeros_like(one) for one in parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter, velocity in zip(self.parameters, self.velocities, strict=True):
+            assert parameter.grad is not None
+            velocity.mul_(self.momentum).add_(parameter.grad)
+            parameter.sub_(0.05 * velocity)
+
+
+class Momentum(torch.optim.Optimizer):
+    """The same as a class of the user's, with a constant in it that is no option."""
+
+    def __init__(self, parameters: list[nn.Parameter], momentum: float) -> None:
+        super().__init__(parameters, {"lr": 0.05})
+        self.by_hand = ByHand(parameters, momentum)
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        self.by_hand.step()
+
+
+def record_momentum(path: Path, made: type[ByHand] | type[Momentum], momentum: float) -> Path:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    inputs, targets = torch.randn(3, 8, 6), torch.randn(3, 8, 3)
+    optimizer = made(list(model.parameters()), momentum)
+    with lockstep.record(path, model=model, steps=3):
+        for batch, target in zip(inputs, targets, strict=True):
+            model.zero_grad()
+            nn.functional.mse_loss(model(batch), target).backward()
+            optimizer.step()
+    return path
+
+
+@pytest.mark.parametrize("made", [ByHand, Momentum])
+def test_a_constant_inside_of_a_hand_written_optimizer(
+    made: type[ByHand] | type[Momentum], tmp_path: Path
+) -> None:
+    # Given a momentum of 0.8 for 0.9, which the second update is the first to use
+    sound = record_momentum(tmp_path / "sound", made, 0.9)
+    found = compare_recordings(sound, record_momentum(tmp_path / "other", made, 0.8))
+    # Then that update of a parameter is named, by its gradient that is equal in both runs
+    updates = [one for one in found.origins if one.phase is Phase.OPTIMIZER]
+    assert (found.verdict, len(updates), updates[0].step) == (Verdict.DIVERGED, 1, 1)
+    assert updates[0].tensor in {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert "inputs are bitwise equal, param_after does not agree" in updates[0].reason
+    # And where its calls are seen, the one with the constant stands first
+    if made is ByHand:
+        first = found.origins[0]
+        assert (first.step, first.op) == (1, "torch.Tensor.mul_")
+        assert "argument 1 is 0.9 in the reference and 0.8 in the candidate" in first.reason
+    again = compare_recordings(sound, record_momentum(tmp_path / "again", made, 0.9))
+    assert (again.verdict, again.origins) == (Verdict.AGREE, ())
 
 
 @pytest.mark.parametrize("decay", [0.0, 2e-5])

@@ -135,6 +135,7 @@ class SetupCauses(StepOrigins):
         concerned = updates if other else [one for one in updates if one.kind is Kind.SETUP]
         if not concerned:
             return
+        concerned.extend(one for one in self.found() if self._moves_inside(one, concerned[0]))
         words = []
         if other:
             words.append(
@@ -148,6 +149,13 @@ class SetupCauses(StepOrigins):
                 f"the reference has {setup.groups[0]} parameter groups, the candidate {setup.groups[1]}"
             )
         self.merge(concerned, kind=Kind.SETUP, reason="; ".join(words))
+
+    def _moves_inside(self, origin: Origin, update: Origin) -> bool:
+        """Whether a parameter is met as an optimizer has moved it that evaluates a closure, while it does."""
+        call = self.call_of(update)
+        moved = origin.phase is Phase.FORWARD and origin.role is Role.INPUT
+        named = moved and origin.tensor in self.rank.ledger.parameter_names
+        return named and call is not None and call.sequence < origin.sequence
 
     def _other_numbers(self) -> None:
         """A module with another epsilon, say, whose results differ by no more than the noise: these are two models."""

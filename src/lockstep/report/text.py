@@ -228,7 +228,7 @@ def _add_uniform(text: Text, comparison: Comparison) -> None:
 def _tolerance(origin: Origin) -> str:
     """What was allowed, and how much more it is."""
     finding = origin.finding
-    if math.isnan(finding.tolerance):
+    if math.isnan(finding.tolerance) or not finding.margin:
         return ""
     margin = "" if math.isinf(finding.margin) else f", {_figure(finding.margin)} times less"
     return f"tolerance here: rel {_figure(finding.tolerance)}{margin}"
