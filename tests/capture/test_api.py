@@ -80,6 +80,42 @@ def test_an_exception_leaves_a_readable_recording(tmp_path: Path, model: torch.n
     assert len(recording.missing) == 1
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["model found", "model given"])
+def test_a_block_that_fails_before_its_first_step_is_no_obstacle(
+    tmp_path: Path, model: torch.nn.Module, named: bool
+) -> None:
+    # Given a block that an exception leaves before the model was called, as a wrong path to the data does
+    def fail() -> None:
+        with lockstep.record(tmp_path / "ref", model=model if named else None):
+            raise FileNotFoundError("no such data")
+
+    with pytest.raises(FileNotFoundError, match="no such data"):
+        fail()
+
+    # When the next one records to the same place, then it may
+    with lockstep.record(tmp_path / "ref", model=model):
+        train(model, 2)
+    assert lockstep.open(tmp_path / "ref").ranks["rank0"].complete_steps == (0, 1)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["ref"]
+
+
+def test_a_block_that_fails_in_its_first_step_keeps_what_was_seen(
+    tmp_path: Path, model: torch.nn.Module
+) -> None:
+    # Given a block that an exception leaves in the first forward: what led to it is worth a look
+    def fail() -> None:
+        with lockstep.record(tmp_path / "ref", model=model):
+            model(torch.ones(2, 7))
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        fail()
+
+    # Then the call that failed is in the recording, and is not written over
+    assert lockstep.open(tmp_path / "ref").ranks["rank0"].steps == (0,)
+    with pytest.raises(OutputExistsError, match="exists already"):
+        lockstep.record(tmp_path / "ref").start()
+
+
 def test_a_taken_directory_is_left_alone(tmp_path: Path, model: torch.nn.Module) -> None:
     # Given a recording
     with lockstep.record(tmp_path / "ref", model=model, steps=1):

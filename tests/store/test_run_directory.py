@@ -32,7 +32,17 @@ def with_an_empty_rank(path: Path) -> None:
     (path / "rank0" / "modules.parquet").touch()
 
 
-@pytest.mark.parametrize("left", [lambda path: None, with_an_empty_rank])
+def with_a_model_that_never_ran(path: Path) -> None:
+    with_an_empty_rank(path)
+    rank = {"state": "complete", "steps": [], "files": {"contents-00000.parquet": ""}}
+    (path / "rank0" / MANIFEST).write_text(json.dumps(rank))
+    (path / "rank0" / "modules.parquet").unlink()
+    (path / "rank0" / "contents-00000.parquet").touch()
+
+
+@pytest.mark.parametrize(
+    "left", [lambda path: None, with_an_empty_rank, with_a_model_that_never_ran]
+)
 def test_where_nothing_was_recorded_the_next_run_goes(
     tmp_path: Path, left: Callable[[Path], None]
 ) -> None:
@@ -52,6 +62,17 @@ def with_rows(path: Path) -> None:
     (path / "rank0" / "records-00000.parquet").touch()
 
 
+def with_a_step(path: Path) -> None:
+    with_a_model_that_never_ran(path)
+    rank = json.loads((path / "rank0" / MANIFEST).read_text())
+    (path / "rank0" / MANIFEST).write_text(json.dumps({**rank, "steps": [{"index": 0}]}))
+
+
+def with_a_file_of_the_users_in_a_rank(path: Path) -> None:
+    with_a_model_that_never_ran(path)
+    (path / "rank0" / "notes.txt").touch()
+
+
 def with_a_file_of_the_users(path: Path) -> None:
     (path / "notes.txt").touch()
 
@@ -66,7 +87,14 @@ def with_anothers_manifest(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "left",
-    [with_rows, with_a_file_of_the_users, with_a_folder_of_the_users, with_anothers_manifest],
+    [
+        with_rows,
+        with_a_step,
+        with_a_file_of_the_users_in_a_rank,
+        with_a_file_of_the_users,
+        with_a_folder_of_the_users,
+        with_anothers_manifest,
+    ],
 )
 def test_what_holds_anything_is_kept(tmp_path: Path, left: Callable[[Path], None]) -> None:
     path = ended(tmp_path / "ref")

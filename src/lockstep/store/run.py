@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -144,9 +145,22 @@ def _holds_nothing(path: Path) -> bool:
 
 
 def _is_empty_rank(path: Path) -> bool:
-    """Whether a directory is that of a rank without a single row."""
+    """Whether a directory is that of a rank without a single row, or without a step where the rank has ended: what
+    stands in it then are the parameters of a model that never ran."""
     names = {entry.name for entry in path.iterdir() if not _is_hidden(entry)}
-    return path.name.startswith("rank") and MANIFEST in names and names <= {MANIFEST, *GROWING}
+    if not path.name.startswith("rank") or MANIFEST not in names:
+        return False
+    return names <= {MANIFEST, *GROWING} or names <= {MANIFEST, *_files_without_steps(path)}
+
+
+def _files_without_steps(path: Path) -> Iterable[str]:
+    """The files that the manifest of a rank lists which has ended before its first step; none of any other."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return ()
+    ended = isinstance(manifest, dict) and manifest.get("state") == "complete"
+    return manifest.get("files", ()) if ended and not manifest.get("steps", True) else ()
 
 
 def _is_hidden(path: Path) -> bool:
