@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import lockstep
-from lockstep.core.finding import Comparison, Verdict
+from lockstep.cli.main import main
+from lockstep.core.finding import Comparison, Kind, Verdict
+from lockstep.core.site import Phase
 from lockstep.devices.emulation import emulate
 
 
@@ -126,3 +129,103 @@ def test_an_open_change_of_dtype_is_a_uniform_change_of_precision(tmp_path: Path
     found = lockstep.compare_recordings(reference, candidate)
     assert (found.verdict, found.origins) == (Verdict.DIVERGED, ())
     assert any("bfloat16 instead of float32 (linear" in change.name for change in found.uniform)
+
+
+# --- dtypes that the script asks for ------------------------------------------------------------------------------
+
+
+class Mixed(nn.Module):
+    """Two blocks with a residual, of which the second may run under autocast by itself."""
+
+    def __init__(self, *, second_in_half: bool) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+            for _ in range(2)
+        )
+        self.around: Callable[[], AbstractContextManager[object]] = nullcontext
+        if second_in_half:
+            self.around = lambda: torch.autocast("cpu", torch.bfloat16)
+
+    def forward(self, value: Tensor) -> Tensor:
+        value = self.enter(value)
+        value = value + self.blocks[0](value)
+        with self.around():
+            value = value + self.blocks[1](value)
+        out: Tensor = self.leave(value)
+        return out
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    directory = tmp_path_factory.mktemp("mixed")
+
+    def run(
+        *,
+        second_in_half: bool = False,
+        model_in: torch.dtype = torch.float32,
+        autocast: torch.dtype | None = None,
+    ) -> Path:
+        path = directory / f"{second_in_half}-{model_in}-{autocast}"
+        if path.exists():
+            return path
+        torch.manual_seed(0)
+        model = Mixed(second_in_half=second_in_half).to(model_in)
+        batch, target = torch.randn(6, 8).to(model_in), torch.randn(6, 4)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        with lockstep.record(path, model=model, steps=2, save="tensors"):
+            for _ in range(2):
+                optimizer.zero_grad()
+                with torch.autocast("cpu", autocast) if autocast else nullcontext():
+                    out = model(batch)
+                nn.functional.mse_loss(out.float(), target).backward()
+                optimizer.step()
+        return path
+
+    return run
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["sketch", "tensors"])
+def test_one_block_under_autocast_is_a_difference_of_set_up(
+    mixed: Callable[..., Path], whole: bool
+) -> None:
+    # Given one block that the candidate runs under autocast
+    found = lockstep.compare_recordings(mixed(), mixed(second_in_half=True), read_tensors=whole)
+    # Then its first layer is named, with both dtypes and where they are found
+    origin, *others = found.origins
+    assert (found.verdict, found.uniform, others) == (Verdict.DIVERGED, (), [])
+    assert (origin.kind, origin.phase, origin.module) == (Kind.SETUP, Phase.FORWARD, "blocks.1.1")
+    assert "bfloat16 in the candidate and float32 in the reference" in origin.reason
+    assert "in part of the model only: " in origin.reason
+    assert "blocks.0" not in origin.reason
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["sketch", "tensors"])
+@pytest.mark.parametrize(
+    ("how", "dtype"),
+    [("model_in", torch.bfloat16), ("autocast", torch.bfloat16), ("autocast", torch.float16)],
+    ids=["bfloat16 model", "bfloat16 autocast", "float16 autocast"],
+)
+def test_a_whole_model_in_another_dtype_is_a_uniform_change(
+    mixed: Callable[..., Path], how: str, dtype: torch.dtype, whole: bool
+) -> None:
+    found = lockstep.compare_recordings(mixed(), mixed(**{how: dtype}), read_tensors=whole)
+    assert (found.verdict, found.origins) == (Verdict.DIVERGED, ())
+    (change,) = found.uniform
+    name = str(dtype).removeprefix("torch.")
+    what = "parameters, linear" if how == "model_in" else "linear"
+    assert change.name.startswith(f"results are {name} instead of float32 ({what}")
+    assert {"enter", "blocks.0.1", "blocks.1.3", "leave"} <= {one.module for one in change.members}
+
+
+def test_a_uniform_change_is_no_success_for_a_shell(
+    mixed: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given a candidate of which no operator is at fault, but all round to fewer bits
+    code = main(["compare", str(mixed()), str(mixed(autocast=torch.float16))])
+    # Then a script that asks for the exit code does not go on
+    assert code == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("DIVERGED: results are float16 instead of float32")
+    assert "no single operator is at fault" in printed

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from small_training import Loop, against_sound, compared, recorded
+from torch import Tensor, nn
+from torch.nn import functional
 
 import lockstep
-from lockstep.core.finding import Comparison, Kind, Origin, SetupDifference
+from lockstep.core.finding import Comparison, Kind, Origin, SetupDifference, Verdict
 from lockstep.core.site import Phase
 from lockstep.report.json import comparison_json
 from lockstep.report.text import render_comparison
@@ -57,6 +60,68 @@ def test_tied_otherwise() -> None:
     assert "blocks.1.fc.weight is blocks.0.fc.weight itself in the candidate" in origin.reason
     assert "one of its own in the reference" in origin.reason
     assert "other model" not in render_comparison(found).plain
+
+
+class Tied(nn.Module):
+    """A head that shares its weight with the embedding, or has an equal one of its own."""
+
+    def __init__(self, *, tied: bool) -> None:
+        super().__init__()
+        self.embed, self.body, self.norm = nn.Embedding(11, 8), nn.Linear(8, 8), nn.LayerNorm(8)
+        self.head = nn.Linear(8, 11, bias=False)
+        with torch.no_grad():
+            self.head.weight.copy_(self.embed.weight)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = functional.gelu(self.body(self.embed(tokens)))
+        out: Tensor = self.head(self.norm(hidden))
+        return out
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two steps with a head that is tied, and with one that is not."""
+    directory = tmp_path_factory.mktemp("heads")
+    for name in ("tied", "untied"):
+        torch.manual_seed(0)
+        model, tokens = Tied(tied=name == "tied"), torch.randint(11, (2, 4, 7))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        with lockstep.record(directory / name, model=model, steps=2, save="tensors"):
+            for batch in tokens:
+                optimizer.zero_grad()
+                scores = model(batch[:, :-1]).flatten(0, 1)
+                functional.cross_entropy(scores, batch[:, 1:].flatten()).backward()
+                optimizer.step()
+    return {name: directory / name for name in ("tied", "untied")}
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["sketch", "tensors"])
+@pytest.mark.parametrize(
+    ("left", "right"), [("tied", "untied"), ("untied", "tied")], ids=["untied", "tied"]
+)
+def test_a_head_that_one_run_ties_to_the_embedding(
+    heads: dict[str, Path], left: str, right: str, whole: bool
+) -> None:
+    # Given equal results at first, and one parameter more in one run
+    found = lockstep.compare_recordings(heads[left], heads[right], read_tensors=whole)
+    # Then the one origin says which run ties, and what occurs in one run only is said too
+    origin = only_origin(found)
+    ties, owns = ("reference", "candidate") if left == "tied" else ("candidate", "reference")
+    assert (found.verdict, origin.tensor) == (Verdict.DIVERGED, "head.weight")
+    assert (
+        f"head.weight is embed.weight itself in the {ties}, and one of its own in the {owns}"
+        in origin.reason
+    )
+    told = "set-up: tied head.weight is embed.weight / none"
+    if left == "untied":
+        told = "set-up: tied none / head.weight is embed.weight"
+    assert [str(one) for one in found.setup] == [told]
+    assert found.not_compared == (
+        f"the parameter head.weight occurs only in the {owns}, first at step 0",
+        f"the gradient of head.weight occurs only in the {owns}, first at step 0",
+    )
 
 
 def test_other_dropout() -> None:
@@ -121,3 +186,52 @@ def test_what_the_processes_were_started_with_is_told_in_a_line_each(
 
 def test_nothing_is_told_where_both_were_started_alike() -> None:
     assert against_sound(Loop(lr=2e-2)).setup == ()
+
+
+def _allow_tf32(on: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = on
+
+
+def _allow_tf32_in_convolutions(on: bool) -> None:
+    torch.backends.cudnn.allow_tf32 = not on
+
+
+def _tf32_by_its_new_name(on: bool) -> None:
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if on else "ieee"
+
+
+FLAGS: dict[str, tuple[Callable[[bool], None], str]] = {
+    "allow_tf32": (
+        _allow_tf32,
+        "set-up: TF32 matmul=False cudnn=True / matmul=True cudnn=True",
+    ),
+    "allow_tf32 of cuDNN": (
+        _allow_tf32_in_convolutions,
+        "set-up: TF32 matmul=False cudnn=True / matmul=False cudnn=False",
+    ),
+    "fp32_precision": (
+        _tf32_by_its_new_name,
+        "set-up: TF32 matmul=False cudnn=True / matmul=mixed cudnn=True",
+    ),
+    "use_deterministic_algorithms": (
+        torch.use_deterministic_algorithms,
+        "set-up: deterministic algorithms False / True",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags_of_torch_are_told_in_a_line_each(name: str, tmp_path: Path) -> None:
+    # Given the same training under a flag that changes nothing on this device
+    switch, line = FLAGS[name]
+    switch(True)
+    try:
+        with lockstep.record(tmp_path / "run", steps=2):
+            Loop().run()
+    finally:
+        switch(False)
+    found = lockstep.compare_recordings(recorded(Loop()), tmp_path / "run")
+    # Then one line says so. Two names of one switch are two lines: the precision of matmuls is set with TF32
+    told = [str(one) for one in found.setup if one.name != "float32 matmul precision"]
+    assert told == [line]
+    assert (found.verdict, found.origins) == (Verdict.AGREE, ())
