@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._inductor.config
 from harness import (
     Role,
     Training,
@@ -27,6 +28,8 @@ from torch._dynamo.utils import counters
 from torch.nn import functional as F
 
 import lockstep
+from lockstep.core.finding import Verdict
+from lockstep.core.site import Phase
 
 LEVELS = ("module", "api", "aten")
 
@@ -139,9 +142,14 @@ def test_a_compiled_module_is_recorded_at_its_boundary(
     assert named(recording, "part.0.weight", Role.PARAM_GRAD)
 
 
-def test_inductor_compiles_the_same_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
+@pytest.fixture
+def _compiled_in_this_process() -> Iterator[None]:
+    with torch._inductor.config.patch(compile_threads=1):
+        yield
 
+
+@pytest.mark.usefixtures("_compiled_in_this_process")
+def test_inductor_compiles_the_same_graphs(tmp_path: Path) -> None:
     def build() -> Training:
         torch._dynamo.reset()
         return supervised(Gated(torch.compile(gated, backend="inductor")), batch)
@@ -311,3 +319,69 @@ def test_tracing_inside_a_step_traces_what_it_would_have_traced(tmp_path: Path) 
 
     check(build, tmp_path / "ref")
     assert bits_of([]) == {}
+
+
+# --- what a comparison makes of it ----------------------------------------------------------------
+
+
+class Activated(nn.Module):
+    """Layers with a function between them that no setting of a module shows."""
+
+    def __init__(self, activation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(4, 16), nn.Linear(16, 4)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.leave(self.activation(self.enter(x)))
+        return out
+
+
+def gelu(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="none")
+
+
+def gelu_by_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def activated(
+    path: Path, activation: Callable[[Tensor], Tensor], backend: str, *, eagerly: bool = False
+) -> Path:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), Activated(activation))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = 3.0 * torch.randn(2, 16, 4)
+    with lockstep.record(path, model=model, steps=2, compile_eager=eagerly):
+        called = torch.compile(model, backend=backend)
+        for one in inputs:
+            optimizer.zero_grad()
+            called(one).square().mean().backward()
+            optimizer.step()
+    torch._dynamo.reset()
+    return path
+
+
+@pytest.mark.usefixtures("_compiled_in_this_process")
+def test_a_fault_inside_is_no_agreement_where_inductor_alone_is_one(tmp_path: Path) -> None:
+    # given a run of which all is seen, and the same model compiled, which rounds otherwise
+    eager = activated(tmp_path / "eager", gelu, "eager", eagerly=True)
+    sound = activated(tmp_path / "sound", gelu, "inductor")
+    found = lockstep.compare_recordings(eager, sound)
+    assert (found.verdict, found.origins, found.not_compared) == (Verdict.AGREE, (), ())
+
+    # when a function in there is an approximation of what it should be
+    faulty = activated(tmp_path / "faulty", gelu_by_tanh, "aot_eager")
+    for reference in (eager, sound):
+        found = lockstep.compare_recordings(reference, faulty)
+
+        # then the model is named, and the way to see more
+        origin = found.origins[0]
+        assert (found.verdict, origin.step, origin.phase) == (Verdict.DIVERGED, 0, Phase.FORWARD)
+        assert "record --compile-eager shows it" in origin.reason
+
+    # and with that the function is
+    seen = activated(tmp_path / "seen", gelu_by_tanh, "aot_eager", eagerly=True)
+    origin, *others = lockstep.compare_recordings(eager, seen).origins
+    assert (origin.module, origin.op, others) == ("1", "torch.nn.functional.gelu", [])
+    assert 'approximate is "none" in the reference and "tanh" in the candidate' in origin.reason

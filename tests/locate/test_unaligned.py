@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
-from small_training import Loop, against_sound
+from small_training import Loop, against_sound, compared
 
 from lockstep.core.finding import Comparison, Verdict
+from lockstep.report.csv import write_csv
 from lockstep.report.json import comparison_json
 from lockstep.report.lone_calls import unaligned_sentences
 
@@ -73,6 +75,24 @@ def test_an_origin_behind_such_calls_names_them(name: str) -> None:
     assert line_of(code) in reason
 
 
+@pytest.mark.parametrize("side", ["Reference", "Candidate"])
+def test_a_call_of_one_run_only_has_its_row_in_a_table(side: str, tmp_path: Path) -> None:
+    # Given a division that one of the runs forgot
+    runs = Loop(), Loop(divide=False)
+    found = compared(*(runs if side == "Reference" else runs[::-1]))
+    # When every pair is written
+    write_csv(found, tmp_path / "pairs.csv")
+    with (tmp_path / "pairs.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["Operator"] == "torch.Tensor.div"]
+    # Then the rows of its two calls stand on the side that has them, with the user's line
+    other = "Candidate" if side == "Reference" else "Reference"
+    forward = [row for row in rows if (row["Step"], row["Role"]) == ("0", "output")]
+    assert [row["Call"] for row in forward] == ["0", "1"]
+    assert {row["Source"] for row in rows} == {line_of("loss = loss / 2")}
+    assert all("torch.Tensor.div" in row[f"{side} Name"] for row in rows)
+    assert {(row[f"{other} Name"], row["Outcome"]) for row in rows} == {("", "missing")}
+
+
 def test_another_class_at_the_same_path_is_said() -> None:
     # Given an activation of another class, which is written out
     found = against_sound(Loop("other activation"))
@@ -82,6 +102,12 @@ def test_another_class_at_the_same_path_is_said() -> None:
         ("blocks.1.act", "WrittenGelu"),
     ]
     assert "Gelu in the reference and a small_training.WrittenGelu" in found.origins[0].reason
+    listed = comparison_json(found)["other_classes"]
+    assert listed[0] == {
+        "module": "blocks.0.act",
+        "reference": "small_training.Gelu",
+        "candidate": "small_training.WrittenGelu",
+    }
     written = [one for one in unaligned_sentences(found) if "where the candidate calls" in one]
     assert len(written) == 1
     assert written[0].startswith("blocks.0.act, blocks.1.act: the reference calls")
