@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -14,7 +15,9 @@ import pytest
 from harness import Call, CallKind, Role
 
 import lockstep
-from lockstep.core.finding import Outcome, Verdict
+from lockstep.core.finding import Comparison, Kind, Outcome, Verdict
+from lockstep.core.record import TensorRecord
+from lockstep.core.site import Phase
 from lockstep.store.reader import Recording
 
 SCRIPT = Path(__file__).with_name("rank_trainings.py")
@@ -22,19 +25,30 @@ RECORDED = (
     "fsdp2:module:sketch",
     "fsdp2:api:sketch",
     "fsdp2:aten:tensors",
+    "fsdp2-other-kernels:module:sketch",
+    "fsdp2-cpu-offload:api:sketch",
+    "fsdp2-no-sync:module:sketch",
     "fsdp2-no-sync:api:sketch",
     "fsdp2-bf16:api:sketch",
     "fsdp2-kept:api:tensors",
     "fsdp1:api:sketch",
+    "fsdp1-other-kernels:api:sketch",
+    "fsdp1-relu:api:sketch",
     "fsdp1-original:api:tensors",
+    "fsdp1-original-other-kernels:api:sketch",
+    "fsdp1-original-lr:api:sketch",
+    "fsdp1-original-sum:api:sketch",
     "ddp:api:sketch",
     "ddp-no-sync:api:sketch",
     "ddp-static:api:sketch",
     "ddp-unused:api:sketch",
     "ddp-view:api:tensors",
     "ddp-hook:api:sketch",
+    "ddp-sum:api:sketch",
     "zero:api:sketch",
     "pipeline:api:sketch",
+    "pipeline-known:api:sketch",
+    "pipeline-1f1b:api:sketch",
     "offload:api:sketch",
     "collectives:api:sketch",
 )
@@ -49,6 +63,12 @@ PARAMETERS = {
     "head.weight",
     "head.bias",
 }
+OF_A_BLOCK = {f"{layer}.{name}" for layer in ("norm", "up", "down") for name in ("weight", "bias")}
+STAGES = (
+    {"0.weight", *(f"1.{name}" for name in OF_A_BLOCK)},
+    {"1.weight", "1.bias", *(f"0.{name}" for name in OF_A_BLOCK)},
+)
+UPDATE_ROLES = (Role.PARAM, Role.PARAM_GRAD, Role.PARAM_AFTER)
 
 
 @pytest.fixture(scope="module")
@@ -76,15 +96,29 @@ def _open(directory: Path, name: str) -> Recording:
     return recording
 
 
-def _calls(recording: Recording, kind: CallKind, step: int = 0) -> list[Call]:
-    return [call for call in recording.ranks["rank0"].calls(step) if call.kind is kind]
+def _calls(recording: Recording, kind: CallKind, step: int = 0, rank: int = 0) -> list[Call]:
+    return [call for call in recording.ranks[f"rank{rank}"].calls(step) if call.kind is kind]
+
+
+def _by_name(calls: list[Call], role: Role) -> dict[str, TensorRecord]:
+    """What the calls hold in a role, the last of each name."""
+    return {record.name: record for call in calls for record in call.with_role(role)}
+
+
+def _digests(calls: list[Call], role: Role) -> dict[str, str | None]:
+    return {name: record.digest for name, record in _by_name(calls, role).items()}
+
+
+def _compared(directory: Path, reference: str, candidate: str) -> Comparison:
+    names = (reference.replace(":", "-"), candidate.replace(":", "-"))
+    return lockstep.compare_recordings(*(directory / name for name in names))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_training_on_ranks_is_not_changed(name: str, rank: int, recorded: Path) -> None:
-    # given a training on two ranks, when it is recorded, then its losses are bitwise those without
-    bare, with_recording = json.loads((recorded / f"losses{rank}.json").read_text())[name]
+    # given a training on two ranks, when it is recorded, then losses and last parameters are bitwise those without
+    bare, with_recording = json.loads((recorded / f"left{rank}.json").read_text())[name]
     assert isinstance(bare, list)
     assert bare == with_recording
     manifest = _open(recorded, name).ranks[f"rank{rank}"].manifest
@@ -166,16 +200,196 @@ def test_sums_over_the_ranks_are_recorded_as_written(recorded: Path) -> None:
         assert given.digest != summed.digest == after.with_role(Role.INPUT)[0].digest
 
 
-@pytest.mark.parametrize("pair", [("fsdp2", "fsdp2-no-sync"), ("ddp", "ddp-no-sync")])
-def test_a_candidate_that_never_sums_its_gradients_does_not_agree(
-    pair: tuple[str, str], recorded: Path
+@pytest.mark.parametrize(
+    ("wrapper", "level"), [("fsdp2", "api"), ("fsdp2", "module"), ("ddp", "api")]
+)
+def test_a_candidate_that_never_sums_its_gradients_has_diverged(
+    wrapper: str, level: str, recorded: Path
 ) -> None:
     # given a reference and a candidate that forgot to sum gradients over the ranks
-    paths = [recorded / f"{name}-api-sketch" for name in pair]
+    pair = (f"{wrapper}:{level}:sketch", f"{wrapper}-no-sync:{level}:sketch")
 
-    # when they are compared, then they do not agree
-    comparison = lockstep.compare_recordings(*paths)
-    assert comparison.verdict.value != "agree"
+    # when they are compared, then gradients are named as the first origin
+    found = _compared(recorded, *pair)
+    assert found.verdict is Verdict.DIVERGED
+    first = found.origins[0]
+    assert (first.step, first.phase, first.role) == (0, Phase.BACKWARD, Role.PARAM_GRAD)
+    assert first.tensor in PARAMETERS
+
+
+def test_sharded_trainings_with_other_kernels_agree(recorded: Path) -> None:
+    # given the same sharded training, whose products are summed in another order
+    found = _compared(recorded, "fsdp2:module:sketch", "fsdp2-other-kernels:module:sketch")
+
+    # when they are compared by their modules, then they differ, agree, and nothing was left out
+    assert any(finding.difference > 0 for finding in found.findings)
+    assert (found.verdict, found.origins, found.not_compared) == (Verdict.AGREE, (), ())
+
+
+def test_parameters_that_are_offloaded_are_recorded_as_those_that_are_not(recorded: Path) -> None:
+    # given the same sharded training, with what it shards offloaded to the host, when it is recorded
+    recording = _open(recorded, "fsdp2-cpu-offload:api:sketch")
+
+    # then each rank has all gradients and updates of its parts
+    for rank in (0, 1):
+        for step in (0, 1):
+            updates = _calls(recording, CallKind.OPTIMIZER, step, rank)
+            for role in UPDATE_ROLES:
+                assert _by_name(updates, role).keys() == PARAMETERS
+            assert all(_is_a_gradient(one) for one in _by_name(updates, Role.PARAM_GRAD).values())
+    # and they agree with those of the training without
+    found = _compared(recorded, "fsdp2:api:sketch", "fsdp2-cpu-offload:api:sketch")
+    assert (found.verdict, found.not_compared) == (Verdict.AGREE, ())
+
+
+def _is_a_gradient(record: TensorRecord) -> bool:
+    numbers = record.statistics
+    return numbers is not None and 0 < numbers.norm < math.inf
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stage_of_a_pipeline_has_the_gradients_of_its_parameters(
+    rank: int, recorded: Path
+) -> None:
+    # given a pipeline that goes forward and backward in turns, when it is recorded
+    recording = _open(recorded, "pipeline-1f1b:api:sketch")
+
+    # then each stage has whole steps, with a gradient of each micro-batch and the update of its own parameters
+    assert list(recording.ranks[f"rank{rank}"].steps) == [0, 1]
+    for step in (0, 1):
+        gradients = Counter(
+            record.name
+            for call in _calls(recording, CallKind.GRADIENT, step, rank)
+            for record in call.with_role(Role.PARAM_GRAD)
+        )
+        assert gradients == dict.fromkeys(STAGES[rank], 4)
+        updates = _calls(recording, CallKind.OPTIMIZER, step, rank)
+        for role in UPDATE_ROLES:
+            assert _by_name(updates, role).keys() == STAGES[rank]
+        assert all(_is_a_gradient(one) for one in _by_name(updates, Role.PARAM_GRAD).values())
+
+
+def test_two_schedules_of_one_pipeline_agree(recorded: Path) -> None:
+    # given a pipeline that goes forward with all micro-batches first, and one that goes in turns
+    found = _compared(recorded, "pipeline-known:api:sketch", "pipeline-1f1b:api:sketch")
+
+    # when they are compared, then they agree
+    assert (found.verdict, found.origins, found.not_compared) == (Verdict.AGREE, (), ())
+
+
+def test_gradients_are_recorded_before_and_after_they_are_reduced(recorded: Path) -> None:
+    # given replicas with a batch each, when they are recorded
+    recording = _open(recorded, "ddp:api:sketch")
+
+    for step in (0, 1):
+        computed, reduced = (
+            [_digests(_calls(recording, kind, step, rank), Role.PARAM_GRAD) for rank in (0, 1)]
+            for kind in (CallKind.GRADIENT, CallKind.OPTIMIZER)
+        )
+        # then each has gradients of its own for all parameters, and gets the same ones for the update
+        assert computed[0].keys() == computed[1].keys() == PARAMETERS
+        assert not [name for name in PARAMETERS if computed[0][name] == computed[1][name]]
+        assert reduced[0] == reduced[1]
+        assert reduced[0].keys() == PARAMETERS
+
+
+def test_a_sum_that_is_taken_for_a_mean_is_named_between_backward_and_update(
+    recorded: Path,
+) -> None:
+    # given replicas whose hook sums gradients over the ranks, and does not divide
+    found = _compared(recorded, "ddp:api:sketch", "ddp-sum:api:sketch")
+
+    # when they are compared, then what backward left agrees, and what the optimizer gets does not
+    assert found.verdict is Verdict.DIVERGED
+    first = found.origins[0]
+    assert (first.step, first.phase, first.role) == (0, Phase.BACKWARD, Role.PARAM_GRAD)
+    assert first.tensor in PARAMETERS
+    assert "between backward and optimizer" in first.op
+
+
+def test_each_rank_updates_its_own_share_of_the_parameters(recorded: Path) -> None:
+    # given an optimizer whose state is spread over the ranks, when it is recorded
+    recording = _open(recorded, "zero:api:sketch")
+
+    for step in (0, 1):
+        shares = []
+        left = []
+        for rank in (0, 1):
+            updates = _calls(recording, CallKind.OPTIMIZER, step, rank)
+            own = [call for call in updates if call.site.op == "torch.optim.AdamW"]
+            whole = [call for call in updates if "ZeroRedundancyOptimizer" in call.site.op]
+            # then each has the updates of its share, from the reduced gradient to the moved parameter
+            before, gradient, after = (_by_name(own, role) for role in UPDATE_ROLES)
+            assert before.keys() == gradient.keys() == after.keys()
+            assert all(_is_a_gradient(one) for one in gradient.values())
+            assert not [name for name in before if before[name].digest == after[name].digest]
+            shares.append(set(before))
+            left.append(_digests(whole, Role.PARAM_AFTER))
+            assert {name: after[name].digest for name in after}.items() <= left[-1].items()
+        # and the shares make up the model, which is the same on both ranks after they are exchanged
+        assert not shares[0] & shares[1]
+        assert shares[0] | shares[1] == PARAMETERS
+        assert left[0] == left[1]
+        assert left[0].keys() == PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate"),
+    [
+        ("fsdp1:api:sketch", "fsdp1-other-kernels:api:sketch"),
+        ("fsdp1-original:api:tensors", "fsdp1-original-other-kernels:api:sketch"),
+    ],
+)
+def test_parts_without_names_agree_where_only_kernels_differ(
+    reference: str, candidate: str, recorded: Path
+) -> None:
+    # given trainings whose optimizer holds parts of parameters, summed in another order
+    found = _compared(recorded, reference, candidate)
+
+    # when they are compared, then they agree, as each gradient and each update was judged
+    assert (found.verdict, found.origins, found.not_compared) == (Verdict.AGREE, (), ())
+    updated = [
+        finding
+        for finding in found.findings
+        if finding.pair.present.site.phase is Phase.OPTIMIZER
+        and finding.pair.present.role in (Role.PARAM_GRAD, Role.PARAM_AFTER)
+    ]
+    assert any(finding.difference > 0 for finding in updated)
+    assert all(finding.difference <= finding.tolerance for finding in updated)
+
+
+def test_another_activation_between_parts_is_named(recorded: Path) -> None:
+    # given parts of parameters, and a candidate with another activation
+    found = _compared(recorded, "fsdp1:api:sketch", "fsdp1-relu:api:sketch")
+
+    # when they are compared, then it is the first origin
+    assert found.verdict is Verdict.DIVERGED
+    first = found.origins[0]
+    assert (first.step, first.phase, first.module) == (0, Phase.FORWARD, "blocks.0")
+    assert first.op.endswith(".gelu")
+
+
+def test_another_learning_rate_of_parts_is_named(recorded: Path) -> None:
+    # given parts of parameters, and a candidate with another learning rate
+    found = _compared(recorded, "fsdp1-original:api:tensors", "fsdp1-original-lr:api:sketch")
+
+    # when they are compared, then it is named on both ranks, whose parts are different parameters
+    assert found.verdict is Verdict.DIVERGED
+    assert {origin.rank for origin in found.origins} == {"rank0", "rank1"}
+    for origin in found.origins:
+        assert (origin.step, origin.phase, origin.kind) == (0, Phase.OPTIMIZER, Kind.SETUP)
+        assert "lr is 0.01 in the reference and 0.02 in the candidate" in origin.reason
+
+
+def test_a_gradient_that_no_call_is_seen_to_leave_is_not_taken_as_it_comes(recorded: Path) -> None:
+    # given parts whose gradients are nowhere seen to be added up, and a candidate whose hook does not divide their sum
+    found = _compared(recorded, "fsdp1-original:api:tensors", "fsdp1-original-sum:api:sketch")
+
+    # when they are compared, then what backward computed agrees, and what the optimizer gets is an origin
+    assert found.verdict is Verdict.DIVERGED
+    for origin in found.origins:
+        assert (origin.step, origin.phase, origin.role) == (0, Phase.BACKWARD, Role.PARAM_GRAD)
+        assert "between backward and optimizer" in origin.op
 
 
 def test_two_ways_to_gather_agree(recorded: Path) -> None:

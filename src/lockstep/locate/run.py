@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from typing import Literal
 
 from lockstep.compare.calibration import CalibratedJudge
@@ -46,7 +46,7 @@ from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.ranks import once_over_ranks
 from lockstep.locate.step import AlignedStep
 from lockstep.locate.unaligned import Unaligned
-from lockstep.locate.updates import SetupWalk, UpdateWalk
+from lockstep.locate.updates import SetupWalk, UpdateWalk, gradients_of_backward
 from lockstep.locate.walk import StepWalk
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.store.reader import RankRecording, Recording, open_recording
@@ -335,8 +335,10 @@ def _compare_step(
         StepWalk(step, ledger, origins, run.judge).run(progress)
         for parameter, state in _last_gradients(step, ledger).items():
             gradients[parameter].append(state)
+    backward = cache(partial(gradients_of_backward, aligned, run.ledgers))
     for name, step in aligned.items():
-        UpdateWalk(step, run.ledgers[name], run.origins[name], run.judge, gradients).run()
+        ledger, origins = run.ledgers[name], run.origins[name]
+        UpdateWalk(step, ledger, origins, run.judge, gradients, backward).run()
         run.causes[name].explain(step, known[name])
 
 

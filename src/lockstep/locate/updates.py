@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lockstep.compare.bounds import LINEAR_REGIME
-from lockstep.compare.judge import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region
+from lockstep.compare.judge import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region, as_open
 from lockstep.compare.measured import Measured, pooled
 from lockstep.compare.settings import Setting, differing_settings
 from lockstep.compare.update_model import update_size
@@ -37,6 +38,9 @@ _NAMES_SHOWN = 3
 
 _CLIPPING = Region(unseen=1)
 """What may lie between backward and optimizer."""
+
+_UNSEEN = Region(unseen=8)
+"""Calls assumed between what backward computes and a gradient that is not seen to be added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,8 @@ class UpdateWalk:
         As for the walk through the passes.
     gradients
         Per parameter the last accumulated gradients of all ranks, which an all-reduce would mix.
+    backward
+        Gives all that the backward passes of all ranks computed.
     """
 
     def __init__(
@@ -125,9 +131,10 @@ class UpdateWalk:
         origins: Origins,
         judge: Judge,
         gradients: Mapping[str, Sequence[State]],
+        backward: Callable[[], Sequence[Measured]],
     ) -> None:
         self._step, self._ledger, self._origins, self._judge = step, ledger, origins, judge
-        self._gradients = gradients
+        self._gradients, self._backward = gradients, backward
         self._replayed: set[int] = set()
         self._any_tainted = any(state.tainted for states in gradients.values() for state in states)
         self._pooled = pooled([states[0].measured for states in gradients.values()])
@@ -184,20 +191,40 @@ class UpdateWalk:
 
     def _gradient_arrives(self, item: Aligned, measured: Measured) -> Iterator[_Wrong]:
         states = self._gradients.get(measured.pair.present.name, ())
-        sources = [state.measured for state in states]
-        judgement = AGREES
+        sources, tainted = [state.measured for state in states], self._any_tainted
         if sources:
             if self._pooled is not None:
                 sources.append(self._pooled)
             judgement = self._judge.passage(sources, measured, region=_CLIPPING)
-        if judgement.unexplained and not self._any_tainted:
+        else:
+            tainted = self._ledger.any_tainted
+            sources, judgement = self._from_all_of_backward(measured)
+        if judgement.unexplained and not tainted:
             state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
             self._ledger.remember(state)
             place = place_of(item, measured.pair, self._step.module_classes)
             yield _Wrong(replace(place, phase=Phase.BACKWARD, op=BETWEEN), state, sources)
             return
-        outcome = Outcome.DIFFER if judgement.unexplained else self._outcome(judgement, sources)
-        settle(self._ledger, State(measured, judgement, self._any_tainted, outcome))
+        differs = judgement.unexplained or (judgement.open and tainted and not states)
+        outcome = Outcome.DIFFER if differs else self._outcome(judgement, sources)
+        settle(self._ledger, State(measured, judgement, tainted, outcome))
+
+    def _from_all_of_backward(self, measured: Measured) -> tuple[list[Measured], Judgement]:
+        """The word on a gradient that was not seen to be added up: FSDP1's parts of parameters, master weights.
+
+        Where backward computed the same to the last bit, what differs beyond rounding is wrong; else it is not known.
+        """
+        sources, same = self._computed
+        judgement = self._judge.passage(sources, measured, region=_UNSEEN)
+        return sources, judgement if same else as_open(judgement)
+
+    @cached_property
+    def _computed(self) -> tuple[list[Measured], bool]:
+        """All that backward computed, as one tensor, and whether it was seen and is the same in both runs."""
+        computed = self._backward()
+        together = pooled(computed)
+        same = bool(computed) and all(one.equal for one in computed)
+        return ([] if together is None else [together]), same
 
     def _outcome(self, judgement: Judgement, entering: Iterable[Measured]) -> Outcome:
         """Of what neither went wrong nor is inherited."""
@@ -333,6 +360,19 @@ class UpdateWalk:
 
 
 _BEFORE = (Role.PARAM, Role.PARAM_GRAD, Role.STATE)
+
+
+def gradients_of_backward(
+    aligned: Mapping[str, AlignedStep], ledgers: Mapping[str, Ledger]
+) -> list[Measured]:
+    """All gradients that the calls of one step got and sent on, over all ranks."""
+    return [
+        ledgers[name].measure(pair)
+        for name, step in aligned.items()
+        for item in step.aligned
+        if item.reference.kind is not CallKind.OPTIMIZER
+        for pair in item.complete(Role.GRAD_INPUT, Role.GRAD_OUTPUT, Role.PARAM_GRAD)
+    ]
 
 
 def settle(ledger: Ledger, state: State) -> None:
