@@ -36,6 +36,8 @@ RECORDED = (
     "fsdp1-relu:api:sketch",
     "fsdp1-original:api:tensors",
     "fsdp1-original-other-kernels:api:sketch",
+    "fsdp1-original:module:sketch",
+    "fsdp1-original-other-kernels:module:sketch",
     "fsdp1-original-lr:api:sketch",
     "fsdp1-original-sum:api:sketch",
     "ddp:api:sketch",
@@ -338,6 +340,7 @@ def test_each_rank_updates_its_own_share_of_the_parameters(recorded: Path) -> No
     [
         ("fsdp1:api:sketch", "fsdp1-other-kernels:api:sketch"),
         ("fsdp1-original:api:tensors", "fsdp1-original-other-kernels:api:sketch"),
+        ("fsdp1-original:module:sketch", "fsdp1-original-other-kernels:module:sketch"),
     ],
 )
 def test_parts_without_names_agree_where_only_kernels_differ(

@@ -46,8 +46,10 @@ class Operations:
         arrived = (measure(pair) for pair in item.complete(Role.INPUT))
         inputs = [one for one in arrived if one.known or not one.means_nothing]
         if item.reference.kind is CallKind.MODULE:
-            below = self._step.parameters_below.get(item.reference.site.module, ())
-            inputs.extend(_together([measure(pair) for pair in below]))
+            pairs = self._step.parameters_below.get(item.reference.site.module, ())
+            below = [measure(pair) for pair in pairs]
+            if all(one.numel for one in below):  # else other ranks have all that is computed with
+                inputs.extend(_together(below))
         outputs = item.complete(Role.OUTPUT) if backward else ()
         gradients = item.complete(Role.GRAD_OUTPUT) if backward else ()
         settings = self.settings_of(item)
