@@ -425,3 +425,22 @@ def test_replicas_against_shards_are_no_fault_and_no_agreement(recorded: Path) -
         for finding in found.findings:
             known = finding.outcome is Outcome.AGREE
             assert known == (finding.pair.reference.shape == finding.pair.candidate.shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("ddp-api-sketch", ["how gradients are reduced over ranks"]),
+        ("fsdp2-api-sketch", ["how parameters are gathered and gradients reduced"]),
+        ("fsdp1-api-sketch", ["gradients between backward and the optimizer"]),
+        (
+            "zero-api-sketch",
+            ["how gradients are reduced over ranks", "updates of what other ranks own"],
+        ),
+    ],
+)
+def test_what_torch_keeps_out_of_sight_is_noted(name: str, what: list[str], recorded: Path) -> None:
+    # Given a training on ranks, of whose work between them no operator tells
+    for rank in _open(recorded, name).ranks.values():
+        # Then its manifest says so, once
+        assert [gap.what for gap in rank.manifest.not_seen] == what
