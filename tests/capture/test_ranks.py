@@ -271,6 +271,16 @@ def test_a_stage_of_a_pipeline_has_the_gradients_of_its_parameters(
         assert all(_is_a_gradient(one) for one in _by_name(updates, Role.PARAM_GRAD).values())
 
 
+def test_a_pipeline_that_finds_its_shapes_itself_agrees_with_one_that_knows_them(
+    recorded: Path,
+) -> None:
+    # given a pipeline whose stages run once on memory without a meaning, to learn what they get
+    found = _compared(recorded, "pipeline-known:api:sketch", "pipeline:api:sketch")
+    # then that is no part of its first step
+    assert (found.verdict, found.origins, found.not_compared) == (Verdict.AGREE, (), ())
+    assert (found.unaligned_reference, found.unaligned_candidate) == (0, 0)
+
+
 def test_two_schedules_of_one_pipeline_agree(recorded: Path) -> None:
     # given a pipeline that goes forward with all micro-batches first, and one that goes in turns
     found = _compared(recorded, "pipeline-known:api:sketch", "pipeline-1f1b:api:sketch")

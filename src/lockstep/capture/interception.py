@@ -24,7 +24,7 @@ from torch.overrides import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.capture.originals import Originals, is_torchs
-from lockstep.capture.plumbing import is_plumbing, is_private, only_hooks
+from lockstep.capture.plumbing import is_plumbing, is_private, only_hooks, trials_of_torch
 from lockstep.capture.room import Room
 from lockstep.devices.emulation import enter_above_emulations, leave_dispatch
 
@@ -117,6 +117,7 @@ class Taps:
         self._functions = FunctionTap(self) if level != "module" else None
         self._aten = AtenTap(self) if level == "aten" else None
         self._thread = threading.local()
+        self._trials: list[Patch] = []
         self._patches = [
             Patch(torch.nn.Module, "__call__", self._module_call),
             Patch(torch.autograd.Function, "apply", self._function_apply),
@@ -127,6 +128,9 @@ class Taps:
     def install(self) -> None:
         """Put every tap in place, now or as soon as compiled code is left."""
         self._wanted = True
+        if not self._trials:
+            self._trials = [Patch(owner, name, self._trial) for owner, name in trials_of_torch()]
+            self._patches.extend(self._trials)
         self._update()
 
     def remove(self) -> None:
@@ -267,6 +271,15 @@ class Taps:
             original(frame, recompute_fn, *args, **kwargs)
 
         return init
+
+    def _trial(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What torch computes for shapes alone is no part of a step."""
+
+        @functools.wraps(original)
+        def trial(*args: Any, **kwargs: Any) -> Any:
+            return self.call_untapped(functools.partial(original, *args, **kwargs))
+
+        return trial
 
     def _run_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """`backward` accumulates into `.grad`; `autograd.grad` does not."""

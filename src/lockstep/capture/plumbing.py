@@ -6,6 +6,7 @@ operators: a run on one rank has none of it.
 
 from __future__ import annotations
 
+import sys
 from types import FrameType
 
 import torch
@@ -30,6 +31,8 @@ _AROUND_COLLECTIVES = frozenset(
     {"torch.distributed.c10d_logger", "torch.distributed.distributed_c10d"}
 )
 
+_TRIALS = ("_shape_inference", "_forward_metadata_inference", "_backward_metadata_inference")
+
 
 def is_plumbing(frame: FrameType | None, operator: str) -> bool:
     """Whether code that calls a function of torch, by its full name, is of torch's own work between ranks."""
@@ -40,6 +43,15 @@ def is_plumbing(frame: FrameType | None, operator: str) -> bool:
             return isinstance(name, str) and name.startswith(_PACKAGES)
         frame = frame.f_back
     return False
+
+
+def trials_of_torch() -> list[tuple[type, str]]:
+    """Methods, by class and name, that run a model on memory without meaning for the shapes, as far as they are loaded.
+
+    A stage of a pipeline does so in its first step, where the script has not said what it gets.
+    """
+    stage = getattr(sys.modules.get("torch.distributed.pipelining.stage"), "PipelineStage", None)
+    return [(stage, name) for name in _TRIALS if stage is not None and name in vars(stage)]
 
 
 def is_private(operator: str) -> bool:
