@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.compare.settings import differing_settings, rounded_apart
+from lockstep.compare.settings import differing_settings, given_in_one, rounded_apart
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,30 @@ def test_numbers_that_python_has_from_tensors_are_told_from_those_that_were_writ
         found = rounded_apart(differing_settings(left, right))
         # then they are as far apart as rounding may bring them, or not by rounding at all
         assert found == pytest.approx(apart, rel=1e-2)
+
+
+GIVEN = 'approximate is "tanh" in the candidate and left out in the reference'
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "words"),
+    [
+        ({}, {"kwargs.approximate": "tanh"}, [GIVEN]),
+        ({"args.1": 3}, {"args.1": 4, "kwargs.approximate": "tanh"}, [GIVEN]),
+        # what is given, as it is without
+        ({}, {"kwargs.dtype": None}, []),
+        ({"kwargs.p": 0.1}, {"kwargs.p": 0.2}, []),
+        # the same one by its place and by its name
+        ({"args.1": -1}, {"kwargs.dim": -1}, []),
+    ],
+)
+def test_what_one_call_alone_is_given_is_said(
+    reference: dict[str, Any], candidate: dict[str, Any], words: list[str]
+) -> None:
+    assert given_in_one(reference, candidate) == words
+    # and the other way round, of the other one
+    turned = [
+        one.replace("candidate", "?").replace("reference", "candidate").replace("?", "reference")
+        for one in words
+    ]
+    assert given_in_one(candidate, reference) == turned

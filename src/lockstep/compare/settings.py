@@ -65,6 +65,25 @@ def differing_settings(reference: dict[str, Any], candidate: dict[str, Any]) -> 
     ]
 
 
+def given_in_one(reference: dict[str, Any], candidate: dict[str, Any]) -> list[str]:
+    """Keyword arguments that one of two calls of an operator gives, in words; the other one has its default there.
+
+    Where positions differ too, one call may give by position what the other one names: then nothing is said.
+    """
+    positions = [
+        {key for key in given if key.startswith("args.")} for given in (reference, candidate)
+    ]
+    if positions[0] != positions[1]:
+        return []
+    sides = (("reference", "candidate", reference), ("candidate", "reference", candidate))
+    return [
+        f"{key.removeprefix('kwargs.')} is {_shown(given[key])} in the {side} and left out in the {other}"
+        for side, other, given in sides
+        for key in sorted(reference.keys() ^ candidate.keys())
+        if key.startswith("kwargs.") and given.get(key) is not None
+    ]
+
+
 def rounded_apart(settings: Iterable[Setting]) -> float:
     """How far numbers that Python gave are apart, relative, where nothing else is: 0 where they were set otherwise.
 

@@ -9,7 +9,12 @@ from functools import cached_property
 
 from lockstep.compare.judge import Operation
 from lockstep.compare.measured import Measured, pooled
-from lockstep.compare.settings import Setting, differing_settings, rounded_apart
+from lockstep.compare.settings import (
+    Setting,
+    differing_settings,
+    given_in_one,
+    rounded_apart,
+)
 from lockstep.core.finding import Pair
 from lockstep.core.site import CallKind, Role
 from lockstep.locate.ledger import Ledger
@@ -131,6 +136,13 @@ class Operations:
             known = differing_settings(*arguments) if same_operator else []
             self._settings[key] = known
         return known
+
+    def words_on_settings(self, item: Aligned) -> list[str]:
+        """What the two calls were given otherwise, or one of them alone."""
+        words = [str(setting) for setting in self.settings_of(item)]
+        if item.reference.site.op == item.candidate.site.op:
+            words += given_in_one(item.reference.arguments, item.candidate.arguments)
+        return words
 
     def is_gathered(self, item: Aligned, pair: Pair) -> bool:
         """Whether one run may have gathered the parameter's gradients of several calls here.

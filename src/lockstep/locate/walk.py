@@ -28,7 +28,6 @@ from lockstep.compare.judge import (
 )
 from lockstep.compare.measured import Measured, pooled
 from lockstep.compare.operators import Family, family_of
-from lockstep.compare.settings import Setting
 from lockstep.core.finding import Kind, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.accumulation import Accumulations, Event
@@ -173,7 +172,7 @@ class StepWalk:
         self._ledger.precision.note(operation, measured, judgement)
         entering = [*operation.entering, *(operation.outputs if backward else ())]
         place = partial(self._places.of, item, pair)
-        settings = self._operations.settings_of(item)
+        settings = self._operations.words_on_settings(item)
         self._decide(item, measured, judgement, entering, place, settings=settings)
 
     def _result_of_region(
@@ -469,7 +468,7 @@ class StepWalk:
         entering: Sequence[Measured],
         place: Callable[[], Place],
         *,
-        settings: Iterable[Setting] = (),
+        settings: Iterable[object] = (),
         background: Iterable[Measured] = (),
         name: str = "",
         cause: tuple[Hashable, ...] | None = None,

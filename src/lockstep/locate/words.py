@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from lockstep.compare.judge import Judgement, word_for_evidence
 from lockstep.compare.measured import Measured
-from lockstep.compare.settings import Setting
 from lockstep.core.finding import Evidence
 
 
@@ -54,10 +53,10 @@ def origin_reason(
     output: Measured,
     judgement: Judgement,
     *,
-    settings: Iterable[Setting] = (),
+    settings: Iterable[object] = (),
     name: str = "",
 ) -> str:
-    """Why a site is an origin."""
+    """Why a site is an origin; `settings` say of themselves what was set otherwise."""
     text = f"{what_enters(entering)}, {what_leaves(output, judgement, name)}"
     evidence = [judgement.words] if judgement.words else []
     return "; ".join([text, *evidence, *(str(setting) for setting in settings)])
