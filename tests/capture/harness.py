@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 import lockstep
@@ -116,7 +117,8 @@ def check(
     bare = trace_of(build(), steps)
     torch.manual_seed(seed)
     training = build()
-    before = state_of_torch()
+    before, modules = state_of_torch(), [training.model, *training.others.values()]
+    hooked = [hooked_parameters(item) for item in modules if isinstance(item, nn.Module)]
     selected = steps if record_steps is None else record_steps
     with lockstep.record(
         directory,
@@ -132,9 +134,7 @@ def check(
     assert bare.keys() == recorded.keys()
     recording = lockstep.open(directory)
     assert recording.missing == ()
-    for number, module in enumerate([training.model, *training.others.values()]):
-        if isinstance(module, nn.Module):
-            assert hooked_parameters(module) == [], number
+    assert [hooked_parameters(item) for item in modules if isinstance(item, nn.Module)] == hooked
     return recording
 
 
@@ -173,6 +173,8 @@ def state_of_torch() -> tuple[Any, ...]:
         torch.optim.Optimizer.__init__,
         torch.amp.GradScaler.step,
         torch.utils.checkpoint._CheckpointFrame.__init__,
+        vars(FakeTensorMode)["__enter__"],
+        vars(FakeTensorMode)["__exit__"],
         len(_global_optimizer_pre_hooks),
         len(_global_optimizer_post_hooks),
         stack,
@@ -182,13 +184,14 @@ def state_of_torch() -> tuple[Any, ...]:
     )
 
 
-def hooked_parameters(module: nn.Module) -> list[str]:
-    """Parameters with a hook on them or on the node that adds to their gradient."""
-    return [
-        name
+def hooked_parameters(module: nn.Module) -> dict[str, int]:
+    """How many hooks are on parameters, or on the node that adds to their gradient, by name; only where there are."""
+    found = {
+        name: len(getattr(parameter, "_post_accumulate_grad_hooks", None) or ())
+        + len(parameter._backward_hooks or ())
         for name, parameter in module.named_parameters()
-        if getattr(parameter, "_post_accumulate_grad_hooks", None) or parameter._backward_hooks
-    ]
+    }
+    return {name: count for name, count in found.items() if count}
 
 
 # --- looking into a recording ---------------------------------------------------------------------

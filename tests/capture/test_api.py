@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness import recorded
 
 import lockstep
 from lockstep.core.errors import CaptureError, OutputExistsError, UsageError
@@ -140,6 +141,31 @@ def test_one_recording_at_a_time(tmp_path: Path, model: torch.nn.Module) -> None
 
     assert not (tmp_path / "other").exists()
     assert lockstep.open(tmp_path / "ref").ranks["rank0"].complete_steps == (0, 1)
+
+
+def test_a_script_that_records_itself_joins_the_recording_of_the_command(
+    tmp_path: Path, model: torch.nn.Module, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a script with a loop of its own that records itself, of which `lockstep record` records everything
+    def training() -> None:
+        with lockstep.record(tmp_path / "inner", model=model, steps=1) as recording:
+            for _ in range(3):
+                model.zero_grad()
+                backward(model)
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.sub_(parameter.grad, alpha=0.1)
+                recording.step()
+
+    # when it runs
+    recording = recorded(tmp_path / "outer", training, steps="0:2")
+    # then the command's recording holds the steps that were asked of it, as the script tells them,
+    assert recording.ranks["rank0"].complete_steps == (0, 1)
+    # and the script's own leaves nothing but a word
+    assert not (tmp_path / "inner").exists()
+    assert capsys.readouterr().err.splitlines() == [
+        f"lockstep: nothing is written to {tmp_path / 'inner'}: `lockstep record` records this process already"
+    ]
 
 
 @pytest.mark.parametrize(

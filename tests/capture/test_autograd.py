@@ -340,10 +340,7 @@ def test_hooks_of_the_users_own_work_as_ever(tmp_path: Path, level: str) -> None
         training.step = step
         return training
 
-    torch.manual_seed(7)
-    count = len(bare_hooks(build()))
-    directory = tmp_path / "ref"
-    recording = check_with_hooks(build, directory, level)
+    recording = check(build, tmp_path / "ref", level=level)
 
     first = one_call(recording, "torch.nn.Linear", "0")
     second = one_call(recording, "torch.nn.Linear", "1")
@@ -352,39 +349,6 @@ def test_hooks_of_the_users_own_work_as_ever(tmp_path: Path, level: str) -> None
         assert same(
             values(first, Role.OUTPUT), values(one_call(recording, "linear", "0"), Role.OUTPUT) * 2
         )
-    assert count == 2
-
-
-def bare_hooks(training: Training) -> list[Any]:
-    assert training.model is not None
-    last = training.model[2]  # type: ignore[index]
-    return [*last.weight._backward_hooks, *last.bias._post_accumulate_grad_hooks]
-
-
-def check_with_hooks(build: Any, directory: Path, level: str) -> Any:
-    """As `check`, for a model that has hooks before and keeps them."""
-    import harness
-
-    kept = harness.hooked_parameters
-    harness.hooked_parameters = lambda _module: []
-    try:
-        trainings: list[Training] = []
-
-        def remembered() -> Training:
-            trainings.append(build())
-            return trainings[-1]
-
-        recording = check(remembered, directory, level=level)
-    finally:
-        harness.hooked_parameters = kept
-    assert [len(bare_hooks(training)) for training in trainings] == [2, 2]
-    assert all(
-        len(parameter._post_accumulate_grad_hooks or {}) == (1 if name == "2.bias" else 0)
-        for training in trainings
-        if training.model is not None
-        for name, parameter in training.model.named_parameters()
-    )
-    return recording
 
 
 def test_transforms_of_functions_inside_a_step(tmp_path: Path) -> None:

@@ -471,7 +471,7 @@ def test_steps_are_counted_by_hand_where_there_is_no_optimizer(
     recording.stop()
 
     assert state_of_torch() == before
-    assert hooked_parameters(model) == []
+    assert hooked_parameters(model) == {}
     assert all(same(left, right) for left, right in zip(bare, recorded, strict=True))
     opened = lockstep.open(tmp_path / "ref")
     expected = {"0:2": [0, 1], "1": [1], "0,2": [0, 2]}[steps]

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from lockstep.capture.options import LEVELS, SAVES, StepSelection, parse_ranks
-from lockstep.capture.recorder import Recorder, active_recorder
+from lockstep.capture.recorder import Recorder, active_recorder, warn
 from lockstep.capture.setup import MOST_SEED, seed_everything
 from lockstep.core.arguments import (
     LEAST_MEMORY_BYTES,
@@ -58,44 +58,64 @@ class Recording:
         self._force = force
         self._run: RunDirectory | None = None
         self._recorder: Recorder | None = None
+        self._joined: Recorder | None = None
 
     def start(self) -> None:
         """Begin to record; the first step begins at once.
 
+        Where `lockstep record` records the whole process, that goes on and nothing is written here: what this was asked
+        to do to the training (`seed`, `emulate`) is done, and `step` ends the steps of that recording.
+
         Raises
         ------
         CaptureError
-            If a recording is running already.
+            If a recording that the script began is running already.
         """
-        if active_recorder() is not None or self._recorder is not None:
+        outer = active_recorder()
+        if (outer is not None and not outer.is_of_command) or self._is_running:
             raise CaptureError(
                 "a recording is already running in this process; stop it before starting another"
             )
-        self._run = self._create()
+        if outer is None:
+            self._run = self._create()
         if self._options.seed is not None:
             seed_everything(self._options.seed)
-        self._recorder = Recorder(
-            self.path, self._options, model=self._model, wait_for_optimizer=False
-        )
         device = device_of(self._options)
         if device:
             self._emulation = Emulation(device, training_only=True)
             self._emulation.start()
+        if outer is None:
+            self._arm()
+        else:
+            self._joined = outer
+            warn(
+                f"nothing is written to {self.path}: `lockstep record` records this process already"
+            )
+        _running.append(self)
+        atexit.register(self._close, interrupted=True)
+
+    @property
+    def _is_running(self) -> bool:
+        return self._recorder is not None or self._joined is not None
+
+    def _arm(self) -> None:
+        self._recorder = Recorder(
+            self.path, self._options, model=self._model, wait_for_optimizer=False
+        )
         try:
             self._recorder.arm()
         except BaseException:
             self._close(interrupted=True)
             raise
-        _running.append(self)
-        atexit.register(self._close, interrupted=True)
 
     def step(self) -> None:
         """End the current step by hand, for loops whose optimizer is not a `torch.optim.Optimizer`.
 
         Where an optimizer has just ended the step this does nothing.
         """
-        if self._recorder is not None:
-            self._recorder.end_step_by_hand()
+        recorder = self._recorder or self._joined
+        if recorder is not None:
+            recorder.end_step_by_hand()
 
     def stop(self) -> None:
         """Stop recording and close the files."""
@@ -122,14 +142,14 @@ class Recording:
             self._emulation.stop()
         if self._run is not None:
             self._run.finish(exit_code=None)
-        self._recorder = self._run = self._emulation = None
+        self._recorder = self._joined = self._run = self._emulation = None
 
     def _abandon(self) -> None:
         """After a fork: the recording is the parent's."""
         atexit.unregister(self._close)
         if self._recorder is not None:
             self._recorder.abandon_in_child()
-        self._recorder = self._run = None
+        self._recorder = self._joined = self._run = None
 
     def _create(self) -> RunDirectory | None:
         """Make the directory, or wait for the rank that makes it; None in the other ranks.

@@ -118,6 +118,7 @@ class Taps:
         self._aten = AtenTap(self) if level == "aten" else None
         self._thread = threading.local()
         self._trials: list[Patch] = []
+        self._gates: list[Patch] = []
         self._patches = [
             Patch(torch.nn.Module, "__call__", self._module_call),
             Patch(torch.autograd.Function, "apply", self._function_apply),
@@ -131,20 +132,35 @@ class Taps:
         if not self._trials:
             self._trials = [Patch(owner, name, self._trial) for owner, name in trials_of_torch()]
             self._patches.extend(self._trials)
+        if not self._gates:
+            self._gates = self._gates_of_trials()
+            for gate in self._gates:
+                gate.put()
         self._update()
 
     def remove(self) -> None:
         """Put everything back as it was; in other threads, modes that do nothing may stay."""
         self._wanted = False
         self._update()
+        for patch in (
+            *self._gates,
+            *self._patches,
+        ):  # those too that the script's own hid until now
+            patch.take_back()
+        self._gates = []
 
     def call_untapped(self, run: Callable[[], Any]) -> Any:
         """Run something, a compiled region say, as if Lockstep were not there."""
+        with self._untapped_for_a_time():
+            return run()
+
+    @contextmanager
+    def _untapped_for_a_time(self) -> Iterator[None]:
         mode = self._functions
         switched_off = mode is not None and not _is_on_stack(mode)
         self.enter_untapped()
         try:
-            return run()
+            yield
         finally:
             self.leave_untapped()
             if switched_off and mode is not None:
@@ -280,6 +296,38 @@ class Taps:
             return self.call_untapped(functools.partial(original, *args, **kwargs))
 
         return trial
+
+    def _gates_of_trials(self) -> list[Patch]:
+        """Where tensors without data begin and cease to be what every function makes: no tap is in between."""
+        owner = getattr(sys.modules.get("torch._subclasses.fake_tensor"), "FakeTensorMode", None)
+        if owner is None:
+            return []
+        return [
+            Patch(owner, "__enter__", self._trials_begin),
+            Patch(owner, "__exit__", self._trials_end),
+        ]
+
+    def _trials_begin(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def enter(mode: Any) -> Any:
+            entered = original(mode)
+            within: list[Any] = self._thread.__dict__.setdefault("trials", [])
+            within.append(self._untapped_for_a_time())
+            within[-1].__enter__()
+            return entered
+
+        return enter
+
+    def _trials_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def leave(mode: Any, *error: Any) -> Any:
+            try:
+                return original(mode, *error)
+            finally:
+                if within := self._thread.__dict__.get("trials"):
+                    within.pop().__exit__(*error)
+
+        return leave
 
     def _run_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """`backward` accumulates into `.grad`; `autograd.grad` does not."""

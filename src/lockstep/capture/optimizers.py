@@ -207,7 +207,9 @@ class Optimizers:
         update = _Update(optimizer, _has_closure(args, kwargs))
         self._running = [other for other in self._running if other.optimizer is not optimizer]
         self._running.append(update)
-        session = self._steps.begin() if update.has_closure else self._steps.session
+        session = self._steps.session
+        if session is None and (update.has_closure or self._has_gradients(optimizer)):
+            session = self._steps.begin()
         if session is None:
             return
         op = optimizer_name(optimizer)
@@ -230,6 +232,12 @@ class Optimizers:
                 if opened is not None:
                     update.calls.append((opened, parameter))
             self._steps.optimizer_called(optimizer, op)
+
+    def _has_gradients(self, optimizer: Optimizer) -> bool:
+        """Whether an update is at hand: nothing else of its step is seen where `torch.func` gives the gradients."""
+        with quiet(self._steps.fail):
+            return any(parameter.grad is not None for _, _, parameter in _parameters_of(optimizer))
+        return False
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         update = next((item for item in self._running if item.optimizer is optimizer), None)

@@ -124,6 +124,11 @@ class Recorder:
         ]
 
     @property
+    def is_of_command(self) -> bool:
+        """Whether `lockstep record` began it, rather than the script."""
+        return self._wait_for_optimizer
+
+    @property
     def steps_counted(self) -> int:
         """How many steps have ended, recorded or not."""
         return self._step
@@ -260,7 +265,7 @@ class Recorder:
             manifest.state = "complete"
             manifest.stopped_because = writer.failure or self._failure
             if manifest.stopped_because:
-                self._warn(f"recording stopped: {manifest.stopped_because}; the training goes on")
+                warn(f"recording stopped: {manifest.stopped_because}; the training goes on")
             return setup.as_json(manifest)
 
         self._session, self._closing = None, writer
@@ -333,9 +338,7 @@ class Recorder:
         try:
             directory = setup.claim_rank_directory(self.directory, self._manifest)
         except OSError as error:
-            self._warn(
-                f"{error.strerror}: {self.directory}; nothing is recorded, the training goes on"
-            )
+            warn(f"{error.strerror}: {self.directory}; nothing is recorded, the training goes on")
             return None
         self.began, self._rank_directory = True, directory
         writer = RankWriter(
@@ -439,9 +442,6 @@ class Recorder:
                 self._end()
         return self.other_rank
 
-    def _warn(self, sentence: str) -> None:
-        sys.stderr.write(f"lockstep: {sentence}\n")
-
     def note_once(self, what: str, reason: str) -> None:
         """Something is not seen."""
         if self._session is not None:
@@ -524,6 +524,11 @@ class Recorder:
             self._grouped[optimizer] = noted.parameters = names
         self._manifest.optimizers.append(noted)
         setup.note_run_state(self._manifest)
+
+
+def warn(sentence: str) -> None:
+    """Say what the user should know, beside what the training prints."""
+    sys.stderr.write(f"lockstep: {sentence}\n")
 
 
 def active_recorder() -> Recorder | None:

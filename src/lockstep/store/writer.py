@@ -32,6 +32,7 @@ import polars as pl
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.record import Frame
+from lockstep.core.text import encodable
 from lockstep.store import schema
 from lockstep.store.buffers import Buffer, Buffers
 from lockstep.store.formulas import Derived, Elements, Stored
@@ -466,13 +467,20 @@ def parquet_bytes(table: pl.Schema, rows: list[Row]) -> bytes:
     columns = zip(*rows, strict=True) if rows else [()] * len(table)
     frame = pl.DataFrame(
         [
-            pl.Series(name, values, dtype)
+            _series(name, values, dtype)
             for (name, dtype), values in zip(table.items(), columns, strict=True)
         ]
     )
     buffer = io.BytesIO()
     frame.write_parquet(buffer, compression="zstd", compression_level=1)
     return buffer.getvalue()
+
+
+def _series(name: str, values: tuple[Any, ...], dtype: pl.DataType) -> pl.Series:
+    try:
+        return pl.Series(name, values, dtype)
+    except UnicodeEncodeError:
+        return pl.Series(name, [encodable(value) for value in values], dtype)
 
 
 def _as_text(manifest: dict[str, Any]) -> str:
