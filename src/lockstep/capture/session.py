@@ -30,6 +30,7 @@ from lockstep.capture.gradients import (
 )
 from lockstep.capture.hand_updates import HandUpdates
 from lockstep.capture.leaves import NamedTensor, plain_attributes, tensors_in
+from lockstep.capture.long_graphs import LongGraphs
 from lockstep.capture.memory import part_indexed
 from lockstep.capture.names import Adopted, ModuleNames, class_name, is_wrapper
 from lockstep.capture.options import SiteFilter
@@ -112,6 +113,7 @@ class Session:
         self._derivations = Derivations(self.contents)
         self.pending = PendingSums()
         self.edges = EdgeFinder()
+        self._long_graphs = LongGraphs()
         self.events: list[Event] = []
         self.not_seen: list[NotSeen] = []
         self._sites = sites
@@ -172,6 +174,7 @@ class Session:
 
     def _forget_identities(self) -> None:
         self.edges.forget()
+        self._long_graphs.forget()
         self.contents.forget_identities()
         self._derivations.forget()
 
@@ -401,6 +404,7 @@ class Session:
             return
         call.outputs = tuple(name for name, _ in outputs)
         nodes = watch_outputs(call, [tensor for _, tensor in outputs], self)
+        self._long_graphs.met(nodes)
         if nodes and call.edges:
             watch_inputs(call, nodes, self, self.pending)
 
@@ -442,6 +446,7 @@ class Session:
         """Settle gradients of which parts did not come, and hold on to no part of the graph."""
         self.pending.settle()
         self.edges.forget()
+        self._long_graphs.forget()
 
     # --- loss, gradients, optimizer ------------------------------------------------------------------------------
 
