@@ -428,7 +428,7 @@ def test_a_missing_column_is_named(recording: Path, table: str, column: str) -> 
         ("contents-00000", "shape", [2, 4], "6 elements"),
         ("contents-00000", "sketch", b"short", "sketch of tensor 0 has a wrong length"),
         ("contents-00000", "shard", 5, r"tensors-00005\.safetensors"),
-        ("contents-00000", "shard", -1, "cannot be read as a tensor file"),
+        ("contents-00000", "shard", -1, r"tensors--0001\.safetensors: cannot be read"),
         ("contents-00000", "stored", 8, "tensor 8 is not in this file"),
         ("contents-00000", "stored", None, "tensor None is not in this file"),
         ("stacks", "line", None, "'line' has gaps"),

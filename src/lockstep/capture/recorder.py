@@ -43,6 +43,7 @@ from lockstep.core.manifest import (
     RankManifest,
     StepSummary,
 )
+from lockstep.core.text import message
 from lockstep.devices.emulation import unmatched_operators
 from lockstep.devices.kernels import copy_bytes, prepare_kernels
 from lockstep.store.writer import RankWriter
@@ -528,7 +529,7 @@ class Recorder:
 
 def warn(sentence: str) -> None:
     """Say what the user should know, beside what the training prints."""
-    sys.stderr.write(f"lockstep: {sentence}\n")
+    sys.stderr.write(f"lockstep: {message(sentence)}\n")
 
 
 def active_recorder() -> Recorder | None:

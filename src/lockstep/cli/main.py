@@ -6,6 +6,7 @@ import importlib
 import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -13,6 +14,7 @@ import click
 
 from lockstep.core.distribution import shadow
 from lockstep.core.errors import LockstepError
+from lockstep.core.text import message
 from lockstep.core.version import VERSION
 from lockstep.locate.garbage import rare_collections
 
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()  # what it cannot take is said here, not while Python ends
     except LockstepError as error:
-        print(f"lockstep: {error}", file=sys.stderr)
+        print(f"lockstep: {message(str(error))}", file=sys.stderr)
         return 2
     except click.ClickException as error:
         error.show()
@@ -85,7 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except (OSError, UnicodeEncodeError) as error:
         _drop_output()
-        print(f"lockstep: {_in_words(error)}", file=sys.stderr)
+        print(f"lockstep: {message(_in_words(error))}", file=sys.stderr)
+        return 2
+    except Exception as error:  # a fault of our own: exit code 1 would say that two runs differ
+        traceback.print_exc()
+        print(f"lockstep: failed by a fault of its own ({type(error).__name__})", file=sys.stderr)
         return 2
     return code if isinstance(code, int) else 0
 

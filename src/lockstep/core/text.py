@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+_MOST_CHARACTERS = 300
+_MOST_AT_THE_END = 100
 
-def encodable(text: str) -> str:
-    r"""The text as UTF-8 can hold it: halves of surrogate pairs, as in names of files in other encodings, as escapes.
 
-    >>> print(encodable("a\ud800b"))
-    a\ud800b
+def printable(text: str) -> str:
+    r"""The text on one line, as a terminal may get it and UTF-8 can hold it.
+
+    What is no letter, mark, digit, sign or space (`str.isprintable`) stands as an escape: control characters, ends of
+    lines, marks that turn the direction of writing, halves of surrogate pairs.
+
+    >>> print(printable("a\x1b[31mred\nb"))
+    a\x1b[31mred\nb
     """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="backslashreplace").decode()
-    return text
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _escaped(one) for one in text)
+
+
+def message(text: str) -> str:
+    """A message of one line that can be read: what is too long is cut in its middle, for its end says what to do."""
+    line = printable(text)
+    if len(line) <= _MOST_CHARACTERS:
+        return line
+    return f"{line[: _MOST_CHARACTERS - _MOST_AT_THE_END - 5]} ... {line[-_MOST_AT_THE_END:]}"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()

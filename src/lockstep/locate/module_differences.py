@@ -5,7 +5,6 @@ Where what a module calls was not recorded, as it ran inside of compiled code, t
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from lockstep.core.finding import SetupDifference
 from lockstep.core.site import CallKind
 from lockstep.locate.step import AlignedStep
 from lockstep.locate.words import listed
+from lockstep.store.limits import values_of
 from lockstep.store.reader import RankRecording
 
 _NO_MATTER = frozenset(
@@ -132,8 +132,8 @@ def _modules(rank: RankRecording, names: NameMap) -> dict[str, _Module]:
 
 def _settings(rank: RankRecording, text: str) -> Mapping[str, Any]:
     try:
-        settings = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        settings = values_of(text)
+    except ValueError as error:
         raise CorruptError(
             f"{rank.path}/modules.parquet: the settings of a module are no JSON ({error}); the"
             " recording is damaged, record again"

@@ -126,10 +126,7 @@ def formula_from_json(value: Any, depth: int = 0) -> Formula:
         case _ if depth > _MAX_DEPTH:
             raise FormulaError(f"nested more than {_MAX_DEPTH} deep")
         case float() | int() if not isinstance(value, bool):
-            try:
-                return float(value)
-            except OverflowError as error:
-                raise FormulaError(f"the number {value}") from error
+            return float(value)
         case ["tensor", shard, number] if _natural(shard, number):
             return Stored(shard, number)
         case ["view", shard, number, offset, [*extents], [*strides]] if _natural(

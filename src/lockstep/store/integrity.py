@@ -18,6 +18,7 @@ from typing import Protocol
 import xxhash
 
 from lockstep.core.errors import CorruptError
+from lockstep.store.limits import size_of
 
 GROWING = frozenset({"stacks.parquet", "modules.parquet"})
 """Tables that are written anew while a recording grows: what a manifest says of them holds once it is closed."""
@@ -111,12 +112,11 @@ def _check_length(directory: Path, name: str, mark: str) -> None:
             f"{directory}: its manifest lists the file {name[:80]!r} as {mark[:80]!r}; the recording is damaged,"
             " record again"
         )
-    try:
-        size_bytes = (directory / name).stat().st_size
-    except OSError as error:
+    if not (directory / name).exists():
         raise CorruptError(
-            f"{directory / name}: was written and is gone ({error.strerror}); put it back or record again"
-        ) from error
+            f"{directory / name}: was written and is gone; put it back or record again"
+        )
+    size_bytes = size_of(directory / name)
     if size_bytes != int(found[1]):
         raise CorruptError(
             f"{directory / name}: has {size_bytes} bytes, {found[1]} were written; it was changed, record again"
@@ -126,6 +126,7 @@ def _check_length(directory: Path, name: str, mark: str) -> None:
 def _mark_of(path: Path) -> str:
     """Length and digest of a file, a stretch at a time: its pages are not to count as memory of this process."""
     digest = xxhash.xxh3_128()
+    size_of(path)
     try:
         with path.open("rb") as file:
             size_bytes = file.seek(0, 2)

@@ -5,7 +5,6 @@ Everything is read lazily and checked on the way in: a damaged, foreign or hosti
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -25,6 +24,7 @@ from lockstep.core.version import DISTRIBUTION
 from lockstep.store import schema
 from lockstep.store.contents import StoredContents
 from lockstep.store.integrity import GROWING, Files, check_manifest
+from lockstep.store.limits import check_directory, read_manifest, values_of
 from lockstep.store.tables import Chunks, Index, LatestChunks, Told, read_table
 
 _RANK = re.compile(r"rank\d+(-\d+)?")
@@ -78,6 +78,8 @@ class Recording:
         names = sorted(
             (entry.name for entry in path.iterdir() if _RANK.fullmatch(entry.name)), key=_rank_order
         )
+        for name in names:
+            check_directory(path / name)
         self.ranks = {
             name: RankRecording(path / name, read_sketches=read_sketches) for name in names
         }
@@ -357,7 +359,7 @@ class _Decoder:
         recomputed: bool,
     ) -> Call:
         try:
-            settings = json.loads(arguments)
+            settings = values_of(arguments)
             if not isinstance(settings, dict):
                 raise TypeError("its arguments are not a JSON object")
             return Call(
@@ -374,7 +376,7 @@ class _Decoder:
                 recomputed=recomputed,
                 records=tuple(records[call_id]),
             )
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError) as error:
             raise self._malformed(call_id, error) from error
 
     def _malformed(self, call_id: int, error: Exception) -> CorruptError:
@@ -457,13 +459,11 @@ def _read_run_manifest(path: Path) -> RunManifest:
 
 def _read_json(path: Path) -> Any:
     """A manifest's values, held against its own digest."""
+    data = read_manifest(path)
+    check_manifest(path, data)
     try:
-        data = path.read_bytes()
-        check_manifest(path, data)
-        return json.loads(data)
-    except OSError as error:
-        raise CorruptError(f"{path}: cannot be read ({error.strerror}); record again") from error
-    except (ValueError, RecursionError) as error:
+        return values_of(data)
+    except ValueError as error:
         raise CorruptError(
             f"{path}: is not valid JSON ({error}); the recording is damaged, record again"
         ) from error

@@ -13,10 +13,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import OutputExistsError
+from lockstep.core.errors import CorruptError, OutputExistsError
 from lockstep.core.manifest import Options, RunManifest
 from lockstep.core.version import VERSION
 from lockstep.store.integrity import GROWING, with_digest
+from lockstep.store.limits import read_manifest, values_of
 from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
 
 
@@ -122,12 +123,17 @@ def _make_room(path: Path, *, force: bool) -> Path | None:
 
 def _own_manifest(path: Path) -> dict[str, Any] | None:
     """The manifest of a recording, None where the path is none."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        return None
+    manifest = _manifest_in(path)
     ours = isinstance(manifest, dict) and "schema" in manifest and "command" in manifest
     return manifest if ours else None
+
+
+def _manifest_in(path: Path) -> Any:
+    """The values of a manifest, None where there is none that can be read."""
+    try:
+        return values_of(read_manifest(path / MANIFEST))
+    except (CorruptError, ValueError):
+        return None
 
 
 def _holds_nothing(path: Path) -> bool:
@@ -155,10 +161,7 @@ def _is_empty_rank(path: Path) -> bool:
 
 def _files_without_steps(path: Path) -> Iterable[str]:
     """The files that the manifest of a rank lists which has ended before its first step; none of any other."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        return ()
+    manifest = _manifest_in(path)
     ended = isinstance(manifest, dict) and manifest.get("state") == "complete"
     return manifest.get("files", ()) if ended and not manifest.get("steps", True) else ()
 

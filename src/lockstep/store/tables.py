@@ -17,8 +17,10 @@ import numpy.typing as npt
 import polars as pl
 
 from lockstep.core.errors import CorruptError
+from lockstep.core.text import printable
 from lockstep.store import schema
 from lockstep.store.integrity import Files
+from lockstep.store.limits import check_table
 
 Told = Callable[[int, int], None]
 """Called with how many files are read and how many there are."""
@@ -86,8 +88,9 @@ class Chunks:
         paths = [self.directory / schema.chunk_name(table, number) for number in numbers]
         for path in paths:
             self.files.check(path)
-        found = _read_together(paths, columns)
-        return found or [read_table(path, columns) for path in paths]
+            check_table(path)
+        found = _read_together(paths, columns) or [_read_alone(path, columns) for path in paths]
+        return [_with_printable_names(frame) for frame in found]
 
 
 class LatestChunks(Generic[Kept]):
@@ -304,8 +307,13 @@ def read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
     Raises
     ------
     CorruptError
-        If the file is damaged, lacks a column, or has gaps where there may be none.
+        If the file is damaged or too large, lacks a column, or has gaps where there may be none.
     """
+    check_table(path)
+    return _with_printable_names(_read_alone(path, columns))
+
+
+def _read_alone(path: Path, columns: pl.Schema) -> pl.DataFrame:
     frame = _read_parquet(path, columns)
     missing = [name for name in schema.ADDED if name in columns and name not in frame.columns]
     if missing:
@@ -322,6 +330,33 @@ def read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
             raise CorruptError(
                 f"{path}: the column {name!r} has gaps; the recording is damaged, record again"
             )
+    return frame
+
+
+_NAMES = frozenset(
+    {
+        "module",
+        "module_class",
+        "op",
+        "name",
+        "argument",
+        "dtype",
+        "device",
+        "note",
+        "file",
+        "function",
+    }
+)
+"""Columns whose texts are shown, and come from anybody."""
+
+
+def _with_printable_names(frame: pl.DataFrame) -> pl.DataFrame:
+    """The table with names that any terminal and any file may get."""
+    for name in _NAMES.intersection(frame.columns):
+        odd = [one for one in frame[name].unique() if one is not None and not one.isprintable()]
+        if odd:
+            shown = pl.col(name).replace({one: printable(one) for one in odd})
+            frame = frame.with_columns(shown)
     return frame
 
 

@@ -37,6 +37,7 @@ from lockstep.store.formulas import (
     json_from_formula,
 )
 from lockstep.store.integrity import Files, Sink
+from lockstep.store.limits import size_of, values_of
 from lockstep.store.pieces import WIDENED, Decoded, Mapped, decoded
 from lockstep.store.schema import shard_name
 
@@ -307,6 +308,7 @@ class Shard:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        size_of(path)
         try:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -399,8 +401,8 @@ class Shard:
                 f"{self.path}: header length {length} does not fit a file of {size} bytes; record again"
             )
         try:
-            header = json.loads(self._map[8 : 8 + length])
-        except (ValueError, RecursionError) as error:
+            header = values_of(self._map[8 : 8 + length])
+        except ValueError as error:
             raise CorruptError(
                 f"{self.path}: the header is not JSON ({error}); record again"
             ) from error
@@ -419,8 +421,8 @@ class Shard:
             case _:
                 return {}
         try:
-            formulas = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            formulas = values_of(text)
+        except ValueError as error:
             raise CorruptError(
                 f"{self.path}: its formulas are not JSON ({error}); record again"
             ) from error

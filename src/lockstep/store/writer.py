@@ -32,7 +32,7 @@ import polars as pl
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.record import Frame
-from lockstep.core.text import encodable
+from lockstep.core.text import printable
 from lockstep.store import schema
 from lockstep.store.buffers import Buffer, Buffers
 from lockstep.store.formulas import Derived, Elements, Stored
@@ -480,7 +480,7 @@ def _series(name: str, values: tuple[Any, ...], dtype: pl.DataType) -> pl.Series
     try:
         return pl.Series(name, values, dtype)
     except UnicodeEncodeError:
-        return pl.Series(name, [encodable(value) for value in values], dtype)
+        return pl.Series(name, [printable(value) for value in values], dtype)
 
 
 def _as_text(manifest: dict[str, Any]) -> str:

@@ -1,0 +1,143 @@
+"""What a reader takes from a recording, which may be anybody's: checked before anything of a file is read.
+
+A file beyond a limit ends in one `CorruptError`, like any other that is damaged. The limits are far above what a
+recording holds: its manifests have some kilobytes a step, its tables 16 384 rows a chunk.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+from lockstep.core.errors import CorruptError
+from lockstep.core.text import printable
+from lockstep.store.parquet import DamagedError, claims_of
+
+MANIFEST_BYTES = 128 << 20
+JSON_VALUES = 4 << 20
+"""Values of one JSON text: of a hundred bytes each as Python keeps them."""
+JSON_DEPTH = 64
+TABLE_ROWS = 1 << 21
+TABLE_BYTES = 256 << 20
+"""Bytes of a table once it is decompressed."""
+
+_INTEGER_DIGITS = 20
+"""More than any count, seed or address has: longer ones are read as floating-point numbers."""
+
+_ODD = re.compile(r"\\[bfnrtu]|[^\x20-\x7e]")
+_OPENING = re.compile(r"[\[{]")
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, which must be a file: no link, device or pipe.
+
+    Raises
+    ------
+    CorruptError
+        If it is anything else, or not there.
+    """
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise CorruptError(f"{path}: cannot be read ({error.strerror}); record again") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise CorruptError(
+            f"{path}: is no regular file, and a recording holds nothing else; copy the recording as it was made"
+        )
+    return found.st_size
+
+
+def check_directory(path: Path) -> None:
+    """See that a rank's directory is one, and no link to anywhere.
+
+    Raises
+    ------
+    CorruptError
+        If it is anything else.
+    """
+    if path.is_symlink() or not path.is_dir():
+        raise CorruptError(
+            f"{path}: is no directory, as it is in a recording; copy the recording as it was made"
+        )
+
+
+def read_manifest(path: Path) -> bytes:
+    """The bytes of a manifest.
+
+    Raises
+    ------
+    CorruptError
+        If it cannot be read or is too large to be one.
+    """
+    size_bytes = size_of(path)
+    if size_bytes > MANIFEST_BYTES:
+        raise CorruptError(
+            f"{path}: has {size_bytes} bytes, and a manifest at most {MANIFEST_BYTES}; record again"
+        )
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CorruptError(f"{path}: cannot be read ({error.strerror}); record again") from error
+
+
+def check_table(path: Path) -> None:
+    """Hold what a table says of itself against the limits.
+
+    Raises
+    ------
+    CorruptError
+        If it is no Parquet file, or too large.
+    """
+    size_of(path)
+    try:
+        rows, size_bytes = claims_of(path)
+    except (DamagedError, OSError) as error:
+        raise CorruptError(
+            f"{path}: cannot be read as Parquet ({error}); the recording is damaged, record again"
+        ) from error
+    if rows > TABLE_ROWS or size_bytes > TABLE_BYTES:
+        raise CorruptError(
+            f"{path}: claims {rows} rows of {size_bytes} bytes, and a table has at most {TABLE_ROWS} of {TABLE_BYTES};"
+            " record again"
+        )
+
+
+def values_of(text: str | bytes) -> Any:
+    """The values of a JSON text, its strings printable.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or holds too many values or too deep ones.
+    """
+    plain = text.decode() if isinstance(text, bytes) else text
+    opened = len(_OPENING.findall(plain)) if len(plain) > JSON_DEPTH else 0
+    if opened + plain.count(",") > JSON_VALUES:
+        raise ValueError(f"more than {JSON_VALUES} values")
+    try:
+        values = json.loads(plain, parse_int=_integer)
+    except RecursionError as error:
+        raise ValueError(f"nested more than {JSON_DEPTH} deep") from error
+    if opened > JSON_DEPTH or _ODD.search(plain):
+        return _checked(values, JSON_DEPTH)
+    return values
+
+
+def _checked(value: Any, depth: int) -> Any:
+    """The value with strings that can be printed."""
+    if isinstance(value, str):
+        return printable(value)
+    if not isinstance(value, (list, dict)):
+        return value
+    if not depth:
+        raise ValueError(f"nested more than {JSON_DEPTH} deep")
+    if isinstance(value, list):
+        return [_checked(item, depth - 1) for item in value]
+    return {printable(key): _checked(item, depth - 1) for key, item in value.items()}
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _INTEGER_DIGITS else float(digits)

@@ -1,0 +1,170 @@
+"""Hostile files end in one sentence before they take memory or time."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.core.errors import CorruptError
+from lockstep.store import limits
+from lockstep.store.parquet import DamagedError, claims_of
+from lockstep.store.tables import read_table
+
+# --- files that are none
+
+
+@pytest.mark.parametrize("kind", ["link", "device", "pipe", "folder"])
+@pytest.mark.parametrize("read", [limits.read_manifest, limits.check_table])
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, kind: str, read: Any) -> None:
+    # given something that would be followed, never end, or block
+    path = tmp_path / "manifest.json"
+    if kind == "link":
+        path.symlink_to("/dev/zero")
+    elif kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    # then it is refused by name
+    with pytest.raises(CorruptError, match=rf"{path}: is no regular file"):
+        read(path)
+
+
+def test_a_manifest_of_many_gigabytes_is_refused_by_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    with path.open("wb") as file:
+        file.truncate(40 << 30)
+    with pytest.raises(CorruptError, match=r"has 42949672960 bytes, and a manifest at most"):
+        limits.read_manifest(path)
+
+
+@pytest.mark.parametrize("what", ["link", "file"])
+def test_a_rank_that_is_no_directory_is_refused(tmp_path: Path, what: str) -> None:
+    rank = tmp_path / "rank0"
+    if what == "link":
+        rank.symlink_to("/etc")
+    else:
+        rank.write_text("{}")
+    with pytest.raises(CorruptError, match="rank0: is no directory"):
+        limits.check_directory(rank)
+
+
+# --- JSON
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[" * 100 + "]" * 100, "nested more than 64 deep"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested more than 64 deep"),
+        ("[" + "[]," * (5 << 20) + "0]", "more than 4194304 values"),
+        ("[1, 2", "Expecting"),
+        (b"\xff\xfe", "codec can't decode"),
+    ],
+    ids=["deep", "very deep", "many", "cut", "no text"],
+)
+def test_hostile_json_is_refused(text: str | bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        limits.values_of(text)
+
+
+def test_numbers_too_long_for_a_count_are_floating_point() -> None:
+    big = 2**64 - 1
+    assert limits.values_of(f"[{big}, -7, {'9' * 400}, {'9' * 5000}]") == [big, -7, np.inf, np.inf]
+
+
+def test_strings_come_out_printable_and_numbers_as_they_were() -> None:
+    text = r'{"a\u001b[31m": ["\ud800", "x\ny", 1.5, null, true, "\u7f51"]}'
+    assert limits.values_of(text) == {r"a\x1b[31m": [r"\ud800", r"x\ny", 1.5, None, True, "网"]}
+
+
+# --- tables
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-(2**62), 2**62),
+            st.text(max_size=8),
+            st.lists(st.integers(0, 9), max_size=4),
+            st.none() | st.binary(max_size=30),
+        ),
+        max_size=60,
+    ),
+    st.sampled_from(["zstd", "snappy", "uncompressed"]),
+)
+def test_a_table_claims_what_it_holds(rows: list[Any], compression: Any) -> None:
+    # given a table as the writer makes them
+    path = Path(os.environ["PYTEST_TABLE"])
+    kinds = {"a": pl.Int64(), "b": pl.String(), "c": pl.List(pl.Int64()), "d": pl.Binary()}
+    pl.DataFrame(rows, schema=kinds, orient="row").write_parquet(path, compression=compression)
+    # then its claims are no less than that
+    claimed_rows, claimed_bytes = claims_of(path)
+    assert len(rows) <= claimed_rows <= max(len(rows), sum(max(1, len(row[2])) for row in rows))
+    assert claimed_bytes >= sum(8 * len(row[2]) for row in rows) / 8
+
+
+@pytest.fixture(autouse=True)
+def _one_table_for_all_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_TABLE", str(tmp_path / "table.parquet"))
+
+
+def sound() -> bytes:
+    path = Path(os.environ["PYTEST_TABLE"])
+    frame = pl.DataFrame({"a": range(500), "b": [f"name{i % 7}" for i in range(500)]})
+    frame.write_parquet(path)
+    return path.read_bytes()
+
+
+@given(st.data())
+def test_a_mutated_table_is_counted_or_refused(data: st.DataObject) -> None:
+    # given a table with some bytes changed, or cut, then nothing but the one error comes of it
+    damaged = bytearray(sound())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[at] = data.draw(st.integers(0, 255))
+    damaged = damaged[: data.draw(st.sampled_from([len(damaged), len(damaged) // 2]))]
+    path = Path(os.environ["PYTEST_TABLE"])
+    path.write_bytes(damaged)
+    try:
+        rows, size_bytes = claims_of(path)
+    except DamagedError:
+        return
+    assert rows >= 0
+    assert size_bytes >= 0
+
+
+def test_a_table_of_too_many_rows_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+    # given a file of a few kilobytes with three million rows
+    path = tmp_path / "calls-00000.parquet"
+    count = 3_000_000
+    pl.DataFrame({"step": pl.zeros(count, pl.Int32, eager=True)}).write_parquet(path)
+    assert path.stat().st_size < 100_000
+    # when it is read
+    tracemalloc.start()
+    with pytest.raises(CorruptError, match=rf"claims {count} rows of \d+ bytes"):
+        read_table(path, pl.Schema({"step": pl.Int32()}))
+    # then nothing was made room for
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_a_table_that_grows_beyond_bounds_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a text that takes a thousandth of its room on disk, and less room than a table may have as a rule
+    path = tmp_path / "modules.parquet"
+    pl.DataFrame({"module": ["a" * (4 << 20)]}).write_parquet(path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    monkeypatch.setattr(limits, "TABLE_BYTES", 1 << 20)
+    with pytest.raises(CorruptError, match=r"claims 1 rows of \d{7} bytes"):
+        read_table(path, pl.Schema({"module": pl.String()}))
