@@ -62,17 +62,19 @@ def recording_in_step_1(
 
 
 def test_exit_codes_and_tracebacks_are_those_of_the_bare_run(workplace: Workplace) -> None:
-    # Given trainings that end in the middle of step 1: by sys.exit, and by an exception that
-    # passes through recorded modules and operators
+    # Given trainings that end in the middle of step 1: by sys.exit, by an exception that passes
+    # through recorded modules and operators, and in two ways past all that Python does at its end
     ends = {
         "exit": ("sys.exit(3)", 3),
         "exception": ("torch.nn.Sequential(model, torch.nn.LayerNorm(3))(torch.ones(1, 4))", 1),
+        "at-once": ("os._exit(4)", 4),
+        "other-program": ("os.execvp('false', ['false'])", 1),
     }
     for name, (statement, _) in ends.items():
         workplace.script(
             f"{name}.py",
             f"""
-            import sys, torch
+            import os, sys, torch
             from tiny import build, loss_of, train_step
 
             model, optimizer = build()

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import multiprocessing.util
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from lockstep.capture.environment import VARIABLE, Reached, leave_trace, request_from
+from lockstep.capture.interception import Patch
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import seed_everything
 from lockstep.capture.tracebacks import show_tracebacks_without_us
 from lockstep.devices.emulation import Emulation
 from lockstep.devices.emulation_profiles import device_of
+
+_WITHOUT_A_WORD = ("_exit", "abort", "execv", "execve")
+"""Functions of `os` that end the process, or its program, at once."""
 
 _emulation: Emulation | None = None
 _armed: Recorder | None = None
@@ -43,12 +49,26 @@ def arm_from_environment() -> None:
         _registered = True
         show_tracebacks_without_us()
         atexit.register(_finish)
+        for name in _WITHOUT_A_WORD:
+            Patch(os, name, _finish_before).put()
         os.register_at_fork(after_in_child=_after_fork)
         _finish_with_multiprocessing()
         # A child of multiprocessing drops the finalizers of its parent when it starts.
         multiprocessing.util.register_after_fork(
             _finish, lambda _finish: _finish_with_multiprocessing()
         )
+
+
+def _finish_before(end: Callable[..., Any]) -> Callable[..., Any]:
+    """A way to end the process that runs nothing of Python's own end: what was recorded is written first."""
+
+    @functools.wraps(end)
+    def end_process(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            _finish_recorder()
+        return end(*args, **kwargs)
+
+    return end_process
 
 
 def _finish_with_multiprocessing() -> None:
