@@ -142,10 +142,7 @@ class Taps:
         """Put everything back as it was; in other threads, modes that do nothing may stay."""
         self._wanted = False
         self._update()
-        for patch in (
-            *self._gates,
-            *self._patches,
-        ):  # those too that the script's own hid until now
+        for patch in self._gates + self._patches:  # one that the script's own hid until now, too
             patch.take_back()
         self._gates = []
 

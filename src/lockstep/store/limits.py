@@ -17,6 +17,8 @@ from lockstep.core.text import printable
 from lockstep.store.parquet import DamagedError, claims_of
 
 MANIFEST_BYTES = 128 << 20
+HEADER_BYTES = 100_000_000
+"""Of a shard of tensors; as in safetensors itself."""
 JSON_VALUES = 4 << 20
 """Values of one JSON text: of a hundred bytes each as Python keeps them."""
 JSON_DEPTH = 64

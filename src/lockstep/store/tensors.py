@@ -37,7 +37,7 @@ from lockstep.store.formulas import (
     json_from_formula,
 )
 from lockstep.store.integrity import Files, Sink
-from lockstep.store.limits import size_of, values_of
+from lockstep.store.limits import HEADER_BYTES, size_of, values_of
 from lockstep.store.pieces import WIDENED, Decoded, Mapped, decoded
 from lockstep.store.schema import shard_name
 
@@ -76,7 +76,6 @@ _NUMPY = {
     "C64": "<c8",
     "C128": "<c16",
 }
-_MAX_HEADER_BYTES = 100_000_000
 _DERIVED = "derived"
 
 
@@ -396,7 +395,7 @@ class Shard:
     def _read_header(self) -> tuple[int, dict[str, _Entry]]:
         size = len(self._map)
         length = int.from_bytes(self._map[:8], "little") if size >= 8 else -1
-        if not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
+        if not 2 <= length <= min(size - 8, HEADER_BYTES):
             raise CorruptError(
                 f"{self.path}: header length {length} does not fit a file of {size} bytes; record again"
             )
