@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-migrate docs clean
+.PHONY: demo test lint bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-migrate kills docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -42,6 +42,11 @@ bench-faults-peer: $(READY)
 # The scripts are other people's: OPTIONS="--mirror DIR" names a folder of clones, benchmarks/migrate/corpus.yaml which.
 bench-migrate: $(READY)
 	$(BIN)/python benchmarks/migrate $(OPTIONS)
+
+# Kills N trainings at random moments, and looks what their recordings hold.
+N ?= 200
+kills: $(READY)
+	$(BIN)/python tests/fuzz/kills.py $(N)
 
 docs: $(READY)
 	$(BIN)/python docs/build.py

@@ -63,14 +63,16 @@ def recording_in_step_1(
 
 def test_exit_codes_and_tracebacks_are_those_of_the_bare_run(workplace: Workplace) -> None:
     # Given trainings that end in the middle of step 1: by sys.exit, by an exception that passes
-    # through recorded modules and operators, and in two ways past all that Python does at its end
+    # through recorded modules and operators, and in ways past all that Python does at its end
+    layer = "torch.nn.Sequential(model, torch.nn.LayerNorm(3))(torch.ones(1, 4))"
     ends = {
-        "exit": ("sys.exit(3)", 3),
-        "exception": ("torch.nn.Sequential(model, torch.nn.LayerNorm(3))(torch.ones(1, 4))", 1),
-        "at-once": ("os._exit(4)", 4),
-        "other-program": ("os.execvp('false', ['false'])", 1),
+        "exit": ("sys.exit(3)", 3, ""),
+        "exception": (layer, 1, " by the exception RuntimeError"),
+        "at-once": ("os._exit(4)", 4, " by os._exit"),
+        "other-program": ("os.execvp('false', ['false'])", 1, " by os.execv"),
+        "killed": ("os.kill(os.getpid(), 9)", 137, " by SIGKILL, which it sent itself"),
     }
-    for name, (statement, _) in ends.items():
+    for name, (statement, *_) in ends.items():
         workplace.script(
             f"{name}.py",
             f"""
@@ -91,16 +93,17 @@ def test_exit_codes_and_tracebacks_are_those_of_the_bare_run(workplace: Workplac
     )
 
     # Then the exit code and standard error are the bare ones, line by line
-    errors = [before.err for before in bare] + ["", ""]
+    errors = [before.err for before in bare] + ["", "", ""]
     assert [before.code for before in bare] == [3, 1]
     for name, error, after in zip(ends, errors, recorded, strict=True):
-        assert after.code == ends[name][1]
+        _, code, by = ends[name]
+        assert after.code == code
         assert after.theirs == error
         assert ("in layer_norm" in after.err) is (name == "exception")
-        # And the first step is whole, the second is marked
+        # And the first step is whole, the second is marked, with what cut it off
         recording = lockstep.open(workplace.path / name)
         assert recording.ranks["rank0"].complete_steps == (0,)
-        assert recording.missing == (INCOMPLETE,)
+        assert recording.missing == (INCOMPLETE + by,)
         assert recording.manifest.exit_code == after.code
         assert "recorded rank0 steps 0, 1 (incomplete) (" in after.ours[-1]
 
@@ -125,7 +128,9 @@ def test_signals_reach_the_training(
     recording = lockstep.open(workplace.path / "ref")
     assert recording.ranks["rank0"].steps == (0, 1)
     assert recording.missing == (
-        (INCOMPLETE,) if number == signal.SIGINT else (CUT_OFF, INCOMPLETE)
+        (f"{INCOMPLETE} by the exception KeyboardInterrupt",)
+        if number == signal.SIGINT
+        else (CUT_OFF, INCOMPLETE)
     )
     assert (recording.manifest.state, recording.manifest.exit_code) == ("complete", end.code)
 
@@ -154,7 +159,9 @@ def test_control_c_in_a_terminal_interrupts_the_training_once(workplace: Workpla
     assert process.returncode == 130
     assert out.count("KeyboardInterrupt") == 1
     assert "recorded rank0 steps 0, 1 (incomplete)" in out
-    assert lockstep.open(workplace.path / "ref").missing == (INCOMPLETE,)
+    assert lockstep.open(workplace.path / "ref").missing == (
+        f"{INCOMPLETE} by the exception KeyboardInterrupt",
+    )
 
 
 def test_a_killed_training_leaves_what_was_flushed(workplace: Workplace) -> None:

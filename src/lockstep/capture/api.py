@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 
+from lockstep.capture.endings import Endings, named, uncaught
 from lockstep.capture.options import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.capture.recorder import Recorder, active_recorder, warn
 from lockstep.capture.setup import MOST_SEED, seed_everything
@@ -59,6 +60,7 @@ class Recording:
         self._run: RunDirectory | None = None
         self._recorder: Recorder | None = None
         self._joined: Recorder | None = None
+        self._endings = Endings(self._close_before_end, self._save)
 
     def start(self) -> None:
         """Begin to record; the first step begins at once.
@@ -92,7 +94,8 @@ class Recording:
                 f"nothing is written to {self.path}: `lockstep record` records this process already"
             )
         _running.append(self)
-        atexit.register(self._close, interrupted=True)
+        self._endings.listen()
+        atexit.register(self._close_at_exit)
 
     @property
     def _is_running(self) -> bool:
@@ -131,13 +134,24 @@ class Recording:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._close(interrupted=kind is not None)
+        self._close(interrupted=kind is not None, ended_by=named(kind))
 
-    def _close(self, *, interrupted: bool) -> None:
-        atexit.unregister(self._close)
+    def _close_at_exit(self) -> None:
+        self._close(interrupted=True, ended_by=uncaught())
+
+    def _close_before_end(self, ended_by: str) -> None:
+        self._close(interrupted=True, ended_by=ended_by)
+
+    def _save(self) -> None:
+        if self._recorder is not None:
+            self._recorder.save()
+
+    def _close(self, *, interrupted: bool, ended_by: str = "") -> None:
+        atexit.unregister(self._close_at_exit)
+        self._endings.stop()
         _running.clear()
         if self._recorder is not None:
-            self._recorder.finish(interrupted=interrupted)
+            self._recorder.finish(interrupted=interrupted, ended_by=ended_by)
         if self._emulation is not None:
             self._emulation.stop()
         if self._run is not None:
@@ -146,7 +160,8 @@ class Recording:
 
     def _abandon(self) -> None:
         """After a fork: the recording is the parent's."""
-        atexit.unregister(self._close)
+        atexit.unregister(self._close_at_exit)
+        self._endings.stop()
         if self._recorder is not None:
             self._recorder.abandon_in_child()
         self._recorder = self._joined = self._run = None

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import multiprocessing.util
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
+from lockstep.capture.endings import Endings, uncaught
 from lockstep.capture.environment import VARIABLE, Reached, leave_trace, request_from
-from lockstep.capture.interception import Patch
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import seed_everything
 from lockstep.capture.tracebacks import show_tracebacks_without_us
 from lockstep.devices.emulation import Emulation
 from lockstep.devices.emulation_profiles import device_of
-
-_WITHOUT_A_WORD = ("_exit", "abort", "execv", "execve")
-"""Functions of `os` that end the process, or its program, at once."""
 
 _emulation: Emulation | None = None
 _armed: Recorder | None = None
@@ -49,26 +44,13 @@ def arm_from_environment() -> None:
         _registered = True
         show_tracebacks_without_us()
         atexit.register(_finish)
-        for name in _WITHOUT_A_WORD:
-            Patch(os, name, _finish_before).put()
+        Endings(_finish_recorder, _save).listen()
         os.register_at_fork(after_in_child=_after_fork)
         _finish_with_multiprocessing()
         # A child of multiprocessing drops the finalizers of its parent when it starts.
         multiprocessing.util.register_after_fork(
             _finish, lambda _finish: _finish_with_multiprocessing()
         )
-
-
-def _finish_before(end: Callable[..., Any]) -> Callable[..., Any]:
-    """A way to end the process that runs nothing of Python's own end: what was recorded is written first."""
-
-    @functools.wraps(end)
-    def end_process(*args: Any, **kwargs: Any) -> Any:
-        if threading.current_thread() is threading.main_thread():
-            _finish_recorder()
-        return end(*args, **kwargs)
-
-    return end_process
 
 
 def _finish_with_multiprocessing() -> None:
@@ -79,18 +61,23 @@ def _finish_with_multiprocessing() -> None:
 def _finish() -> None:
     """The process ends: a step that is open will not be ended by its optimizer any more."""
     global _emulation
-    _finish_recorder()
+    _finish_recorder(uncaught())
     if _emulation is not None:
         _emulation.stop()
         _emulation = None
 
 
-def _finish_recorder() -> None:
+def _save() -> None:
+    if _armed is not None:
+        _armed.save()
+
+
+def _finish_recorder(ended_by: str) -> None:
     global _armed
     if _armed is None:
         return
     with _no_interrupt():
-        _armed.finish(interrupted=True)
+        _armed.finish(interrupted=True, ended_by=ended_by)
         if not _armed.began:
             leave_trace(_armed.directory, *_reached(_armed))
     _armed = None

@@ -37,10 +37,10 @@ from lockstep.core.record import MEMORY_AS_FOUND, Statistics
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.devices.kernels import digest_of, dtype_name, measured, numbers_of, raw_bytes
 from lockstep.kernels.jit import available
+from lockstep.store.encoding import Row
 from lockstep.store.formulas import Formula, Stored, View
 from lockstep.store.small import SmallContent, can_wait, columns_of
 from lockstep.store.tensors import RawTensor, can_store
-from lockstep.store.writer import Row
 
 UNRECORDED = -1
 """Content number of a tensor that is known to come from inside the step but was not measured."""

@@ -15,7 +15,7 @@ import torch
 
 from lockstep.capture.memory import WeakStorages
 from lockstep.core.site import CallKind
-from lockstep.store.writer import Row
+from lockstep.store.encoding import Row
 
 _KIND, _NUMBER = 2, 7
 """Where a row of `schema.CALLS` holds them; its call number stands first."""

@@ -175,8 +175,20 @@ class Recorder:
             # A training without any torch optimizer; workers that load data are no trainings.
             self._install_if_chosen()
 
-    def finish(self, *, interrupted: bool = False) -> None:
-        """Close the recording and wait until it is written; safe to call twice."""
+    def save(self) -> None:
+        """Write what there is by now, and wait for it; from any thread."""
+        session = self._session
+        writer = self._closing if session is None else session.writer
+        if writer is not None:
+            writer.save()
+
+    def finish(self, *, interrupted: bool = False, ended_by: str = "") -> None:
+        """Close the recording and wait until it is written; safe to call twice.
+
+        `interrupted` tells that nobody asked for it, and `ended_by` what ends the process, "" where it ends by itself.
+        """
+        if self._manifest is not None:
+            self._manifest.ended_by = ended_by
         later = self._optimizers.count_no_more()
         if self._manifest is not None and self.optimizer_seen and not self._finished:
             self._manifest.trained = self._step

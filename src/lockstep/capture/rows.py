@@ -20,7 +20,8 @@ from lockstep.capture.leaves import NamedTensor
 from lockstep.capture.names import ModuleNames
 from lockstep.capture.stacks import Stacks
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.writer import RankWriter, Row
+from lockstep.store.encoding import Row
+from lockstep.store.writer import RankWriter
 
 if TYPE_CHECKING:
     from lockstep.capture.session import Session

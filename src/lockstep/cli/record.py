@@ -18,6 +18,7 @@ from lockstep.cli.command import Command
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import MEMORY_BYTES, Options
 from lockstep.devices.emulation_profiles import device_of, parse_profile, profile_table
+from lockstep.store.leftovers import sweep
 from lockstep.store.reader import Recording, open_recording
 from lockstep.store.run import RunDirectory
 
@@ -211,6 +212,7 @@ def run_recorded(
     run.started()
     code = process.wait()
     run.finish(exit_code=code)
+    sweep(directory)
     reached, detail = take_traces(directory)
     recording = open_recording(directory)
     why_nothing = _why_nothing(recording, reached, detail, options)

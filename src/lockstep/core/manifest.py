@@ -100,7 +100,9 @@ class RankManifest:
     was met in; `tied` gives, for a second name of one and the same parameter or buffer, the name that it is recorded
     under. Earlier builds noted neither, and leave `trainable` empty. `trained` counts the steps of the
     whole training, as far as it is known: not where it was killed, nor those that a compiled optimizer took behind the
-    recorded ones. `files` holds length and digest of every file beside the manifest, see `lockstep.store.integrity`.
+    recorded ones. `ended_by` says what ended the process before its recording was done: an exception that nobody
+    caught, `os._exit`, a signal that it sent itself. `files` holds length and digest of every file beside the manifest,
+    see `lockstep.store.integrity`.
     """
 
     schema: int
@@ -111,6 +113,7 @@ class RankManifest:
     python: str
     state: str = "recording"
     stopped_because: str = ""
+    ended_by: str = ""
     platform: dict[str, str] = field(default_factory=dict)
     devices: list[str] = field(default_factory=list)
     packages: dict[str, str] = field(default_factory=dict)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import signal
 from collections.abc import Iterator
 from typing import Any
 
+from lockstep.core.manifest import RunManifest
 from lockstep.core.patterns import matches
 from lockstep.core.record import Call, Statistics, TensorRecord
 from lockstep.store.reader import RankRecording, Recording
+
+_KILLED_BY = 128
+"""What a shell adds to the number of the signal that ended a command; POSIX, "2.8.2 Exit Status for Commands"."""
 
 
 def render_recording(
@@ -83,14 +88,7 @@ def recording_json(
 def _setup_lines(recording: Recording) -> Iterator[str]:
     manifest = recording.manifest
     size = sum(file.stat().st_size for file in recording.path.rglob("*") if file.is_file())
-    ended = (
-        "still running or cut off"
-        if manifest.exit_code is None
-        else f"exit code {manifest.exit_code}"
-    )
-    if manifest.state == "complete" and manifest.exit_code is None:
-        ended = "recorded from inside the script"
-    yield f"{recording.path}: {' '.join(manifest.command)}  ({ended})"
+    yield f"{recording.path}: {' '.join(manifest.command)}  ({_end_of(manifest)})"
     yield f"  made {manifest.created} by Lockstep {manifest.version} in {manifest.cwd}, {size / 1e6:.2f} MB"
     options = manifest.options
     yield f"  recorded level {options.level}, saving {options.save}, steps {options.steps}"
@@ -103,6 +101,16 @@ def _setup_lines(recording: Recording) -> Iterator[str]:
         yield f"  git {manifest.git.get('commit', '')[:12]}{changed}"
     for sentence in recording.missing:
         yield f"  MISSING {sentence}"
+
+
+def _end_of(manifest: RunManifest) -> str:
+    code = manifest.exit_code
+    if code is None:
+        complete = manifest.state == "complete"
+        return "recorded from inside the script" if complete else "still running or cut off"
+    number = code - _KILLED_BY
+    name = f", {signal.Signals(number).name}" if number in signal.valid_signals() else ""
+    return f"exit code {code}{name}"
 
 
 def _rank_lines(rank: RankRecording) -> Iterator[str]:

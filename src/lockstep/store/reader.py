@@ -163,8 +163,9 @@ class RankRecording:
                 " tell nothing beside today's, so numbers have to do; record again for bitwise equality"
             )
         done = {step.index for step in self.manifest.steps if step.complete}
+        by = f" by {self.manifest.ended_by}" if self.manifest.ended_by else ""
         sentences.extend(
-            f"{self.name}: step {step} is incomplete, it holds what was flushed before the end"
+            f"{self.name}: step {step} is incomplete, it holds what was flushed before the end{by}"
             for step in self.steps
             if step not in done
         )

@@ -1,22 +1,21 @@
 """Writing one rank's part of a recording, off the training thread.
 
 Rows gather in memory; a chunk of them goes through a bounded queue to one thread, which writes every file aside and
-renames it. A chunk is cut when it is full, at the end of a step where steps are not very short, and by the thread
-itself after a second: a training that hangs and is killed has then left everything up to where it hung. When the memory
-for what waits is full the training waits, and says so once. A disk that refuses stops the writer, never the training.
+renames it. A chunk is cut when it is full, at the end of a step where steps are not very short (see `Pace`), and by the
+thread itself when no step ends for a while: a training that hangs and is killed has then left everything up to where it
+hung. When the memory for what waits is full the training waits, and says so once. A disk that refuses stops the writer,
+never the training.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import errno
-import io
 import json
 import os
 import queue
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,20 +26,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.record import Frame
-from lockstep.core.text import printable
 from lockstep.store import schema
 from lockstep.store.buffers import Buffer, Buffers
+from lockstep.store.encoding import Row, parquet_bytes
 from lockstep.store.formulas import Derived, Elements, Stored
 from lockstep.store.integrity import DigestedFile, Sink, with_digest
+from lockstep.store.leftovers import PART
+from lockstep.store.pace import REST_S, Pace
 from lockstep.store.small import SmallContent, measured, whole
 from lockstep.store.tensors import RawTensor, TensorFiles, compacted, size_bytes, write_shard
-
-Row = tuple[Any, ...]
 
 Copy = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.uint8]], None]
 """Fills an array from another one."""
@@ -48,8 +46,6 @@ Copy = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.uint8]], None]
 _CHUNK_RECORDS = 16384
 _CHUNK_CONTENTS = 4096
 _FLUSH_S = 1.0
-_REST_S = 0.25
-"""Seconds between two ends of steps that are written: short steps would wait for their files."""
 
 _SHARD_BYTES = 64 << 20
 _ALIGNED_BYTES = 64
@@ -147,7 +143,7 @@ class RankWriter:
         self._said_full = False
         self._late_manifest: Callable[[], dict[str, Any]] | None = None
         self._manifest_written = b""
-        self._due_s = 0.0
+        self._pace = Pace()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="lockstep-writer", daemon=True)
         self._thread.start()
@@ -240,7 +236,7 @@ class RankWriter:
         self._queue.put(partial(self._write_given, lambda: manifest))
 
     def step_ended(self, step: int, manifest: Callable[[], dict[str, Any]]) -> None:
-        """A good moment to write everything gathered; passed over where the last one was just now.
+        """A good moment to write everything gathered; put off where the last one was just now.
 
         Parameters
         ----------
@@ -249,14 +245,28 @@ class RankWriter:
         manifest
             Gives the rank's manifest as of now; called by the writing thread.
         """
-        self._last_chunks[step] = self._next_chunk
-        now_s = time.monotonic()
-        if now_s < self._due_s:
-            self._late_manifest = manifest
-            return
-        self._due_s, self._late_manifest = now_s + _REST_S, None
-        self.flush()
-        self._queue.put(partial(self._write_given, manifest))
+        self._last_chunks[step] = self._next_chunk - self._chunk.is_empty
+        self._late_manifest = manifest
+        if self._pace.left_s > 0 or self._waiting_chunks:
+            self._queue.put(_look_again)
+        else:
+            self._write_late()
+
+    def _write_late(self) -> None:
+        """Write everything gathered, and the manifest of the step that ended last."""
+        self._pace.rest()
+        # The manifest first: what it tells of is in the rows gathered by now.
+        manifest, self._late_manifest = self._late_manifest, None
+        if not self._chunk.is_empty:
+            self.flush()
+        if manifest is not None:
+            self._queue.put(partial(self._write_given, manifest))
+
+    def save(self) -> None:
+        """Write what there is by now, and wait for it: the process is about to end. From any thread."""
+        if self._thread.is_alive():
+            self._write_late()
+            self.drain()
 
     def end(self, manifest: Callable[[], dict[str, Any]]) -> None:
         """Write what is left, and then the last manifest, while the training goes on.
@@ -329,16 +339,12 @@ class RankWriter:
 
     def _next_job(self) -> Callable[[], None] | None:
         while True:
+            # A step whose end was put off is written at the end of the next, or else by and by.
+            late_s = max(0.0, self._pace.left_s) + REST_S
             try:
-                return self._queue.get(timeout=_FLUSH_S)
+                return self._queue.get(timeout=late_s if self._late_manifest else _FLUSH_S)
             except queue.Empty:
-                # The manifest first: what it tells of is in the rows gathered by now.
-                manifest, self._late_manifest = self._late_manifest, None
-                chunk = self._chunk
-                if not chunk.is_empty:
-                    self.flush()
-                if manifest is not None:
-                    self._queue.put(partial(self._write_given, manifest))
+                self._write_late()
 
     def _write_chunk(
         self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]
@@ -434,7 +440,7 @@ class RankWriter:
 
     def _replace(self, name: str, fill: Callable[[Sink], None]) -> None:
         """Write a file aside and rename it, so that no reader ever sees half of one."""
-        target, aside = self.directory / name, self.directory / f".{name}.part"
+        target, aside = self.directory / name, self.directory / f".{name}{PART}"
         try:
             with aside.open("wb") as file:
                 digested = DigestedFile(file)
@@ -462,27 +468,6 @@ def _leave_room(directory: Path, size_bytes: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
 
 
-def parquet_bytes(table: pl.Schema, rows: list[Row]) -> bytes:
-    """Encode rows of one table; in memory, so that a full disk shows as `OSError` like everywhere else."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(table)
-    frame = pl.DataFrame(
-        [
-            _series(name, values, dtype)
-            for (name, dtype), values in zip(table.items(), columns, strict=True)
-        ]
-    )
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer, compression="zstd", compression_level=1)
-    return buffer.getvalue()
-
-
-def _series(name: str, values: tuple[Any, ...], dtype: pl.DataType) -> pl.Series:
-    try:
-        return pl.Series(name, values, dtype)
-    except UnicodeEncodeError:
-        return pl.Series(name, [printable(value) for value in values], dtype)
-
-
 def _as_text(manifest: dict[str, Any]) -> str:
     return json.dumps(manifest, indent=1, default=str)
 
@@ -492,6 +477,10 @@ def _with_files(text: str, files: dict[str, str]) -> str:
     listed = ",\n".join(f'  "{name}": "{mark}"' for name, mark in files.items())
     body = text.removesuffix("\n}")
     return f'{body},\n "files": {{\n{listed}\n }}\n}}'
+
+
+def _look_again() -> None:
+    """Nothing to do but to look what is due."""
 
 
 def _write(file: Sink, data: bytes) -> None:

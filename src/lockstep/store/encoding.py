@@ -1,0 +1,33 @@
+"""Rows of a table as the bytes of a Parquet file."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import polars as pl
+
+from lockstep.core.text import printable
+
+Row = tuple[Any, ...]
+
+
+def parquet_bytes(table: pl.Schema, rows: list[Row]) -> bytes:
+    """Encode rows of one table; in memory, so that a full disk shows as `OSError` like everywhere else."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(table)
+    frame = pl.DataFrame(
+        [
+            _series(name, values, dtype)
+            for (name, dtype), values in zip(table.items(), columns, strict=True)
+        ]
+    )
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, compression="zstd", compression_level=1)
+    return buffer.getvalue()
+
+
+def _series(name: str, values: tuple[Any, ...], dtype: pl.DataType) -> pl.Series:
+    try:
+        return pl.Series(name, values, dtype)
+    except UnicodeEncodeError:
+        return pl.Series(name, [printable(value) for value in values], dtype)
