@@ -74,6 +74,9 @@ _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
     show_default="1 GB",
     help="Memory that comparing may take; operators that take more to re-run are judged without.",
 )
+@click.option(
+    "--no-rerun", is_flag=True, help="Run no operator again: for recordings from strangers."
+)
 @click.option("--force", is_flag=True, help="Replace report files that are there.")
 def compare(
     reference: Path,
@@ -91,6 +94,7 @@ def compare(
     limit: int | None,
     steps: str,
     memory_bytes: int,
+    no_rerun: bool,
     force: bool,
 ) -> int:
     """Compare two recordings and name the first operator where CANDIDATE leaves REFERENCE.
@@ -121,6 +125,7 @@ def compare(
             noise=[_noise(path, reference) for path in noise],
             mapping=mapping,
             steps=chosen,
+            rerun=not no_rerun,
             memory_bytes=memory_bytes,
             progress=progress,
         )

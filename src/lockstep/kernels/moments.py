@@ -44,6 +44,9 @@ def _count_between(values: Any, limit: float) -> int:
     return count
 
 
+KERNELS = (_moments, _moments_of_difference, _count_between)
+
+
 def moments(values: Doubles) -> tuple[float, float]:
     """Sum of squares and of fourth powers, shape (n,); not finite where an element or a sum is not."""
     return cast(tuple[float, float], _moments(values))

@@ -48,6 +48,7 @@ from lockstep.locate.step import AlignedStep
 from lockstep.locate.unaligned import Unaligned
 from lockstep.locate.updates import SetupWalk, UpdateWalk, gradients_of_backward
 from lockstep.locate.walk import StepWalk
+from lockstep.replay.apart import RerunsApart
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.store.reader import RankRecording, Recording, open_recording
 
@@ -82,6 +83,7 @@ def compare_recordings(
     mapping: NameMapping | str | os.PathLike[str] | None = None,
     steps: Collection[int] | None = None,
     read_tensors: bool = True,
+    rerun: bool = True,
     memory_bytes: int = MEMORY_BYTES,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -105,6 +107,9 @@ def compare_recordings(
         Compare only these; None for all that both hold.
     read_tensors
         Whether tensors that were saved whole are read; otherwise sketches and statistics decide.
+    rerun
+        Whether operators are run again, in a process that may neither write nor reach out; not to be done with what a
+        stranger has recorded, where nothing of it should run at all. Without, the error model judges.
     memory_bytes
         Memory that comparing may take; operators that take more to be run again are judged without, and listed
         under `notes`.
@@ -136,7 +141,7 @@ def compare_recordings(
     if runs:
         site_noise = measure_noise(reference, runs, steps=steps, read_tensors=read_tensors)
         judge = CalibratedJudge(site_noise, judge)
-    if read_tensors and given is None and rule is Rule.ERROR_MODEL:
+    if read_tensors and rerun and given is None and rule is Rule.ERROR_MODEL:
         judge = _with_local_error(judge, reference, candidate, memory_bytes)
     ranks = [name for name in reference.ranks if name in candidate.ranks]
     view = View(reference.manifest.options, candidate.manifest.options)
@@ -170,7 +175,9 @@ def _with_local_error(
         any(rank.has_tensors for rank in recording.ranks.values())
         for recording in (reference, candidate)
     )
-    return LocalErrorJudge(judge, memory_bytes=memory_bytes) if whole else judge
+    if not whole:
+        return judge
+    return LocalErrorJudge(judge, memory_bytes=memory_bytes, reruns=RerunsApart)
 
 
 def _opened(name: str, recording: Given) -> Recording:

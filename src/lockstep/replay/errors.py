@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class CannotReplay(Exception):  # noqa: N818 - it is an answer, not a failure of Lockstep
     """A recorded call cannot be run again alone; the message says why. Never leaves this package."""
+
+
+class Crashed(CannotReplay):
+    """Running a call again ended the process that did it, or never came to an end; the message says how."""

@@ -20,10 +20,9 @@ Nothing here loads torch before the first re-run.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ParamSpec
+from typing import ParamSpec, Protocol
 
 from lockstep.compare.judge import Judge, Judgement, Operation, Region, is_gradient
 from lockstep.compare.measured import Measured
@@ -31,11 +30,8 @@ from lockstep.core.finding import CallPair
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.record import Call
 from lockstep.replay.budget import TooLarge, check_memory
-from lockstep.replay.errors import CannotReplay
+from lockstep.replay.errors import CannotReplay, Crashed
 from lockstep.replay.screening import screened, screened_passage, screened_update
-
-if TYPE_CHECKING:
-    from lockstep.replay.verdict import Verdicts
 
 NAME = "local-error"
 
@@ -46,6 +42,22 @@ P = ParamSpec("P")
 
 Progress = Callable[[str, int], None]
 """Called with the operator that is re-run and how many outputs were judged by a re-run so far."""
+
+
+class Reruns(Protocol):
+    """What judges by running calls again; each method raises `CannotReplay` where that cannot be."""
+
+    def operator(self, operation: Operation, output: Measured) -> Judgement:
+        """Judge one output, gradient or parameter gradient."""
+        ...
+
+    def passage(self, sources: Sequence[Measured], target: Measured, region: Region) -> Judgement:
+        """Judge a tensor behind calls without partner."""
+        ...
+
+    def update(self, calls: CallPair, output: Measured) -> Judgement:
+        """Judge a parameter or a state after an optimizer step."""
+        ...
 
 
 class LocalErrorJudge:
@@ -60,6 +72,8 @@ class LocalErrorJudge:
         Memory that the whole process may take: a call whose re-run takes more is left to `fallback`.
     progress
         Told before each re-run.
+    reruns
+        Makes what runs calls again, for so many bytes of memory; in this process by default.
 
     Attributes
     ----------
@@ -75,14 +89,17 @@ class LocalErrorJudge:
         *,
         memory_bytes: int = MEMORY_BYTES,
         progress: Progress | None = None,
+        reruns: Callable[[int], Reruns] | None = None,
     ) -> None:
         self.decided = 0
         self.refused: dict[tuple[str, str], int] = {}
         self._fallback = fallback
         self._memory_bytes = memory_bytes
         self._too_large: dict[str, tuple[int, int]] = {}
+        self._crashed: dict[str, str] = {}
         self._progress = progress
-        self._verdicts: Verdicts | None = None
+        self._make_reruns = reruns or _here
+        self._verdicts: Reruns | None = None
 
     @property
     def name(self) -> str:
@@ -154,6 +171,9 @@ class LocalErrorJudge:
             count, most = self._too_large.get(op, (0, 0))
             self._too_large[op] = count + 1, max(most, error.needed_bytes)
             return None
+        except Crashed as error:
+            self._crashed[op] = str(error)
+            return None
         except (CannotReplay, MemoryError, RuntimeError) as error:
             # torch reports memory that it cannot get as a RuntimeError.
             key = (op, str(error))
@@ -163,25 +183,27 @@ class LocalErrorJudge:
         return replace(judgement, judged_by=NAME)
 
     def notes(self) -> list[str]:
-        """What was not run again because of its size, in words."""
-        return [
+        """What was not run again because of its size, or because it crashed, in words."""
+        crashed = [f"{op}: judged without a re-run: {why}" for op, why in self._crashed.items()]
+        return crashed + [
             f"{op}: {count} {'tensors' if count > 1 else 'tensor'} judged without a re-run, which takes"
             f" {most / 1e9:.1f} GB of memory; --memory-bytes allows {self._memory_bytes / 1e9:.1f} GB"
             for op, (count, most) in self._too_large.items()
         ]
 
-    def _reruns(self, op: str) -> Verdicts:
-        """What runs operators again; loads torch."""
+    def _reruns(self, op: str) -> Reruns:
+        """What runs operators again."""
         if self._verdicts is None:
-            # Read by torch as it is loaded: large tensors in large pages. A re-run makes and drops many of them, and
-            # most of its time went into getting their memory, 4 KiB at a time.
-            os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-            from lockstep.replay.verdict import Verdicts  # loads torch
-
-            self._verdicts = Verdicts(self._memory_bytes)
+            self._verdicts = self._make_reruns(self._memory_bytes)
         if self._progress is not None:
             self._progress(op, self.decided)
         return self._verdicts
+
+
+def _here(memory_bytes: int) -> Reruns:
+    from lockstep.replay.verdict import Verdicts  # loads torch
+
+    return Verdicts(memory_bytes)
 
 
 def _is_whole(calls: CallPair | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,12 @@ Alter = Callable[[torch.Tensor], torch.Tensor]
 
 LARGE = 1 << 21
 """Elements from which on a tensor is not kept for later but read, or made, again."""
+
+_TRUSTS_INDICES = re.compile(r"^aten\..*(backward|unpool|embedding_bag)")
+"""Operators that are called with indices which an earlier one gave."""
+
+_NO_INDEX = 101
+"""Magnitude below which a whole number may stand for no index at all: losses ignore -100."""
 
 _GRADIENTS = (Role.GRAD_INPUT, Role.PARAM_GRAD)
 
@@ -158,6 +165,7 @@ class Rerun:
     def _run(
         self, precision: Precision, backward: bool, alter: Alter | None, cast: torch.dtype | None
     ) -> Results:
+        self._check_indices()
         wanted = (
             {record.index for record in self.call.with_role(*_GRADIENTS)} if backward else set()
         )
@@ -189,6 +197,23 @@ class Rerun:
             if not backward or value.numel() < LARGE  # gradients are what is asked for
         }
         return Results(kept, gradients)
+
+    def _check_indices(self) -> None:
+        """Refuse a native backward whose whole numbers point beyond every tensor of the call: it trusts them."""
+        if not _TRUSTS_INDICES.search(self.call.site.op):
+            return
+        most = max(_NO_INDEX, *(record.content.numel for record in self.call.records))
+        for record in self._rebuilt.inputs.values():
+            tensor = self.load(record)
+            whole = tensor.dtype in (torch.int32, torch.int64)
+            if (
+                whole
+                and tensor.numel()
+                and not -most <= int(tensor.min()) <= int(tensor.max()) < most
+            ):
+                raise CannotReplay(
+                    "an index among its inputs points beyond every tensor of the call"
+                )
 
     def _prepared(
         self,

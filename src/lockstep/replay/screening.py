@@ -40,9 +40,9 @@ from lockstep.replay.roundoff import (
     always_allowed,
     carrier,
 )
-from lockstep.store.contents import StoredTensor
 from lockstep.store.formulas import Formula, Stored, View
 from lockstep.store.formulas import Operation as Computed
+from lockstep.store.whole import StoredTensor
 
 _SAMPLE = 4096
 """Elements that a median is taken over."""

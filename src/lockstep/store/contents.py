@@ -11,12 +11,12 @@ import numpy as np
 import polars as pl
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.record import Array, Content, Pieces, Sketch, Statistics
+from lockstep.core.record import Content, Sketch, Statistics
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.store import schema
-from lockstep.store.formulas import Derived, Formula, Stored
 from lockstep.store.tables import Chunks, LatestChunks
 from lockstep.store.tensors import TensorFiles
+from lockstep.store.whole import StoredTensor
 
 _MOST_ROWS = 1 << 16
 """Contents that stay in memory at most, of 2 kB where they have a sketch."""
@@ -110,7 +110,7 @@ class StoredContents:
                 inf_count or 0,
                 zero_count or 0,
             )
-        tensor = None if shard is None else StoredTensor(self, shard, stored, shape)
+        tensor = None if shard is None else StoredTensor(self._tensors, shard, stored, shape)
         return Content(
             number,
             sys.intern(dtype),
@@ -161,41 +161,6 @@ class StoredContents:
         """Let go of the files of whole tensors until one is asked for."""
         self._tensors.close()
 
-    def tensor(self, shard: int, stored: int | None, shape: tuple[int, ...]) -> Array:
-        """One whole tensor.
-
-        Raises
-        ------
-        CorruptError
-            If it is not there, is damaged, or has another number of elements.
-        """
-        array = self._tensors.load(shard, stored)
-        self._check(array.size, stored, shape)
-        return array.reshape(shape)
-
-    def pieces(self, shard: int, stored: int | None, shape: tuple[int, ...]) -> Pieces:
-        """As `tensor`, to be read in pieces.
-
-        Raises
-        ------
-        CorruptError
-            As `tensor`.
-        """
-        pieces = self._tensors.open(shard, stored)
-        self._check(pieces.size, stored, shape)
-        return pieces
-
-    def _check(self, size: int, stored: int | None, shape: tuple[int, ...]) -> None:
-        if size != math.prod(shape):
-            raise CorruptError(
-                f"{self._directory}: tensor {stored} has {size} elements, not {shape}; record again"
-            )
-
-    def formula(self, shard: int, stored: int) -> Formula | None:
-        """What a whole tensor follows from; see `StoredTensor.formula`."""
-        found = self._tensors.find(Stored(shard, stored))
-        return found.formula if isinstance(found, Derived) and not found.places.size else None
-
 
 _SKETCH_BYTES = 8 * SKETCH_SIZE
 
@@ -211,36 +176,3 @@ class StoredSketch:
     def __call__(self) -> Sketch:
         """The sketch, float64 of shape (SKETCH_SIZE,)."""
         return self.contents.sketch(self.chunk, self.row)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """Reads one whole tensor when called."""
-
-    contents: StoredContents
-    shard: int
-    stored: int | None
-    shape: tuple[int, ...]
-
-    def __call__(self) -> Array:
-        """The tensor."""
-        return self.contents.tensor(self.shard, self.stored, self.shape)
-
-    def pieces(self) -> Pieces:
-        """The tensor, to be read in pieces."""
-        return self.contents.pieces(self.shard, self.stored, self.shape)
-
-    @property
-    def place(self) -> Stored | None:
-        """Where it is stored, as formulas of the same rank name it."""
-        return None if self.stored is None else Stored(self.shard, self.stored)
-
-    def formula(self) -> Formula | None:
-        """What the writer has shown it to follow from, to the last bit; None where it was kept as it is or corrected.
-
-        Raises
-        ------
-        CorruptError
-            If it is not there or is damaged.
-        """
-        return None if self.stored is None else self.contents.formula(self.shard, self.stored)

@@ -86,6 +86,12 @@ class Files:
         for name, mark in marks.items():
             _check_length(directory, name, mark)
 
+    @property
+    def unchecked(self) -> dict[str, str]:
+        """What is left of the marks: those of files that were not read yet."""
+        with self._lock:
+            return dict(self._marks)
+
     def check(self, path: Path) -> None:
         """Hold a file against its digest, unless that was done before; nothing is known of one that is not listed.
 

@@ -194,8 +194,13 @@ class TensorFiles:
     """
 
     def __init__(self, directory: Path, files: Files | None = None) -> None:
-        self._directory, self._files = directory, files
+        self.directory, self._files = directory, files
         self._shards: dict[int, Shard] = {}
+
+    @property
+    def unchecked(self) -> dict[str, str]:
+        """Marks of the files that were not held against them yet."""
+        return {} if self._files is None else self._files.unchecked
 
     def load(self, shard: int, number: int | None) -> Array:
         """Decode one tensor; bfloat16 and float8 are widened to float32, exactly.
@@ -271,7 +276,7 @@ class TensorFiles:
     def _shard(self, number: int) -> Shard:
         known = self._shards.get(number)
         if known is None:  # of two threads that open it, the first one counts
-            path = self._directory / shard_name(number)
+            path = self.directory / shard_name(number)
             if self._files is not None:
                 self._files.check(path)
             known = self._shards.setdefault(number, Shard(path))

@@ -1,0 +1,190 @@
+"""What a comparison and the process that re-runs for it say to each other.
+
+Questions are pickled: they come from the comparison, which the process may trust. Answers are JSON, read without
+trusting them: what re-runs calls of a stranger's recording may say anything. Tensors are named by where they are
+stored, and read by the process itself.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import IO, Any
+
+from lockstep.compare.judge import Judgement
+from lockstep.core.errors import CorruptError, LockstepError
+from lockstep.core.finding import Kind
+from lockstep.core.record import Array, Content
+from lockstep.core.text import message, printable
+from lockstep.replay.budget import TooLarge
+from lockstep.replay.errors import CannotReplay
+from lockstep.store.contents import StoredSketch
+from lockstep.store.integrity import Files
+from lockstep.store.tensors import TensorFiles
+from lockstep.store.whole import StoredTensor
+
+_LENGTH_BYTES = 8
+_MOST_CHARACTERS = 4096
+"""Of the words of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A comparison begins: what was kept for an earlier one is let go of.
+
+    `memory_bytes` is what the whole comparison may take.
+    """
+
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Files of one rank: what they are to be held against when they are read."""
+
+    directory: Path
+    marks: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A judgement that is asked for: a method of `lockstep.replay.verdict.Verdicts` and what it is called with."""
+
+    method: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A tensor that is no part of a recording on disk."""
+
+    array: Array
+
+    def __call__(self) -> Array:
+        """The tensor."""
+        return self.array
+
+
+class _Packer(pickle.Pickler):
+    """Names files instead of holding them open; remembers which."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.files: dict[Path, TensorFiles] = {}
+
+    def reducer_override(self, item: Any) -> Any:
+        """How a value is put together again."""
+        if isinstance(item, TensorFiles):
+            self.files[item.directory] = item
+            return _files_of, (item.directory,)
+        if isinstance(item, StoredSketch):
+            return _nothing, ()
+        if isinstance(item, Content) and not isinstance(item.loader, (StoredTensor, type(None))):
+            values = {field.name: getattr(item, field.name) for field in fields(item)}
+            return Content, tuple((values | {"loader": Given(item.load())}).values())
+        return NotImplemented
+
+
+def packed(value: object) -> tuple[bytes, dict[Path, TensorFiles]]:
+    """A message as bytes, and the files that it names."""
+    file = io.BytesIO()
+    packer = _Packer(file)
+    packer.dump(value)
+    return file.getvalue(), packer.files
+
+
+def send(stream: IO[bytes], data: bytes) -> None:
+    """Write a message behind its length."""
+    stream.write(len(data).to_bytes(_LENGTH_BYTES, "big"))
+    stream.write(data)
+    stream.flush()
+
+
+def received(stream: IO[bytes]) -> Any:
+    """The next message; None where there will be none."""
+    length = stream.read(_LENGTH_BYTES)
+    return pickle.loads(stream.read(int.from_bytes(length, "big"))) if length else None
+
+
+_open: dict[Path, TensorFiles] = {}
+
+
+def know(known: Known | None) -> None:
+    """Open the files of a rank; None lets go of all."""
+    if known is None:
+        _open.clear()
+    else:
+        _open[known.directory] = TensorFiles(known.directory, Files(known.directory, known.marks))
+
+
+def _files_of(directory: Path) -> TensorFiles:
+    return _open[directory]
+
+
+def _nothing() -> None:
+    return None
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def answer(judge: Callable[[], Judgement]) -> dict[str, Any]:
+    """What a judge says, or why it cannot, as JSON values."""
+    try:
+        return {"judgement": asdict(judge())}
+    except TooLarge as error:
+        return {"too_large": error.needed_bytes}
+    except LockstepError as error:
+        return {"damaged": str(error)}
+    except CannotReplay as error:
+        return {"refused": str(error)}
+    except Exception as error:  # a recording may be anybody's; torch reports memory it cannot get as a RuntimeError
+        return {"refused": f"{type(error).__name__}: {error}"}
+
+
+def judgement_in(line: bytes) -> Judgement:
+    """What an answer says.
+
+    Raises
+    ------
+    CannotReplay
+        If the answer says so, or is none.
+    CorruptError
+        If it says that a file is damaged.
+    """
+    try:
+        value = json.loads(line)
+        (kind, said), *_ = value.items()
+        if kind == "judgement":
+            return _judgement(said)
+        if kind == "too_large":
+            raise TooLarge(int(said))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise CannotReplay("what runs it again gave no answer") from error
+    if kind == "damaged":
+        raise CorruptError(message(str(said)))
+    raise CannotReplay(message(str(said)))
+
+
+def _judgement(said: dict[str, Any]) -> Judgement:
+    """A judgement whose every value is of its type.
+
+    Raises
+    ------
+    TypeError, ValueError, LookupError
+        If one is not, or not there.
+    """
+    values = dict(said)
+    if values.get("kind") is not None:
+        values["kind"] = Kind(values["kind"])
+    for name in ("tolerance", "floor"):
+        values[name] = float(values[name])
+    for name in ("beyond_floor", "unexplained", "open", "local"):
+        values[name] = bool(values[name])
+    for name in ("rounding", "words", "judged_by"):
+        values[name] = printable(str(values[name]))[:_MOST_CHARACTERS]
+    return Judgement(**values)

@@ -1,0 +1,64 @@
+"""The process that runs recorded calls again: reads questions, answers each with one line, ends with its parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from functools import partial
+from typing import BinaryIO
+
+from lockstep.replay.confinement import confine, limit
+
+READY = b"ready\n"
+ONE_THREAD = "OPENBLAS_NUM_THREADS"
+"""Makes NumPy start no threads of its own, which would be there before the process is confined."""
+
+
+def main() -> None:
+    """Answer until there are no more questions."""
+    questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(2, 1)
+    _load_compiled()
+    tempfile.gettempdir()  # parts of torch that are loaded late ask for it, and it is found by writing there
+    os.environ.pop(ONE_THREAD, None)
+    confine()
+    import lockstep.replay.verdict  # noqa: F401 - loads torch, whose threads are confined with it
+
+    answers.write(READY)
+    answers.flush()
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)  # what a native library has to say when it dies is for nobody
+    _answer(questions, answers)
+
+
+def _load_compiled() -> None:
+    """Load what is compiled while there are folders to keep it in: later Numba would compile it each time."""
+    from lockstep.kernels import formulas, moments
+    from lockstep.kernels.jit import available, ready
+
+    if available():
+        ready(formulas.run)
+        for kernel in moments.KERNELS:
+            ready(kernel)
+
+
+def _answer(questions: BinaryIO, answers: BinaryIO) -> None:
+    from lockstep.replay.messages import Begin, Known, Question, answer, know, received
+    from lockstep.replay.verdict import Verdicts
+
+    verdicts = Verdicts(0)
+    while (said := received(questions)) is not None:
+        if isinstance(said, Begin):
+            know(None)
+            verdicts = Verdicts(said.memory_bytes)
+            limit(said.memory_bytes)
+        elif isinstance(said, Known):
+            know(said)
+        elif isinstance(said, Question):
+            judge = getattr(verdicts, said.method)
+            found = answer(partial(judge, *said.arguments))
+            answers.write(json.dumps(found).encode() + b"\n")
+            answers.flush()
