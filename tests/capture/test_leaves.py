@@ -152,3 +152,25 @@ def test_settings_of_a_module_are_its_public_attributes() -> None:
     assert found["names"] == ["a", "b"]
     assert "table" not in found
     assert not any(name.startswith("_") for name in found)
+
+
+def test_settings_that_are_secrets_are_masked() -> None:
+    # given a module that keeps a token, and settings that are called alike
+    module: Any = nn.Module()
+    module.hub_token, module.pad_token, module.reduction = "abc", "<pad>", "mean"
+    module.source = "postgresql://me:hunter2@host/db"
+    # then its settings hold the others only
+    assert plain_attributes(module) == {
+        "hub_token": "***",
+        "pad_token": "<pad>",
+        "reduction": "mean",
+        "source": "postgresql://me:***@host/db",
+        "training": True,
+    }
+    # and so do the arguments of a call
+    kept = plain_arguments(({"api_key": "abc", "key": "q"},), {"password": "abc", "p": 0.5})
+    assert kept == {
+        "args.0": {"api_key": "***", "key": "q"},
+        "kwargs.password": "***",
+        "kwargs.p": 0.5,
+    }

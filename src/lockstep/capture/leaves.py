@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from lockstep.core.secrets import masked, masked_setting
+
 NamedTensor = tuple[str, torch.Tensor]
 
 _MAX_DEPTH = 8
@@ -72,7 +74,7 @@ def plain_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[st
 
 def _add_plain(found: dict[str, Any], name: str, value: Any, depth: int = 0) -> None:
     if not _holds_tensor(value):
-        found[name] = plain(value)
+        found[name] = plain_setting(name, value)
     elif depth < _MAX_DEPTH and isinstance(value, (tuple, list, Mapping)):
         for key, child in _children(value):
             _add_plain(found, f"{name}.{key}", child, depth + 1)
@@ -83,15 +85,22 @@ def plain_attributes(module: torch.nn.Module) -> dict[str, Any]:
     found = {}
     for name, value in vars(module).items():
         if not name.startswith("_") and name != "training" and _is_setting(value):
-            found[name] = plain(value)
+            found[name] = plain_setting(name, value)
     found["training"] = module.training
     return found
 
 
+def plain_setting(name: str, value: Any) -> Any:
+    """The value of a setting as JSON; masked where the name, or the value, says that it is a secret."""
+    return plain(masked_setting(name, value[: 2 * _MAX_TEXT]) if isinstance(value, str) else value)
+
+
 def plain(value: Any) -> Any:
     """A value as JSON: numbers, strings and nested lists as they are, anything else as short text."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value if not isinstance(value, str) else value[:_MAX_TEXT]
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return masked(value[: 2 * _MAX_TEXT])[:_MAX_TEXT]
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else str(value)
     if isinstance(value, (tuple, list)):
@@ -103,7 +112,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (torch.dtype, torch.device, torch.memory_format, slice)):
         return str(value)
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in list(value.items())[:32]}
+        return {str(key): plain_setting(str(key), item) for key, item in list(value.items())[:32]}
     return type(value).__name__
 
 

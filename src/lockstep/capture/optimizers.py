@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 
 from lockstep.capture.compiled import untraced
 from lockstep.capture.interception import Patch
-from lockstep.capture.leaves import plain
+from lockstep.capture.leaves import plain_setting
 from lockstep.capture.names import ModuleNames
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall
@@ -336,7 +336,7 @@ def optimizer_name(optimizer: Optimizer) -> str:
 
 def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a group of parameters as JSON values."""
-    return {key: plain(value) for key, value in group.items() if key != "params"}
+    return {key: plain_setting(key, value) for key, value in group.items() if key != "params"}
 
 
 def names_in_groups(optimizer: Optimizer, names: ModuleNames) -> list[list[str]]:

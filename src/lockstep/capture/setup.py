@@ -24,14 +24,12 @@ import torch
 
 from lockstep.core.arguments import integer_of
 from lockstep.core.manifest import Options, RankManifest
+from lockstep.core.secrets import masked, masked_command
+from lockstep.core.text import with_texts
+from lockstep.core.variables import known_variables
 from lockstep.devices.emulation import emulated_device
 from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
 
-_ENVIRONMENT_PREFIXES = (
-    "ASCEND_", "ATEN_", "CUBLAS_", "CUDA_", "CUDNN_", "DNNL_", "GLOO_", "HCCL_", "HIP_", "KMP_",
-    "LOCAL_", "MASTER_", "MIOPEN_", "MKL_", "NCCL_", "NPU_", "NVIDIA_TF32", "OMP_", "ONEDNN_",
-    "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "RANK", "ROCM_", "TORCH", "WORLD_SIZE", "XLA_",
-)  # fmt: skip
 MOST_SEED = 2**32 - 1
 """The largest that NumPy takes."""
 
@@ -103,7 +101,7 @@ def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
         rank=f"rank{rank}",
         world_size=world_size,
         pid=os.getpid(),
-        argv=list(getattr(sys, "orig_argv", sys.argv)),
+        argv=masked_command(getattr(sys, "orig_argv", sys.argv)),
         python=sys.version.split()[0],
     )
     manifest.platform = {
@@ -114,11 +112,7 @@ def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
     }
     manifest.devices = _devices()
     manifest.packages = _packages()
-    manifest.environment = {
-        key: value
-        for key, value in sorted(os.environ.items())
-        if key.startswith(_ENVIRONMENT_PREFIXES)
-    }
+    manifest.environment = known_variables(os.environ)
     if options.seed is not None:
         manifest.seeds["lockstep"] = f"--seed {options.seed}"
     manifest.sources = loaded_sources()
@@ -199,9 +193,14 @@ def copy_of(manifest: RankManifest) -> RankManifest:
     return RankManifest(**{name: copy.copy(value) for name, value in values.items()})
 
 
-def as_json(manifest: Any) -> dict[str, Any]:
-    """A manifest dataclass as JSON values."""
-    return dataclasses.asdict(manifest)
+_TOLD = ("stopped_because", "not_seen", "events")
+"""What of a manifest is told in words, which may hold those of somebody else's error."""
+
+
+def as_json(manifest: RankManifest) -> dict[str, Any]:
+    """A manifest as JSON values, with secrets masked in what is told."""
+    value = dataclasses.asdict(manifest)
+    return value | {name: with_texts(value[name], masked) for name in _TOLD}
 
 
 def seed_everything(seed: int) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 _MOST_CHARACTERS = 300
 _MOST_AT_THE_END = 100
 
@@ -26,6 +29,21 @@ def message(text: str) -> str:
     if len(line) <= _MOST_CHARACTERS:
         return line
     return f"{line[: _MOST_CHARACTERS - _MOST_AT_THE_END - 5]} ... {line[-_MOST_AT_THE_END:]}"
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """JSON values with every text in them changed, but for the keys of mappings.
+
+    >>> with_texts({"a": ["b", 1]}, str.upper)
+    {'a': ['B', 1]}
+    """
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [with_texts(item, change) for item in value]
+    if isinstance(value, dict):
+        return {key: with_texts(item, change) for key, item in value.items()}
+    return value
 
 
 def _escaped(character: str) -> str:

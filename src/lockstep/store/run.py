@@ -15,6 +15,7 @@ from typing import Any
 
 from lockstep.core.errors import CorruptError, OutputExistsError
 from lockstep.core.manifest import Options, RunManifest
+from lockstep.core.secrets import masked_command
 from lockstep.core.version import VERSION
 from lockstep.store.integrity import GROWING, with_digest
 from lockstep.store.limits import read_manifest, values_of
@@ -53,7 +54,7 @@ class RunDirectory:
             schema=SCHEMA_VERSION,
             version=VERSION,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            command=command,
+            command=masked_command(command),
             cwd=str(Path.cwd()),
             options=options,
             git=_git_state(),
