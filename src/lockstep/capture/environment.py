@@ -14,6 +14,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from lockstep.core.manifest import Options, manifest_from_json
+from lockstep.store.private import open_private
 
 VARIABLE = "LOCKSTEP_RECORD"
 SOURCE_VARIABLE = "LOCKSTEP_SOURCE"
@@ -60,7 +61,7 @@ def request_from(text: str) -> tuple[Path, Options]:
 
 def leave_trace(directory: Path, reached: Reached, detail: str = "") -> None:
     """Note how far this process came; nothing is noted where that cannot be written."""
-    with suppress(OSError), (directory / _TRACE).open("a") as file:
+    with suppress(OSError), open_private(directory / _TRACE, "a") as file:
         file.write(f"{reached.name} {detail}\n")
 
 

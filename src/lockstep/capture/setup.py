@@ -28,6 +28,7 @@ from lockstep.core.secrets import masked, masked_command
 from lockstep.core.text import with_texts
 from lockstep.core.variables import known_variables
 from lockstep.devices.emulation import emulated_device
+from lockstep.store.private import make_private_directory, write_private
 from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
 
 MOST_SEED = 2**32 - 1
@@ -71,9 +72,9 @@ def claim_rank_directory(recording: Path, manifest: RankManifest) -> Path:
     OSError
         If it cannot be made.
     """
-    recording.mkdir(parents=True, exist_ok=True)
+    make_private_directory(recording, exist_ok=True)
     aside = recording / f".{manifest.rank}.{secrets.token_hex(4)}"
-    aside.mkdir()
+    make_private_directory(aside)
     try:
         return _renamed_to_free_name(aside, manifest)
     except OSError:
@@ -84,7 +85,7 @@ def claim_rank_directory(recording: Path, manifest: RankManifest) -> Path:
 def _renamed_to_free_name(aside: Path, manifest: RankManifest) -> Path:
     first, number = manifest.rank, 0
     while True:
-        (aside / MANIFEST).write_text(json.dumps(as_json(manifest), indent=1, default=str))
+        write_private(aside / MANIFEST, json.dumps(as_json(manifest), indent=1, default=str))
         try:
             return aside.rename(aside.parent / manifest.rank)
         except OSError as error:

@@ -19,6 +19,7 @@ from lockstep.core.secrets import masked_command
 from lockstep.core.version import VERSION
 from lockstep.store.integrity import GROWING, with_digest
 from lockstep.store.limits import read_manifest, values_of
+from lockstep.store.private import make_private_directory, write_private
 from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
 
 
@@ -63,7 +64,7 @@ class RunDirectory:
         try:
             run._replaced = _make_room(path, force=force)
             run._made = not path.exists()
-            path.mkdir(parents=True, exist_ok=True)
+            make_private_directory(path, exist_ok=True)
             run._write()
         except OSError as error:
             run.discard()
@@ -99,7 +100,8 @@ class RunDirectory:
         """Write the manifest aside and rename it."""
         aside = self.path / f".{MANIFEST}.{os.getpid()}"
         try:
-            aside.write_text(with_digest(json.dumps(dataclasses.asdict(self.manifest), indent=1)))
+            text = json.dumps(dataclasses.asdict(self.manifest), indent=1)
+            write_private(aside, with_digest(text))
             aside.replace(self.path / MANIFEST)
             self._written = True
         except OSError:

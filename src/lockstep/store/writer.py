@@ -37,6 +37,7 @@ from lockstep.store.formulas import Derived, Elements, Stored
 from lockstep.store.integrity import DigestedFile, Sink, with_digest
 from lockstep.store.leftovers import PART
 from lockstep.store.pace import REST_S, Pace
+from lockstep.store.private import open_private
 from lockstep.store.small import SmallContent, measured, whole
 from lockstep.store.tensors import RawTensor, TensorFiles, compacted, size_bytes, write_shard
 
@@ -442,7 +443,7 @@ class RankWriter:
         """Write a file aside and rename it, so that no reader ever sees half of one."""
         target, aside = self.directory / name, self.directory / f".{name}{PART}"
         try:
-            with aside.open("wb") as file:
+            with open_private(aside, "wb") as file:
                 digested = DigestedFile(file)
                 fill(digested)
             replaced_bytes = target.stat().st_size if target.exists() else 0

@@ -6,7 +6,7 @@ sitecustomize still runs.
 """
 
 # It may be an old Python, and pathlib would take several times as long to load as all the rest.
-# ruff: noqa: PTH100, PTH110, PTH120, PTH123, UP031
+# ruff: noqa: PTH100, PTH110, PTH120, UP031
 
 import os
 import sys
@@ -101,8 +101,12 @@ def _bootstrap() -> Any:
 def _trace(name: str) -> None:
     """Leave a line for `lockstep record`, which may have to say why nothing was recorded."""
     try:
-        with open(os.environ["LOCKSTEP_TRACE"], "a") as file:
-            file.write(name + "\n")
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        file = os.open(os.environ["LOCKSTEP_TRACE"], flags, 0o600)
+        try:
+            os.write(file, (name + "\n").encode())
+        finally:
+            os.close(file)
     except (KeyError, OSError):
         pass
 
