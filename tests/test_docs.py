@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli.main import main
+from lockstep.core.variables import VARIABLES
 
 ROOT = Path(__file__).parents[1]
 
@@ -70,3 +71,14 @@ def shown_after(page: str, mark: str) -> str:
     found = re.search(rf"<!-- {re.escape(mark)} -->\n```\w*\n(.*?)```\n", page, re.DOTALL)
     assert found is not None, mark
     return found[1]
+
+
+def test_the_page_on_recordings_lists_the_environment_variables_that_are_kept() -> None:
+    page = (ROOT / "docs" / "recordings.md").read_text()
+    table = re.search(r"<!-- environment -->\n(.*?)<!-- /environment -->", page, re.DOTALL)
+    assert table is not None
+    listed = {}
+    for line in table[1].splitlines()[2:]:
+        _, about, names, _ = line.split("|")
+        listed[about.strip()] = tuple(name.strip("`") for name in names.split())
+    assert listed == VARIABLES

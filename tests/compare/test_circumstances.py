@@ -51,3 +51,9 @@ def test_what_names_a_process_or_a_place_is_left_out() -> None:
 def test_what_an_earlier_build_did_not_note_is_no_difference() -> None:
     left = manifest(numerics={"threads": "2", "tf32": "matmul=False cudnn=True"})
     assert circumstances(left, manifest(numerics={"threads": "2"})) == []
+
+
+def test_what_was_masked_or_taken_out_is_no_difference() -> None:
+    left = manifest(environment={"HCCL_ALGO": "[redacted]", "NCCL_ALGO": "Ring"})
+    right = manifest(environment={"HCCL_ALGO": "/a/b", "NCCL_ALGO": "Tree"})
+    assert [found.name for found in circumstances(left, right)] == ["NCCL_ALGO"]

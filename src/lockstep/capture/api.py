@@ -213,6 +213,7 @@ def record(
     emulate: str = "",
     calibrate: bool = False,
     compile_eager: bool = False,
+    redact: bool = False,
     force: bool = False,
 ) -> Recording:
     """Describe a recording of the training in this process; a `with` block around the training makes it.
@@ -246,6 +247,8 @@ def record(
         Round every result at random while this records: a recording for `compare --calibration`.
     compile_eager
         Run what `torch.compile` captures while this records operator by operator, so that it is seen.
+    redact
+        Keep no path, no name of user or host, and no command: for a recording that others get.
     force
         Replace a recording that is there.
 
@@ -283,6 +286,7 @@ def record(
         calibrate=truth_of("calibrate", calibrate),
         memory_bytes=integer_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES),
         compile_eager=truth_of("compile_eager", compile_eager),
+        redact=truth_of("redact", redact),
     )
     device = device_of(options)
     if device:

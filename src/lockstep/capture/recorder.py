@@ -31,6 +31,7 @@ from lockstep.capture.names import ModuleNames
 from lockstep.capture.optimizers import Optimizers, names_in_groups, plain_options
 from lockstep.capture.options import SiteFilter, StepSelection, parse_ranks
 from lockstep.capture.quiet import quiet
+from lockstep.capture.redacting import RedactedWriter, redact, redaction_of_process
 from lockstep.capture.rows import Place
 from lockstep.capture.session import Session
 from lockstep.capture.waiting import wait_until_written
@@ -43,7 +44,8 @@ from lockstep.core.manifest import (
     RankManifest,
     StepSummary,
 )
-from lockstep.core.text import message
+from lockstep.core.secrets import masked
+from lockstep.core.text import message, with_texts
 from lockstep.devices.emulation import unmatched_operators
 from lockstep.devices.kernels import copy_bytes, prepare_kernels
 from lockstep.store.writer import RankWriter
@@ -114,6 +116,7 @@ class Recorder:
         self._open = False
         self._ended_by_optimizer = self._hand_updated = False
         self._failure = ""
+        self._kept: Callable[[str], str] = masked
         self._finished = False
         self._patches = [
             Patch(
@@ -198,7 +201,7 @@ class Recorder:
             wait_until_written(writer)
             if later is not None and self._manifest is not None:
                 self._manifest.trained = self._step + later
-                writer.amend(partial(setup.as_json, self._manifest))
+                writer.amend(partial(setup.as_json, self._manifest, self._kept))
         if self.began and self._is_no_training:
             self.began = False
             shutil.rmtree(self._rank_directory, ignore_errors=True)
@@ -279,7 +282,7 @@ class Recorder:
             manifest.stopped_because = writer.failure or self._failure
             if manifest.stopped_because:
                 warn(f"recording stopped: {manifest.stopped_because}; the training goes on")
-            return setup.as_json(manifest)
+            return setup.as_json(manifest, self._kept)
 
         self._session, self._closing = None, writer
         writer.end(last_manifest)
@@ -348,13 +351,18 @@ class Recorder:
     def _open_session(self) -> Session | None:
         rank, world_size = setup.rank_and_world_size()
         self._manifest = setup.rank_manifest(rank, world_size, self._options)
+        new_writer: Callable[..., RankWriter] = RankWriter
+        if self._options.redact:
+            redaction = redaction_of_process()
+            redact(self._manifest, setup.module_files(), redaction)
+            self._kept, new_writer = redaction.text, partial(RedactedWriter, redaction)
         try:
             directory = setup.claim_rank_directory(self.directory, self._manifest)
         except OSError as error:
             warn(f"{error.strerror}: {self.directory}; nothing is recorded, the training goes on")
             return None
         self.began, self._rank_directory = True, directory
-        writer = RankWriter(
+        writer = new_writer(
             directory,
             memory_bytes=self._options.memory_bytes,
             max_bytes=self._options.max_bytes,
@@ -417,7 +425,9 @@ class Recorder:
             session.end_step()
             self._note_parameters(manifest)
         manifest.events, manifest.not_seen = session.events, session.not_seen
-        session.writer.step_ended(summary.index, partial(setup.as_json, setup.copy_of(manifest)))
+        session.writer.step_ended(
+            summary.index, partial(setup.as_json, setup.copy_of(manifest), self._kept)
+        )
 
     def _note_parameters(self, manifest: RankManifest) -> None:
         """Add how the parameters that were met for the first time are set up."""
@@ -529,7 +539,7 @@ class Recorder:
             self.note_once(f"inside of {name}.step", reason)
         if self._session is not None:
             self._session.note_gap(gap_of(optimizer))
-        groups = [plain_options(group) for group in optimizer.param_groups]
+        groups = [with_texts(plain_options(group), self._kept) for group in optimizer.param_groups]
         number = len({item.index for item in self._manifest.optimizers if item.step == self._step})
         noted = OptimizerSetup(number, self._step, name, groups)
         names = names_in_groups(optimizer, self._names)

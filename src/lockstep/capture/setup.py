@@ -128,6 +128,11 @@ def note_seed(manifest: RankManifest) -> None:
 
 def loaded_sources() -> list[str]:
     """Files of the modules that are loaded, links resolved, without those of Python and of installed packages."""
+    return sorted(map(os.path.realpath, module_files()))
+
+
+def module_files() -> list[str]:
+    """The same as they are called by their modules."""
     installed = (
         *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")},
         _LOCKSTEP,
@@ -135,14 +140,14 @@ def loaded_sources() -> list[str]:
     # Not by getattr: some modules load others when they are asked for what they have not.
     modules = tuple(sys.modules.values())
     files = {getattr(module, "__dict__", {}).get("__file__") for module in modules}
-    return sorted(
-        os.path.realpath(file)
+    return [
+        file
         for file in files
         if isinstance(file, str)
         and not file.startswith(installed)
         and not INSTALLED.search(file)
         and Path(file).is_absolute()
-    )
+    ]
 
 
 def note_run_state(manifest: RankManifest) -> None:
@@ -198,10 +203,10 @@ _TOLD = ("stopped_because", "not_seen", "events")
 """What of a manifest is told in words, which may hold those of somebody else's error."""
 
 
-def as_json(manifest: RankManifest) -> dict[str, Any]:
-    """A manifest as JSON values, with secrets masked in what is told."""
+def as_json(manifest: RankManifest, kept: Callable[[str], str] = masked) -> dict[str, Any]:
+    """A manifest as JSON values; `kept` gives what is kept of a text that may hold what others have written."""
     value = dataclasses.asdict(manifest)
-    return value | {name: with_texts(value[name], masked) for name in _TOLD}
+    return value | {name: with_texts(value[name], kept) for name in _TOLD}
 
 
 def seed_everything(seed: int) -> None:

@@ -95,6 +95,11 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
     is_flag=True,
     help="Run what torch.compile captures eagerly, so that operators inside are seen.",
 )
+@click.option(
+    "--redact",
+    is_flag=True,
+    help="Keep no path, no name of user or host, and no command: for a recording that others get.",
+)
 @click.option("--exit-after", is_flag=True, help="End the command after the last chosen step.")
 @click.option("--force", is_flag=True, help="Replace a recording that is there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -112,6 +117,7 @@ def record(
     emulate: str,
     calibrate: bool,
     compile_eager: bool,
+    redact: bool,
     exit_after: bool,
     force: bool,
     command: tuple[str, ...],
@@ -135,7 +141,7 @@ def record(
         )
     options = Options(
         steps, ranks, level, save, list(only), list(skip), max_bytes, seed, exit_after,
-        emulate, calibrate, memory_bytes, compile_eager,
+        emulate, calibrate, memory_bytes, compile_eager, redact,
     )  # fmt: skip
     device = device_of(options)
     if device:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import RankManifest
+from lockstep.core.redaction import is_withheld
 
 _ABSENT = "-"
 """How a value reads that one side does not have."""
@@ -46,7 +47,7 @@ def circumstances(reference: RankManifest, candidate: RankManifest) -> list[Setu
             (value for _, value in _told(candidate, reference)),
             strict=True,
         )
-        if left != right
+        if left != right and not (is_withheld(left) or is_withheld(right))
     ]
 
 

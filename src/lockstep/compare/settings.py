@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.core.dtypes import is_floating
+from lockstep.core.redaction import is_withheld
 
 _LARGEST = frozenset(
     {65504.0, (2 - 2.0**-7) * 2.0**127, (2 - 2.0**-23) * 2.0**127, sys.float_info.max, math.inf}
@@ -116,8 +117,10 @@ def _is_same(left: Any, right: Any) -> bool:
         if abs(left) in _LARGEST and abs(right) in _LARGEST:
             return (left > 0) == (right > 0)  # masks hold the largest number of their dtype
         return math.isclose(left, right, rel_tol=1e-12, abs_tol=0.0) or left == right
-    if isinstance(left, str) and isinstance(right, str) and left.startswith(_DEVICES):
-        return right.startswith(_DEVICES)
+    if isinstance(left, str) and isinstance(right, str):
+        if left.startswith(_DEVICES):
+            return right.startswith(_DEVICES)
+        return left == right or is_withheld(left) or is_withheld(right)
     if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
         return all(_is_same(first, second) for first, second in zip(left, right, strict=True))
     return bool(left == right)

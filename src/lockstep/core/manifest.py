@@ -30,6 +30,7 @@ class Options:
     calibrate: bool = False
     memory_bytes: int = MEMORY_BYTES
     compile_eager: bool = False
+    redact: bool = False
 
 
 @dataclass(slots=True)

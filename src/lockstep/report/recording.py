@@ -94,6 +94,8 @@ def _setup_lines(recording: Recording) -> Iterator[str]:
     yield f"  recorded level {options.level}, saving {options.save}, steps {options.steps}"
     if options.calibrate:
         yield "  calibration: every result was rounded at random"
+    if options.redact:
+        yield "  redacted: paths, names of user and host, and the command were left out"
     if options.emulate:
         yield f"  on an emulated device: {options.emulate}"
     if manifest.git:

@@ -15,6 +15,7 @@ from typing import Any
 
 from lockstep.core.errors import CorruptError, OutputExistsError
 from lockstep.core.manifest import Options, RunManifest
+from lockstep.core.redaction import REDACTED
 from lockstep.core.secrets import masked_command
 from lockstep.core.version import VERSION
 from lockstep.store.integrity import GROWING, with_digest
@@ -55,10 +56,10 @@ class RunDirectory:
             schema=SCHEMA_VERSION,
             version=VERSION,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            command=masked_command(command),
-            cwd=str(Path.cwd()),
+            command=[REDACTED] if options.redact else masked_command(command),
+            cwd=REDACTED if options.redact else str(Path.cwd()),
             options=options,
-            git=_git_state(),
+            git={} if options.redact else _git_state(),
         )
         run = cls(path, manifest)
         try:
