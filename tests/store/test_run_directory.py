@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.manifest import Options
+from lockstep.store.claim import Claim
 from lockstep.store.run import RunDirectory
 from lockstep.store.schema import MANIFEST
 
@@ -48,11 +52,16 @@ def test_where_nothing_was_recorded_the_next_run_goes(
 ) -> None:
     path = ended(tmp_path / "ref")
     left(path)
-    made(path).started()
+    run = made(path)
+    run.started()
     assert [entry.name for entry in tmp_path.iterdir()] == ["ref"]
     assert [entry.name for entry in path.iterdir()] == [MANIFEST]
     # And it is one that goes on, which the next is not to replace
     assert json.loads((path / MANIFEST).read_text())["state"] == "recording"
+    with pytest.raises(OutputExistsError, match="is being made there right now"):
+        made(path)
+    # Not even where its command was killed
+    run.release()
     with pytest.raises(OutputExistsError, match="exists already"):
         made(path)
 
@@ -111,3 +120,93 @@ def test_a_command_that_cannot_be_started_leaves_all_as_it_was(tmp_path: Path) -
     made(path).discard()
     assert (path / MANIFEST).read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["ref"]
+
+
+@pytest.mark.parametrize("force", [True, False])
+@pytest.mark.parametrize("there", ["", "an empty directory", "a recording"])
+def test_of_two_at_once_one_goes(tmp_path: Path, there: str, force: bool) -> None:
+    # given a recording that is being made, in whatever was there
+    path = tmp_path / "ref"
+    if there == "a recording":
+        ended(path)
+    elif there:
+        path.mkdir()
+    run = made(path, force=force)
+    run.started()
+    before = (path / MANIFEST).read_bytes()
+    # when another one is to be made there
+    with pytest.raises(OutputExistsError, match="another recording is being made there right now"):
+        made(path, force=force)
+    # then nothing of the first is touched
+    assert (path / MANIFEST).read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["ref"]
+    # and once that has ended the other one goes
+    run.finish(exit_code=0)
+    other = made(path, force=True)
+    other.started()
+    other.finish(exit_code=0)
+
+
+def test_two_that_are_quick_do_not_share_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given another command that puts its recording in place when this one is about to
+    path = tmp_path / "ref"
+    others = []
+    write = RunDirectory._write
+
+    def write_late(run: RunDirectory, directory: Path) -> None:
+        write(run, directory)
+        if not others:
+            others.append(run)
+            others.append(made(path, force=True))
+
+    monkeypatch.setattr(RunDirectory, "_write", write_late)
+    with pytest.raises(OutputExistsError, match="another recording is being made there right now"):
+        made(path, force=True)
+    # then the directory is the other one's alone, and nothing lies beside it
+    assert [entry.name for entry in tmp_path.iterdir()] == ["ref"]
+    others[1].finish(exit_code=3)
+    assert json.loads((path / MANIFEST).read_text())["exit_code"] == 3
+
+
+def test_what_a_killed_command_has_left_is_no_obstacle_but_its_training_is(tmp_path: Path) -> None:
+    path = tmp_path / "ref"
+    killed = made(path)
+    killed.started()
+    (path / "rank0").mkdir()
+    training = Claim(path / "rank0")
+    killed.release()
+    with pytest.raises(OutputExistsError, match="ref/rank0: another recording is being made"):
+        made(path, force=True)
+    training.release()
+    made(path, force=True).discard()
+    assert json.loads((path / MANIFEST).read_text())["state"] == "recording"
+
+
+def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
+    # given a process that has claimed a directory, and is killed
+    script = (
+        "import sys; from pathlib import Path; from lockstep.store.claim import Claim\n"
+        "claim = Claim(Path(sys.argv[1])); print(flush=True); input()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", script, tmp_path], stdin=pipe, stdout=pipe
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(OutputExistsError):
+            Claim(tmp_path)
+        process.kill()
+    with Claim(tmp_path):
+        pass
+
+
+def test_without_locks_recording_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with Claim(tmp_path):
+        ended(tmp_path / "ref")

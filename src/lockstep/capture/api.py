@@ -164,6 +164,8 @@ class Recording:
         self._endings.stop()
         if self._recorder is not None:
             self._recorder.abandon_in_child()
+        if self._run is not None:
+            self._run.release()
         self._recorder = self._joined = self._run = None
 
     def _create(self) -> RunDirectory | None:

@@ -14,6 +14,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from lockstep.capture.redacting import RedactedWriter, redact, redaction_of_proc
 from lockstep.capture.rows import Place
 from lockstep.capture.session import Session
 from lockstep.capture.waiting import wait_until_written
-from lockstep.core.errors import CaptureError
+from lockstep.core.errors import CaptureError, LockstepError
 from lockstep.core.manifest import (
     Event,
     NotSeen,
@@ -48,6 +49,7 @@ from lockstep.core.secrets import masked
 from lockstep.core.text import message, with_texts
 from lockstep.devices.emulation import unmatched_operators
 from lockstep.devices.kernels import copy_bytes, prepare_kernels
+from lockstep.store.claim import Claim
 from lockstep.store.writer import RankWriter
 
 _active: Recorder | None = None
@@ -117,6 +119,7 @@ class Recorder:
         self._ended_by_optimizer = self._hand_updated = False
         self._failure = ""
         self._kept: Callable[[str], str] = masked
+        self._claim: Claim | None = None
         self._finished = False
         self._patches = [
             Patch(
@@ -205,6 +208,13 @@ class Recorder:
         if self.began and self._is_no_training:
             self.began = False
             shutil.rmtree(self._rank_directory, ignore_errors=True)
+        self._release()
+
+    def _release(self) -> None:
+        """Let go of this rank's directory."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
 
     @property
     def _is_no_training(self) -> bool:
@@ -232,6 +242,7 @@ class Recorder:
         self._open = False
         self._disarm()
         self._session = self._closing = None
+        self._release()
 
     def end_step_by_hand(self) -> None:
         """End the step, for loops without a torch optimizer."""
@@ -353,7 +364,7 @@ class Recorder:
         self._manifest = setup.rank_manifest(rank, world_size, self._options)
         new_writer: Callable[..., RankWriter] = RankWriter
         if self._options.redact:
-            redaction = redaction_of_process()
+            redaction = redaction_of_process(self.directory)
             redact(self._manifest, setup.module_files(), redaction)
             self._kept, new_writer = redaction.text, partial(RedactedWriter, redaction)
         try:
@@ -362,6 +373,8 @@ class Recorder:
             warn(f"{error.strerror}: {self.directory}; nothing is recorded, the training goes on")
             return None
         self.began, self._rank_directory = True, directory
+        with suppress(LockstepError, OSError):  # somebody looks whether it is free
+            self._claim = Claim(directory)
         writer = new_writer(
             directory,
             memory_bytes=self._options.memory_bytes,

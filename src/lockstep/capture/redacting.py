@@ -26,8 +26,8 @@ _IN_WORDS = ("platform", "devices", "environment", "numerics", "distributed")
 """What of a manifest may hold a path or a name, and is known when it is made."""
 
 
-def redaction_of_process() -> Redaction:
-    """What is to be taken out of a recording of this process."""
+def redaction_of_process(recording: Path) -> Redaction:
+    """What is to be taken out of a recording of this process, also from what is said of the recording itself."""
     home = str(Path.home())
     users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME")}
     with suppress(OSError, KeyError):  # a user without a name
@@ -36,7 +36,7 @@ def redaction_of_process() -> Redaction:
     return Redaction(
         str(Path.cwd()),
         home,
-        tuple({str(Path(root).absolute()) for root in sys.path if root}),
+        tuple({str(Path(root).absolute()) for root in (*sys.path, str(recording)) if root}),
         tuple(sorted({*users, Path(home).name, host, host.partition(".")[0]})),
     )
 

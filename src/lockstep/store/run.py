@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
+import secrets
 import shutil
 import subprocess
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from lockstep.core.manifest import Options, RunManifest
 from lockstep.core.redaction import REDACTED
 from lockstep.core.secrets import masked_command
 from lockstep.core.version import VERSION
+from lockstep.store.claim import Claim, is_recorded_into
 from lockstep.store.integrity import GROWING, with_digest
 from lockstep.store.limits import read_manifest, values_of
 from lockstep.store.private import make_private_directory, write_private
@@ -31,6 +34,7 @@ class RunDirectory:
         self.path = path
         self.manifest = manifest
         self._replaced: Path | None = None
+        self._claim: Claim | None = None
         self._made = self._written = False
 
     @classmethod
@@ -49,7 +53,7 @@ class RunDirectory:
         Raises
         ------
         OutputExistsError
-            If the path is taken or cannot be written.
+            If the path is taken, also by a recording that is being made there now, or cannot be written.
         """
         path = path.resolve() if path.is_symlink() else path
         manifest = RunManifest(
@@ -63,16 +67,48 @@ class RunDirectory:
         )
         run = cls(path, manifest)
         try:
-            run._replaced = _make_room(path, force=force)
-            run._made = not path.exists()
-            make_private_directory(path, exist_ok=True)
-            run._write()
+            run._take_place(force=force)
         except OSError as error:
             run.discard()
             raise OutputExistsError(
                 f"{path}: cannot be written ({error.strerror or error}); give another directory"
             ) from error
         return run
+
+    def _take_place(self, *, force: bool) -> None:
+        """Put the directory in its place, with the manifest in it: of two commands at once one alone can."""
+        with ExitStack() as held:
+            if self.path.is_dir():
+                there = held.enter_context(Claim(self.path))
+                if not any(self.path.iterdir()):
+                    self._write(self.path)
+                    held.pop_all()
+                    self._claim = there
+                    return
+            earlier = self.path if self.path.exists() else None
+            if earlier is not None:
+                _check_may_go(earlier, force=force)
+            self._claim = self._put_in_place(earlier)
+
+    def _put_in_place(self, earlier: Path | None) -> Claim:
+        """Make the directory beside its place and move it there, where nothing is but what was `earlier`."""
+        fresh = self.path.with_name(f".{self.path.name}.new-{secrets.token_hex(4)}")
+        make_private_directory(fresh)
+        claim = Claim(fresh)
+        try:
+            self._write(fresh)
+            if earlier is not None:
+                aside = earlier.with_name(f".{earlier.name}.replaced-{os.getpid()}")
+                self._replaced = earlier.rename(aside)
+            fresh.rename(self.path)
+        except OSError as error:
+            claim.release()
+            shutil.rmtree(fresh, ignore_errors=True)
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise is_recorded_into(self.path) from error
+            raise
+        self._made = True
+        return claim
 
     def started(self) -> None:
         """The run goes on: what it replaces is not needed any more."""
@@ -89,31 +125,43 @@ class RunDirectory:
         if self._replaced is not None:
             self._replaced.rename(self.path)
             self._replaced = None
+        self.release()
 
     def finish(self, *, exit_code: int | None) -> None:
         """Note that the command has ended, where that can be written."""
         self.manifest.state = "complete"
         self.manifest.exit_code = exit_code
         with suppress(OSError):
-            self._write()
+            self._write(self.path)
+        self.release()
 
-    def _write(self) -> None:
+    def release(self) -> None:
+        """Let others record here; all that a forked child has to do with the recording of its parent."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    def _write(self, directory: Path) -> None:
         """Write the manifest aside and rename it."""
-        aside = self.path / f".{MANIFEST}.{os.getpid()}"
+        aside = directory / f".{MANIFEST}.{os.getpid()}"
         try:
             text = json.dumps(dataclasses.asdict(self.manifest), indent=1)
             write_private(aside, with_digest(text))
-            aside.replace(self.path / MANIFEST)
+            aside.replace(directory / MANIFEST)
             self._written = True
         except OSError:
             aside.unlink(missing_ok=True)
             raise
 
 
-def _make_room(path: Path, *, force: bool) -> Path | None:
-    """Put an earlier recording aside; returns where to, None where the path was free."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return None
+def _check_may_go(path: Path, *, force: bool) -> None:
+    """Refuse to replace anything but a recording that nobody writes to any more.
+
+    Raises
+    ------
+    OutputExistsError
+        If it is to stay.
+    """
     if not force and not _holds_nothing(path):
         raise OutputExistsError(
             f"{path}: exists already; give another directory, or --force to replace a recording"
@@ -122,7 +170,10 @@ def _make_room(path: Path, *, force: bool) -> Path | None:
         raise OutputExistsError(
             f"{path}: is not a recording, so --force does not replace it; give another directory"
         )
-    return path.rename(path.with_name(f".{path.name}.replaced-{os.getpid()}"))
+    for entry in path.iterdir():
+        if entry.name.startswith("rank") and entry.is_dir():
+            # A training outlives its command where that was killed.
+            Claim(entry).release()
 
 
 def _own_manifest(path: Path) -> dict[str, Any] | None:
