@@ -8,6 +8,7 @@ import pytest
 from workplace import Workplace
 
 import lockstep
+from lockstep.core.finding import Verdict
 from lockstep.store.reader import Recording
 
 # A process that ends while DistributedDataParallel's cycle keeps the group alive aborts now and then,
@@ -217,9 +218,71 @@ def test_children_of_multiprocessing_are_recorded_up_to_their_end(workplace: Wor
     assert recording.missing == tuple(
         f"{name}: step 1 is incomplete, it holds what was flushed before the end"
         for name in ("rank0", "rank0-1")
-    )
-    # But not the one forked from the recording parent, whose writer could not follow
+    ) + tuple(f"{gap.what}: {gap.reason}" for gap in recording.manifest.not_seen)
+    # But not the one forked from the recording parent, whose writer could not follow, and that is said
+    assert [gap.what for gap in recording.manifest.not_seen] == ["what a forked process trained"]
+    assert "not recorded is what a forked process trained" in ended.ours[0]
     assert all(rank.manifest.state == "complete" for rank in recording.ranks.values())
+
+
+def test_children_that_come_in_any_order_are_compared_each_with_itself(
+    workplace: Workplace,
+) -> None:
+    # Given a launcher that only looks at a model and evaluates in a pool, which it ends by a signal, and then starts
+    # three trainings, which begin in an order that is given
+    workplace.script(
+        "sweep.py",
+        """
+        import multiprocessing, sys
+        import torch
+        from tiny import build, loss_of, train
+
+        def evaluate(seed):
+            return loss_of(torch.nn.Linear(4, 2)).item()
+
+        def child(seed, before, after):
+            before.wait()
+            train(steps=2, seed=seed)
+            after.set()
+
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("fork")
+            loss_of(torch.nn.Linear(4, 2))
+            model, optimizer = build()
+            with context.Pool(1) as pool:
+                pool.map(evaluate, range(2))
+            turns = [context.Event() for _ in range(4)]
+            order = [int(number) for number in sys.argv[1]]
+            processes = [
+                context.Process(target=child, args=(seed, *turns[place : place + 2]))
+                for seed, place in enumerate(map(order.index, range(3)))
+            ]
+            for process in processes:
+                process.start()
+            turns[0].set()
+            for process in processes:
+                process.join()
+        """,
+    )
+
+    # When it is recorded twice
+    runs = workplace.run_together(
+        *(("lockstep", "record", "-o", order, "--", "python", "sweep.py", order)
+          for order in ("012", "201"))
+    )  # fmt: skip
+
+    # Then the trainings alone are there, complete,
+    assert [(ended.code, ended.theirs) for ended in runs] == [(0, ""), (0, "")]
+    recordings = [lockstep.open(workplace.path / order) for order in ("012", "201")]
+    for recording in recordings:
+        assert list(complete(recording).values()) == [(0, 1)] * 3
+        assert hidden_in(recording.path) == []
+    lineages = [[rank.manifest.lineage for rank in one.ranks.values()] for one in recordings]
+    assert lineages == [["/2", "/3", "/4"], ["/4", "/2", "/3"]]
+    # and each is compared with itself
+    comparison = lockstep.compare_recordings(*recordings)
+    assert comparison.verdict is Verdict.AGREE
+    assert any("(sweep.py 012, child 4) and the candidate's" in note for note in comparison.notes)
 
 
 def test_data_workers_leave_nothing_and_load_the_same(workplace: Workplace) -> None:

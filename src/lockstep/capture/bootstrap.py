@@ -9,9 +9,21 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from lockstep.capture.compiled import untraced
 from lockstep.capture.endings import Endings, uncaught
-from lockstep.capture.environment import VARIABLE, Reached, leave_trace, request_from
+from lockstep.capture.environment import (
+    UNRECORDED_CHILD,
+    VARIABLE,
+    Reached,
+    leave_note,
+    leave_trace,
+    request_from,
+)
+from lockstep.capture.lineage import count_forks
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import seed_everything
 from lockstep.capture.tracebacks import show_tracebacks_without_us
@@ -45,6 +57,7 @@ def arm_from_environment() -> None:
         show_tracebacks_without_us()
         atexit.register(_finish)
         Endings(_finish_recorder, _save).listen()
+        count_forks()
         os.register_at_fork(after_in_child=_after_fork)
         _finish_with_multiprocessing()
         # A child of multiprocessing drops the finalizers of its parent when it starts.
@@ -108,13 +121,27 @@ def _no_interrupt() -> Iterator[None]:
 def _after_fork() -> None:
     """A forked child starts anew: what the parent has open is the parent's.
 
-    Where the parent has recorded, the child cannot: the threads of the table writer did not come
+    Where the parent has written, the child cannot: the threads of the table writer did not come
     along with the fork, and to wait for them would be to wait for ever.
     """
     global _armed
     recorder, _armed = _armed, None
-    if recorder is None or active_recorder() is not recorder:
+    if recorder is None:
         return
-    recorder.abandon_in_child()
-    if not recorder.began:
+    may_be_left = recorder.may_be_left
+    if active_recorder() is recorder:
+        recorder.abandon_in_child()
+    if may_be_left:
         arm_from_environment()
+    else:
+        _note_first_update(recorder.directory)
+
+
+def _note_first_update(directory: Path) -> None:
+    """Let `lockstep record` say that a child trains which could not be recorded."""
+
+    def note(*_: object) -> None:
+        handle.remove()
+        leave_note(directory, UNRECORDED_CHILD)
+
+    handle = register_optimizer_step_post_hook(untraced(note))

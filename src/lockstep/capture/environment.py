@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
@@ -59,19 +60,48 @@ def request_from(text: str) -> tuple[Path, Options]:
     return Path(value["directory"]), manifest_from_json(Options, value["options"], VARIABLE)
 
 
+TRAINS = "TRAINS"
+"""Stands before the directory of a process that has made an optimizer or run backward."""
+
+UNRECORDED_CHILD = "UNRECORDED_CHILD"
+"""Stands for a process that trained on behind a fork from one that was recorded."""
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What the processes of a command have noted.
+
+    `reached` is how far the one came that came furthest, with its `detail`; `training` are directories of processes
+    that train, and `unrecorded_children` counts those that trained and could not be recorded.
+    """
+
+    reached: Reached = Reached.NOTHING
+    detail: str = ""
+    training: frozenset[str] = frozenset()
+    unrecorded_children: int = 0
+
+
 def leave_trace(directory: Path, reached: Reached, detail: str = "") -> None:
     """Note how far this process came; nothing is noted where that cannot be written."""
+    leave_note(directory, reached.name, detail)
+
+
+def leave_note(directory: Path, name: str, detail: str = "") -> None:
+    """Note something of this process, as `leave_trace` does."""
     with suppress(OSError), open_private(directory / _TRACE, "a") as file:
-        file.write(f"{reached.name} {detail}\n")
+        file.write(f"{name} {detail}\n")
 
 
-def take_traces(directory: Path) -> tuple[Reached, str]:
-    """How far the process that came furthest did come, with its detail; removes the notes."""
-    furthest = (Reached.NOTHING, "")
+def take_traces(directory: Path) -> Traces:
+    """What the processes noted; removes the notes."""
+    lines: list[str] = []
     with suppress(OSError):
-        for line in (directory / _TRACE).read_text().splitlines():
-            name, _, detail = line.partition(" ")
-            if name in Reached.__members__:
-                furthest = max(furthest, (Reached[name], detail))
+        lines = (directory / _TRACE).read_text().splitlines()
         (directory / _TRACE).unlink()
-    return furthest
+    notes = [(name, detail) for name, _, detail in (line.partition(" ") for line in lines)]
+    reached = [(Reached[name], detail) for name, detail in notes if name in Reached.__members__]
+    return Traces(
+        *max(reached, default=(Reached.NOTHING, "")),
+        frozenset(detail for name, detail in notes if name == TRAINS),
+        sum(name == UNRECORDED_CHILD for name, _ in notes),
+    )

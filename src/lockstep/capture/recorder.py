@@ -25,6 +25,7 @@ from torch.optim.optimizer import Optimizer
 from lockstep.capture import setup
 from lockstep.capture.calls import Calls
 from lockstep.capture.compiled import CompiledCodeGate, untraced, wrap_compile
+from lockstep.capture.environment import TRAINS, leave_note
 from lockstep.capture.gaps import gap_of
 from lockstep.capture.interception import Patch, Taps
 from lockstep.capture.living import LivingModules, living
@@ -116,7 +117,7 @@ class Recorder:
         self._untraced: Callable[[torch.Tensor], None] | None = None
         self._step = 0
         self._open = False
-        self._ended_by_optimizer = self._hand_updated = False
+        self._ended_by_optimizer = self._hand_updated = self._is_known_to_train = False
         self._failure = ""
         self._kept: Callable[[str], str] = masked
         self._claim: Claim | None = None
@@ -205,7 +206,7 @@ class Recorder:
             if later is not None and self._manifest is not None:
                 self._manifest.trained = self._step + later
                 writer.amend(partial(setup.as_json, self._manifest, self._kept))
-        if self.began and self._is_no_training:
+        if self.began and (self._is_no_training or self._holds_nothing):
             self.began = False
             shutil.rmtree(self._rank_directory, ignore_errors=True)
         self._release()
@@ -220,6 +221,28 @@ class Recorder:
     def _is_no_training(self) -> bool:
         """Whether neither an optimizer was made nor a parameter updated, in a run that was to be watched for that."""
         return self._wait_for_optimizer and not (self.optimizer_seen or self._hand_updated)
+
+    @property
+    def _holds_nothing(self) -> bool:
+        """Whether every step that began turned out to be none, as in a launcher that only makes what others train."""
+        manifest = self._manifest
+        if not self._wait_for_optimizer or manifest is None:
+            return False
+        return not (manifest.steps or manifest.stopped_because)
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether a forked child may start anew: the threads that write tables here would not be there."""
+        if self._closing is not None:
+            return False
+        writer = None if self._session is None else self._session.writer
+        return writer is None or not (writer.bytes_written or writer.waiting_chunks)
+
+    def _note_training(self) -> None:
+        """Leave a note, once, that this process trains: killed now, it would leave more than an empty directory."""
+        if self.is_of_command and self.began and not self._is_known_to_train:
+            self._is_known_to_train = True
+            leave_note(self.directory, TRAINS, self._rank_directory.name)
 
     def _end(self, *, interrupted: bool = False) -> None:
         """Stop recording; what is left is written while the training goes on."""
@@ -305,6 +328,7 @@ class Recorder:
         if not self.optimizer_seen and not self._calls.opening.certain:
             self.set_aside()
         self.optimizer_seen = True
+        self._note_training()
         self._install_if_chosen()
 
     def _install_if_chosen(self) -> None:
@@ -356,6 +380,7 @@ class Recorder:
     def is_certain(self) -> None:
         """The step that is open is one: backward or an optimizer is at work."""
         self._calls.opening.certain = True
+        self._note_training()
         if self._session is not None:
             self._session.is_certain()
 
@@ -375,6 +400,8 @@ class Recorder:
         self.began, self._rank_directory = True, directory
         with suppress(LockstepError, OSError):  # somebody looks whether it is free
             self._claim = Claim(directory)
+        if self.optimizer_seen:
+            self._note_training()
         writer = new_writer(
             directory,
             memory_bytes=self._options.memory_bytes,
@@ -529,7 +556,7 @@ class Recorder:
 
     def optimizers_stepped(self) -> None:
         """The step has ended."""
-        self._ended_by_optimizer = True
+        self._ended_by_optimizer = self.optimizer_seen = True
         if self._open:
             self._end_step(complete=True)
         if not self._finished:
@@ -545,6 +572,7 @@ class Recorder:
 
     def optimizer_called(self, optimizer: torch.optim.Optimizer, name: str) -> None:
         """An optimizer begins a step that is recorded: note its hyper-parameters."""
+        self.optimizer_seen = True
         if self._manifest is None:
             return
         if self.taps.in_compiled_code:

@@ -17,7 +17,8 @@ from lockstep.core.record import Frame
 from lockstep.core.redaction import REDACTED, Redaction
 from lockstep.core.text import with_texts
 from lockstep.store import schema
-from lockstep.store.writer import RankWriter, Row
+from lockstep.store.encoding import Row
+from lockstep.store.writer import RankWriter
 
 _ARGUMENTS = list(schema.CALLS).index("arguments")
 _SETTINGS = list(schema.MODULES).index("settings")

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lockstep.capture.lineage import command_line, lineage
 from lockstep.core.arguments import integer_of
 from lockstep.core.manifest import Options, RankManifest
 from lockstep.core.secrets import masked, masked_command
@@ -102,8 +103,9 @@ def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
         rank=f"rank{rank}",
         world_size=world_size,
         pid=os.getpid(),
-        argv=masked_command(getattr(sys, "orig_argv", sys.argv)),
+        argv=masked_command(command_line()),
         python=sys.version.split()[0],
+        lineage=lineage(),
     )
     manifest.platform = {
         "system": platform.platform(),

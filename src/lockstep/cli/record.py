@@ -12,15 +12,16 @@ from typing import Any
 
 import click
 
-from lockstep.capture.environment import Reached, environment_for, take_traces
+from lockstep.capture.environment import Reached, Traces, environment_for, take_traces
 from lockstep.capture.options import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.cli.command import Command
 from lockstep.core.errors import UsageError
-from lockstep.core.manifest import MEMORY_BYTES, Options
+from lockstep.core.manifest import MEMORY_BYTES, NotSeen, Options
 from lockstep.devices.emulation_profiles import device_of, parse_profile, profile_table
 from lockstep.store.leftovers import sweep
 from lockstep.store.reader import Recording, open_recording
 from lockstep.store.run import RunDirectory
+from lockstep.store.untrained import drop_untrained
 
 
 def _show_devices(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -148,6 +149,8 @@ def record(
         parse_profile(device)
     recorded = run_recorded(command, directory.absolute(), options, force=force)
     code, recording = recorded.code, recorded.recording
+    for gap in recording.manifest.not_seen:
+        _say(f"not recorded is {gap.what}: {gap.reason}")
     if recorded.why_nothing:
         failed = f"the command ended with exit code {code}; " if code else ""
         _say(f"nothing was recorded: {failed}{recorded.why_nothing}")
@@ -217,12 +220,27 @@ def run_recorded(
         raise UsageError(f"{command[0]}: the command cannot be started ({reason})") from error
     run.started()
     code = process.wait()
+    traces = take_traces(directory)
+    run.manifest.not_seen = _not_seen(traces)
     run.finish(exit_code=code)
     sweep(directory)
-    reached, detail = take_traces(directory)
+    drop_untrained(directory, traces.training)
     recording = open_recording(directory)
-    why_nothing = _why_nothing(recording, reached, detail, options)
-    return Recorded(code, recording, why_nothing, reached is Reached.OTHER_RANK)
+    why_nothing = _why_nothing(recording, traces.reached, traces.detail, options)
+    return Recorded(code, recording, why_nothing, traces.reached is Reached.OTHER_RANK)
+
+
+def _not_seen(traces: Traces) -> list[NotSeen]:
+    """Processes that trained and are in no rank's directory."""
+    count = traces.unrecorded_children
+    if not count:
+        return []
+    which = "a forked process" if count == 1 else f"{count} forked processes"
+    reason = (
+        "the parent was recorded by then, whose writing threads do not come along with a fork;"
+        " fork before the first training step, or start the process by spawn"
+    )
+    return [NotSeen(f"what {which} trained", reason, count)]
 
 
 def _what(recording: Recording) -> str:

@@ -35,7 +35,10 @@ class Options:
 
 @dataclass(slots=True)
 class RunManifest:
-    """The command as a whole: `manifest.json` at the top of a recording."""
+    """The command as a whole: `manifest.json` at the top of a recording.
+
+    `not_seen` tells of processes that trained and are in no rank's directory.
+    """
 
     schema: int
     version: str
@@ -46,6 +49,7 @@ class RunManifest:
     git: dict[str, str] = field(default_factory=dict)
     state: str = "recording"
     exit_code: int | None = None
+    not_seen: list[NotSeen] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -102,8 +106,9 @@ class RankManifest:
     under. Earlier builds noted neither, and leave `trainable` empty. `trained` counts the steps of the
     whole training, as far as it is known: not where it was killed, nor those that a compiled optimizer took behind the
     recorded ones. `ended_by` says what ended the process before its recording was done: an exception that nobody
-    caught, `os._exit`, a signal that it sent itself. `files` holds length and digest of every file beside the manifest,
-    see `lockstep.store.integrity`.
+    caught, `os._exit`, a signal that it sent itself. `lineage` tells which child of its parent the process was, see
+    `lockstep.capture.lineage`; earlier builds leave it empty. `files` holds length and digest of every file beside the
+    manifest, see `lockstep.store.integrity`.
     """
 
     schema: int
@@ -133,6 +138,7 @@ class RankManifest:
     not_seen: list[NotSeen] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    lineage: str = ""
     files: dict[str, str] = field(default_factory=dict)
 
 

@@ -11,6 +11,7 @@ from lockstep.compare.measured import measure_pair
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Pair
 from lockstep.locate.ledger import Key, key_of
+from lockstep.locate.pairing import pair_ranks
 from lockstep.store.reader import RankRecording, Recording
 
 _SHARED = 0.5
@@ -45,8 +46,7 @@ def measure_noise(
     distances: dict[SiteKey, float] = {}
     for run in runs:
         seen = False
-        for name in reference.ranks.keys() & run.ranks.keys():
-            left, right = reference.ranks[name], run.ranks[name]
+        for left, right in pair_ranks(reference, run).both.values():
             met: set[Key] = set()
             for pair in _pairs(left, right, steps):
                 seen = True

@@ -42,6 +42,7 @@ from lockstep.locate.model_setup import ModelSetup, model_setup
 from lockstep.locate.naming import names_between, names_in
 from lockstep.locate.noise import measure_noise
 from lockstep.locate.origins import Origins
+from lockstep.locate.pairing import RankPairs, pair_ranks
 from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.ranks import once_over_ranks
 from lockstep.locate.step import AlignedStep
@@ -143,14 +144,14 @@ def compare_recordings(
         judge = CalibratedJudge(site_noise, judge)
     if read_tensors and rerun and given is None and rule is Rule.ERROR_MODEL:
         judge = _with_local_error(judge, reference, candidate, memory_bytes)
-    ranks = [name for name in reference.ranks if name in candidate.ranks]
+    ranks = pair_ranks(reference, candidate)
     view = View(reference.manifest.options, candidate.manifest.options)
-    run = _Run(judge, read_tensors, _names(reference, candidate, ranks, mapping), view)
+    run = _Run(judge, read_tensors, _names(ranks, mapping), view)
     stopper = _why_incomparable(reference, candidate, ranks, steps, run.names)
     if stopper is None:
         with rare_collections():
             _compare_steps(run, reference, candidate, ranks, steps, progress)
-    return _conclusion(run, reference, candidate, stopper, steps)
+    return _conclusion(run, reference, candidate, ranks, stopper, steps)
 
 
 def read_indices(recordings: Iterable[Recording], progress: Progress | None = None) -> None:
@@ -211,23 +212,19 @@ def _steps_of(steps: Collection[int] | None) -> frozenset[int] | None:
 
 
 def _names(
-    reference: Recording,
-    candidate: Recording,
-    ranks: Sequence[str],
+    ranks: RankPairs,
     mapping: NameMapping | str | os.PathLike[str] | None,
 ) -> dict[str, NameMap]:
     """What each rank of the candidate calls otherwise than the reference."""
     if mapping is not None and not isinstance(mapping, NameMapping):
         mapping = NameMapping.read(path_of("mapping", mapping))
-    if mapping is not None and ranks:
+    if mapping is not None and ranks.both:
         known = [
-            reduce(Names.__or__, (names_in(recording.ranks[name]) for name in ranks))
-            for recording in (reference, candidate)
+            reduce(Names.__or__, map(names_in, side))
+            for side in zip(*ranks.both.values(), strict=True)
         ]
         mapping.check(*known)
-    return {
-        name: names_between(reference.ranks[name], candidate.ranks[name], mapping) for name in ranks
-    }
+    return {name: names_between(*both, mapping) for name, both in ranks.both.items()}
 
 
 @dataclass
@@ -299,22 +296,22 @@ def _compare_steps(
     run: _Run,
     reference: Recording,
     candidate: Recording,
-    ranks: Sequence[str],
+    ranks: RankPairs,
     steps: Collection[int] | None,
     progress: Progress | None,
 ) -> None:
     """Step by step over all ranks, as gradients of all ranks meet in an all-reduce."""
-    for name in ranks:
-        run.add_rank(name, reference.ranks[name], candidate.ranks[name])
-    shared = {
-        name: _shared_steps(reference.ranks[name], candidate.ranks[name], steps) for name in ranks
-    }
+    for name, both in ranks.both.items():
+        run.add_rank(name, *both)
+    shared = {name: _shared_steps(*both, steps) for name, both in ranks.both.items()}
     every = sorted({step for numbers in shared.values() for step in numbers})
     for done, number in enumerate(every):
         told = None
         if progress is not None:
             told = partial(progress, f"step {number}" + f" ({done + 1} of {len(every)})")
-        aligned = {name: run.extents[name].step(number) for name in ranks if number in shared[name]}
+        aligned = {
+            name: run.extents[name].step(number) for name in shared if number in shared[name]
+        }
         run.steps.add(number)
         try:
             _compare_step(run, number, aligned, told)
@@ -372,23 +369,22 @@ def _shared_steps(
 def _why_incomparable(
     reference: Recording,
     candidate: Recording,
-    ranks: Sequence[str],
+    ranks: RankPairs,
     steps: Collection[int] | None,
     names: Mapping[str, NameMap],
 ) -> str | None:
     for recording in (reference, candidate):
         if not recording.ranks:
             return f"{recording.path}: {recording.missing[0]}"
-    if not ranks:
+    if not ranks.both:
+        if set(reference.ranks) & set(candidate.ranks):
+            return "; ".join(ranks.alone)
         return (
             f"no rank occurs in both: the reference has {_listed(reference.ranks)},"
             f" the candidate {_listed(candidate.ranks)}"
         )
-    first = ranks[0]
-    left, right = reference.ranks[first], candidate.ranks[first]
-    if not any(
-        _shared_steps(reference.ranks[name], candidate.ranks[name], steps) for name in ranks
-    ):
+    first, (left, right) = next(iter(ranks.both.items()))
+    if not any(_shared_steps(*both, steps) for both in ranks.both.values()):
         wanted = "" if steps is None else f"; asked for {_listed(sorted(steps))}"
         return (
             f"no step occurs in both: the reference has {_listed(left.steps)},"
@@ -422,14 +418,9 @@ def _listed(items: Collection[object]) -> str:
     return ", ".join(str(item) for item in items) or "none"
 
 
-def _not_compared(
-    run: _Run, reference: Recording, candidate: Recording, steps: Collection[int] | None
-) -> list[str]:
+def _not_compared(run: _Run, ranks: RankPairs, steps: Collection[int] | None) -> list[str]:
     """Ranks and steps that only one side has, and what only one side looked at."""
-    sentences = []
-    for name in sorted({*reference.ranks} ^ {*candidate.ranks}):
-        side = "reference" if name in reference.ranks else "candidate"
-        sentences.append(f"{name} occurs only in the {side}")
+    sentences = list(ranks.alone)
     for extent in run.extents.values():
         sentences.extend(extent.not_compared(steps))
     return [*sentences, *looked_at_more(run.view, run.extents.values())]
@@ -442,13 +433,14 @@ def _conclusion(
     run: _Run,
     reference: Recording,
     candidate: Recording,
+    ranks: RankPairs,
     stopper: str | None,
     steps: Collection[int] | None,
 ) -> Comparison:
     uniform = (*run.precision.hidden_changes(), *run.dtypes.uniform())
     origins = once_over_ranks(run.precision.without_members(_ordered(run)))
     findings = [finding for ledger in run.ledgers.values() for finding in ledger.findings]
-    not_compared = [stopper] if stopper else _not_compared(run, reference, candidate, steps)
+    not_compared = [stopper] if stopper else _not_compared(run, ranks, steps)
     if stopper is None and run.aligned == 0:
         not_compared.append("no call of one run could be aligned with a call of the other")
     not_compared.extend(run.coverage.gaps(findings))
@@ -462,7 +454,7 @@ def _conclusion(
         for recording in (reference, candidate)
         for text in recording.missing
     ]
-    notes.extend(run.view.notes())
+    notes.extend((*ranks.notes, *run.view.notes()))
     notes.extend(dict.fromkeys(note for names in run.names.values() for note in names.notes()))
     if isinstance(run.judge, LocalErrorJudge):
         notes.extend(run.judge.notes())

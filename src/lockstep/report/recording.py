@@ -10,6 +10,7 @@ from typing import Any
 
 from lockstep.core.manifest import RunManifest
 from lockstep.core.patterns import matches
+from lockstep.core.process import how_started, rank_number
 from lockstep.core.record import Call, Statistics, TensorRecord
 from lockstep.store.reader import RankRecording, Recording
 
@@ -24,7 +25,8 @@ def render_recording(
     lines = [*_setup_lines(recording)]
     for name, item in recording.ranks.items():
         if rank in (None, name):
-            lines += ["", *_rank_lines(item), "", *_tree_lines(item, step)]
+            lines += ["", *_rank_lines(item), *_start_lines(recording, name), ""]
+            lines += _tree_lines(item, step)
     return "\n".join(lines)
 
 
@@ -140,6 +142,12 @@ def _rank_lines(rank: RankRecording) -> Iterator[str]:
         )
     for event in manifest.events:
         yield f"  EVENT step {event.step}: {event.kind}, {event.detail}"
+
+
+def _start_lines(recording: Recording, name: str) -> Iterator[str]:
+    """How a process was started, where several have its rank."""
+    if sum(rank_number(other) == rank_number(name) for other in recording.ranks) > 1:
+        yield f"  started as {how_started(recording.ranks[name].manifest)}"
 
 
 def _pairs(values: dict[str, Any]) -> str:

@@ -92,7 +92,10 @@ class Recording:
         """What a reader should know is not here: a run cut short, or nothing recorded at all; one sentence each."""
         if not self.ranks:
             return ("no process of the command reached a training step, so nothing was recorded",)
-        return tuple(sentence for rank in self.ranks.values() for sentence in rank.missing)
+        return (
+            *(sentence for rank in self.ranks.values() for sentence in rank.missing),
+            *(f"{gap.what}: {gap.reason}" for gap in self.manifest.not_seen),
+        )
 
     def close_tensors(self) -> None:
         """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""

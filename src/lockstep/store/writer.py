@@ -75,6 +75,11 @@ class _Chunk:
         """Whether nothing was added."""
         return not (self.records or self.calls or self.contents or self.small or self.tensors)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether something stands in it that tells where its contents belong."""
+        return bool(self.records or self.calls)
+
     def has_room(self, size_bytes: int) -> bool:
         """Whether so many bytes fit into its buffer."""
         return self.buffer is not None and self.used_bytes + size_bytes <= self.buffer.nbytes
@@ -258,7 +263,8 @@ class RankWriter:
         self._pace.rest()
         # The manifest first: what it tells of is in the rows gathered by now.
         manifest, self._late_manifest = self._late_manifest, None
-        if not self._chunk.is_empty:
+        # Contents alone are of no use yet, and a process that has written nothing may still be forked.
+        if self._chunk.has_rows:
             self.flush()
         if manifest is not None:
             self._queue.put(partial(self._write_given, manifest))
