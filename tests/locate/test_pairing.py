@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.core.manifest import RankManifest
+from lockstep.core.manifest import OTHER_TRAININGS, NotSeen, RankManifest
 from lockstep.core.site import CallKind
 from lockstep.locate.pairing import RankPairs, pair_ranks
 
@@ -20,6 +20,7 @@ class Process:
     line: str
     lineage: str = "/"
     holds: dict[CallKind, str] = field(default_factory=dict)
+    thread: str = ""
 
 
 def _recording(*processes: Process | tuple[str, Process]) -> Any:
@@ -33,6 +34,9 @@ def _recording(*processes: Process | tuple[str, Process]) -> Any:
 
 def _rank(name: str, process: Process) -> Any:
     manifest = RankManifest(1, name, 1, 1, process.line.split(), "3", lineage=process.lineage)
+
+    if process.thread:
+        manifest.not_seen.append(NotSeen(OTHER_TRAININGS, f"that of {process.thread}"))
 
     def calls(step: int, *, kind: CallKind) -> list[Any]:
         digest = process.holds.get(kind)
@@ -183,3 +187,27 @@ def test_recordings_of_earlier_builds_are_paired_by_name_where_nothing_else_tell
 
     partners, _ = _paired(*sides)
     assert partners == {"rank0": "rank0-2", "rank0-1": "rank0-1"}
+
+
+@pytest.mark.parametrize(("thread", "init"), [("Thread-2", "a"), ("Thread-1", "b")])
+def test_one_training_of_several_threads_is_compared_with_itself(thread: str, init: str) -> None:
+    # given recordings that hold the training of one thread, by its name or by what it began with
+    sides = [
+        _recording(Process("python train.py", "/", {CallKind.INIT: held}, name))
+        for name, held in (("Thread-1", "a"), (thread, init))
+    ]
+
+    partners, pairs = _paired(*sides)
+    assert (partners, pairs.alone) == ({"rank0": "rank0"}, ())
+
+
+def test_one_training_of_several_threads_is_not_compared_with_another_ones() -> None:
+    sides = [
+        _recording(Process("python train.py", "/", {CallKind.INIT: held}, name))
+        for name, held in (("Thread-1", "a"), ("Thread-2", "b"))
+    ]
+
+    # then both are said
+    partners, pairs = _paired(*sides)
+    assert partners == {}
+    assert ["Thread-1" in pairs.alone[0], "Thread-2" in pairs.alone[1]] == [True, True]

@@ -46,6 +46,7 @@ from lockstep.capture.surroundings import (
     unwrapped,
     written,
 )
+from lockstep.capture.trainers import Trainers
 from lockstep.core.site import CallKind, Phase
 from lockstep.devices.emulation import emulated_device, is_emulated_here
 
@@ -72,6 +73,10 @@ class Steps(Protocol):
     @property
     def session(self) -> Session | None:
         """The session, while a step is open."""
+
+    @property
+    def trainers(self) -> Trainers:
+        """Tells the recorded training from those of other threads."""
 
     def begin(self) -> Session | None:
         """The training comes in sight: open the step if it is to be recorded."""
@@ -155,6 +160,8 @@ class Calls:
         passes = in_transform() or (backward and not grad)
         places = self._places()
         place = places[-1] if places else None
+        if self._is_another(place, module, trains=grad and not (passes or backward)):
+            return call(module, *args, **kwargs)
         if place is None and grad and not (passes or backward):
             if self.opening.certain:
                 self._steps.forward_begins()
@@ -179,6 +186,13 @@ class Calls:
         if place is None:
             self._note_top(result)
         return result
+
+    def _is_another(self, place: Place | None, module: torch.nn.Module, *, trains: bool) -> bool:
+        """Whether a call is of a training in another thread than the one that is recorded."""
+        trainers = self._steps.trainers
+        if trainers.is_another:
+            return True
+        return place is None and not in_backward() and not trainers.calls(module, trains=trains)
 
     def _buffers_of(self, module: torch.nn.Module) -> Iterator[NamedTensor]:
         return buffers_of(module, inside=not self.compiled.eager)
@@ -256,6 +270,8 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> tuple[Any, bool]:
         """Record a call of the torch API."""
+        if self._steps.trainers.is_another:
+            return function(*args, **kwargs), True
         backward, grad = in_backward(), torch.is_grad_enabled()
         if in_transform():
             return self._in_transform(function(*args, **kwargs)), True
@@ -268,9 +284,10 @@ class Calls:
             self.reconsider(tensors, module=False)
         elif place is None and grad and not backward and trains(name, tensors):
             self._steps.forward_begins()
-        session = self.find_session(
-            may_begin=grad and not backward and self._may_begin(name, tensors)
-        )
+        may_begin = grad and not backward and self._may_begin(name, tensors)
+        if may_begin and not self._steps.trainers.uses(tensor for _, tensor in tensors):
+            return function(*args, **kwargs), True
+        session = self.find_session(may_begin=may_begin)
         opened = None
         if session is not None:
             opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
@@ -304,6 +321,8 @@ class Calls:
     def read_by_python(self, tensor: Any) -> None:
         """What comes later may follow from these numbers, though no operator shows it."""
         if not isinstance(tensor, torch.Tensor) or in_backward() or in_transform():
+            return
+        if self._steps.trainers.is_another:
             return
         session = self._steps.session
         if session is None:
@@ -420,6 +439,8 @@ class Calls:
         place = places[-1] if places else None
         if in_transform() or self._is_none_of_ours(place, backward, grad):
             return None
+        if self._steps.trainers.is_another:
+            return None
         tensors = argument_tensors(args, kwargs)
         module = any(map(has_parameters, modules))
         if place is None and not self.opening.certain:
@@ -481,7 +502,7 @@ class Calls:
     ) -> Any:
         """Record one aten operator."""
         session = self._steps.session
-        if session is None:
+        if session is None or self._steps.trainers.is_another:
             return function(*args, **kwargs)
         optimizer = self._steps.in_optimizer and not torch.is_grad_enabled()
         phase = Phase.OPTIMIZER if optimizer else Phase.FORWARD
@@ -518,7 +539,9 @@ class Calls:
 
     def backward_call(self, losses: list[torch.Tensor], run: Callable[[], Any]) -> Any:
         """Record the loss, run the autograd engine, settle gradients of which parts did not come."""
-        session = None if in_backward() else self.find_session(may_begin=bool(losses))
+        if in_backward() or self._steps.trainers.is_another:
+            return run()
+        session = self.find_session(may_begin=bool(losses))
         if session is None:
             return run()
         with quiet(self._steps.fail):

@@ -25,6 +25,7 @@ from lockstep.capture.names import ModuleNames
 from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
+from lockstep.capture.trainers import Trainers
 
 
 class StepCounter(Protocol):
@@ -51,6 +52,9 @@ class StepCounter(Protocol):
 
     def optimizers_stepped(self) -> None:
         """All optimizers have stepped that take part, or one has for the second time."""
+
+    def another_trains(self) -> None:
+        """A thread trains something else than what is recorded."""
 
     def fail(self, error: Exception) -> None:
         """The recorder's own work failed."""
@@ -94,12 +98,18 @@ class Optimizers:
         Is told when a step ends.
     is_known
         Whether a parameter belongs to a module that was met.
+
+    Attributes
+    ----------
+    trainers
+        Tells the recorded training from those of other threads.
     """
 
     def __init__(self, steps: StepCounter, is_known: Callable[[torch.Tensor], bool]) -> None:
         self._steps = steps
         self._is_known = is_known
         self._all: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.trainers = Trainers(lambda: list(self._all), steps.another_trains)
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._idle: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._from_before: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -180,13 +190,13 @@ class Optimizers:
 
     def trained_now(self) -> list[torch.Tensor]:
         """What optimizers hold, without those that look as if an earlier training of this process had left them."""
-        every = list(self._all)
+        every = self.trainers.taking_part()
         begun = [item for item in every if item not in self._from_before or not item.state]
         return _held_by(begun or every)
 
     def identities(self) -> frozenset[int]:
         """What the optimizers hold, by identity."""
-        return frozenset(map(id, _held_by(list(self._all))))
+        return frozenset(map(id, _held_by(self.trainers.taking_part())))
 
     def parameter_name(self, tensor: torch.Tensor) -> str | None:
         """Name of a parameter by its place in an optimizer, or None."""
@@ -204,6 +214,8 @@ class Optimizers:
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._all.add(optimizer)
+        if not self.trainers.steps(optimizer):
+            return
         update = _Update(optimizer, _has_closure(args, kwargs))
         self._running = [other for other in self._running if other.optimizer is not optimizer]
         self._running.append(update)
@@ -241,6 +253,8 @@ class Optimizers:
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         update = next((item for item in self._running if item.optimizer is optimizer), None)
+        if update is None and self.trainers.is_another:
+            return
         session = self._steps.session
         if session is not None and update is not None:
             with quiet(self._steps.fail):
@@ -274,7 +288,7 @@ class Optimizers:
         """Those that have to step before the step ends."""
         if len(self._stepped) == len(self._all):
             return set()
-        waiting = (other for other in self._all if other not in self._stepped)
+        waiting = [other for other in self.trainers.taking_part() if other not in self._stepped]
         return {other for other in waiting if self._takes_part(other)}
 
     def _takes_part(self, optimizer: Optimizer) -> bool:
@@ -297,6 +311,7 @@ class Optimizers:
             original(optimizer, *args, **kwargs)
             if self._handles:
                 self._all.add(optimizer)
+                self.trainers.made(optimizer)
                 self._steps.optimizer_created()
 
         return init
@@ -304,7 +319,8 @@ class Optimizers:
     def _wrap_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._handles or not hasattr(optimizer, "register_step_post_hook"):
+            listened = self._handles and not self.trainers.is_another
+            if not listened or not hasattr(optimizer, "register_step_post_hook"):
                 return original(scaler, optimizer, *args, **kwargs)
             called: list[None] = []
 

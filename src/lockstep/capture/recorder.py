@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable
@@ -36,9 +37,11 @@ from lockstep.capture.quiet import quiet
 from lockstep.capture.redacting import RedactedWriter, redact, redaction_of_process
 from lockstep.capture.rows import Place
 from lockstep.capture.session import Session
+from lockstep.capture.trainers import Trainers
 from lockstep.capture.waiting import wait_until_written
 from lockstep.core.errors import CaptureError, LockstepError
 from lockstep.core.manifest import (
+    OTHER_TRAININGS,
     Event,
     NotSeen,
     OptimizerSetup,
@@ -118,6 +121,8 @@ class Recorder:
         self._step = 0
         self._open = False
         self._ended_by_optimizer = self._hand_updated = self._is_known_to_train = False
+        self._another_trains = False
+        self._beginning = threading.RLock()
         self._failure = ""
         self._kept: Callable[[str], str] = masked
         self._claim: Claim | None = None
@@ -325,6 +330,8 @@ class Recorder:
 
     def optimizer_created(self) -> None:
         """An optimizer was made: a training may begin."""
+        if self.optimizer_seen and self.trainers.is_elsewhere:
+            return  # what is recorded goes on in another thread
         if not self.optimizer_seen and not self._calls.opening.certain:
             self.set_aside()
         self.optimizer_seen = True
@@ -340,8 +347,21 @@ class Recorder:
         """The session, while a step is open."""
         return self._session if self._open and not self._failure else None
 
+    @property
+    def trainers(self) -> Trainers:
+        """Tells the recorded training from those of other threads."""
+        return self._optimizers.trainers
+
+    def another_trains(self) -> None:
+        """A thread trains something else than what is recorded: said once."""
+        self._another_trains = True
+
     def begin(self) -> Session | None:
         """The training comes in sight: open the step if it is to be recorded."""
+        with self._beginning:
+            return self._begin()
+
+    def _begin(self) -> Session | None:
         if self._open or self._finished:
             return self.session
         if self._step not in self._selection or self._is_other_rank() or _is_data_worker():
@@ -464,6 +484,10 @@ class Recorder:
         with quiet(self.fail):
             session.end_step()
             self._note_parameters(manifest)
+            if self._another_trains:
+                thread = threading.current_thread().name
+                reason = f"one is recorded of each process: that of {thread}, which came first"
+                session.note_gap(NotSeen(OTHER_TRAININGS, reason))
         manifest.events, manifest.not_seen = session.events, session.not_seen
         session.writer.step_ended(
             summary.index, partial(setup.as_json, setup.copy_of(manifest), self._kept)

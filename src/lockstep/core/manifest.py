@@ -62,6 +62,10 @@ class StepSummary:
     calls: int = 0
 
 
+OTHER_TRAININGS = "trainings of other threads"
+"""What is not seen where several threads of a process train."""
+
+
 @dataclass(slots=True)
 class NotSeen:
     """Something that happened but was not recorded, and why."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from lockstep.core.manifest import OTHER_TRAININGS
 from lockstep.core.process import (
     ANY_WORKER,
     STARTED_BY_MULTIPROCESSING,
@@ -59,6 +60,12 @@ class _Process:
     @property
     def lineage(self) -> str:
         return self.rank.manifest.lineage or "/"
+
+    @property
+    def one_of_several(self) -> str:
+        """Which of the trainings of its threads was recorded, "" where there was but one."""
+        gaps = self.rank.manifest.not_seen
+        return next((gap.reason for gap in gaps if gap.what == OTHER_TRAININGS), "")
 
     def __str__(self) -> str:
         return f"{self.name} ({how_started(self.rank.manifest)})"
@@ -117,8 +124,11 @@ def _by_number(recording: Recording) -> dict[str, list[_Process]]:
 
 
 def _paired(group: _Group) -> _Group:
-    if len(group.left) == len(group.right) == 1:
+    if len(group.left) == len(group.right) == 1 and _may_be_same(group.left[0], group.right[0]):
         group.pair(group.left[0], group.right[0])
+        return group
+    if len(group.left) == len(group.right) == 1:
+        return group
     if group.left and group.right:
         _by_start(group)
         _by_content(group)
@@ -126,6 +136,15 @@ def _paired(group: _Group) -> _Group:
     if any(not one.rank.manifest.lineage for one in (*group.left, *group.right)):
         _by_name(group)
     return group
+
+
+def _may_be_same(left: _Process, right: _Process) -> bool:
+    """Whether two processes hold the same training; of several threads of one, chance picks which is recorded."""
+    if not left.one_of_several or not right.one_of_several:
+        return True
+    if left.one_of_several == right.one_of_several:
+        return True
+    return _digests(left, (CallKind.INIT,)) == _digests(right, (CallKind.INIT,))
 
 
 # --- by how they were started ----------------------------------------------------------------------------------------
@@ -271,6 +290,11 @@ def _by_name(group: _Group) -> None:
 
 
 def _alone(group: _Group) -> list[str]:
+    if group.left and group.right and group.left[0].one_of_several:
+        return [
+            f"the {side}'s {process.name} holds one training of several threads: {process.one_of_several}"
+            for side, (process, *_) in (("reference", group.left), ("candidate", group.right))
+        ]
     if group.left and group.right:
         left, right = (", ".join(map(str, side)) for side in (group.left, group.right))
         alike = f"{left} in the reference and {right} in the candidate were started alike"

@@ -17,7 +17,12 @@ import polars as pl
 
 from lockstep.core.arguments import path_of
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
-from lockstep.core.manifest import RankManifest, RunManifest, manifest_from_json
+from lockstep.core.manifest import (
+    OTHER_TRAININGS,
+    RankManifest,
+    RunManifest,
+    manifest_from_json,
+)
 from lockstep.core.record import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.version import DISTRIBUTION
@@ -165,6 +170,11 @@ class RankRecording:
                 f"{self.name}: its digests of long tensors are those of schema version {self.manifest.schema}, which"
                 " tell nothing beside today's, so numbers have to do; record again for bitwise equality"
             )
+        sentences.extend(
+            f"{self.name}: {gap.what} are not recorded: {gap.reason}"
+            for gap in self.manifest.not_seen
+            if gap.what == OTHER_TRAININGS
+        )
         done = {step.index for step in self.manifest.steps if step.complete}
         by = f" by {self.manifest.ended_by}" if self.manifest.ended_by else ""
         sentences.extend(
