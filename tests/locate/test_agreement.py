@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 from torch import Tensor, nn
@@ -336,6 +338,20 @@ def test_a_mistake_in_accumulating_is_one_origin_in_words(
     origin, *others = lockstep.compare_recordings(micro_batches, candidate).origins
     assert (origin.phase, others) == (Phase.BACKWARD, [])
     assert words in origin.reason
+
+
+def test_losses_that_were_not_recorded_end_no_comparison(
+    tmp_path: Path, micro_batches: Path
+) -> None:
+    # Given a candidate that goes backward more often, cut off before the records of its losses were there
+    candidate = accumulated(tmp_path / "candidate", twice=True)
+    for path in candidate.glob("rank0/records-*.parquet"):
+        pl.read_parquet(path).filter(pl.col("role") != "loss").write_parquet(path)
+    manifest = json.loads((candidate / "rank0" / "manifest.json").read_text())
+    del manifest["files"], manifest["digest"]
+    (candidate / "rank0" / "manifest.json").write_text(json.dumps(manifest))
+    # Then what is there is compared
+    assert lockstep.compare_recordings(micro_batches, candidate).verdict is Verdict.DIVERGED
 
 
 def test_accumulating_twice_alike_agrees(tmp_path: Path, micro_batches: Path) -> None:

@@ -242,6 +242,19 @@ def test_nan_in_both_runs_alike_agrees() -> None:
     assert comparison.verdict is Verdict.AGREE
 
 
+@pytest.mark.parametrize("place", ["fc1", "relu", "grad fc2", "grad relu", "update"])
+def test_numbers_whose_squares_are_beyond_all_numbers_are_compared(place: str) -> None:
+    # given two runs in float64 that blow up at one place, and one that does so otherwise
+    with np.errstate(all="ignore"):
+        first, again, other = (
+            TinyRun(alter={place: lambda value, by=by: value.astype(np.float64) * by})
+            for by in (1e200, 1e200, 3e200)
+        )
+    # then the first two agree, and nothing is said of the third that is not known
+    assert compared(first, again).verdict is Verdict.AGREE
+    assert compared(first, other).verdict in (Verdict.DIVERGED, Verdict.INCOMPARABLE)
+
+
 def test_the_fixed_rule_passes_what_it_was_made_to_pass_and_names_what_it_fails() -> None:
     # Given a fault of 2e-4 that keeps a cosine of 1.0000, and one that does not
     small = compared(TinyRun(), TinyRun(alter={"fc1": rounded_to_half}), Rule.FIXED)

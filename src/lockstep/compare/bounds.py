@@ -93,7 +93,7 @@ def centred_norm(item: Measured) -> float:
     statistics = item.pair.present.statistics
     if statistics is None or not math.isfinite(statistics.mean):
         return item.norm
-    square = item.norm**2 - item.numel * statistics.mean**2
+    square = item.norm * item.norm - item.numel * (statistics.mean * statistics.mean)
     return max(math.sqrt(max(square, 0.0)), 1e-3 * item.norm)
 
 

@@ -46,7 +46,7 @@ def gradient_bound(operation: Operation, output: Measured) -> Bound:
 
 
 def _size(operation: Operation) -> float:
-    return math.sqrt(sum(item.norm**2 for item in operation.gradients))
+    return math.sqrt(sum(item.norm * item.norm for item in operation.gradients))
 
 
 def _far(operation: Operation) -> float:
@@ -308,7 +308,7 @@ def _usual_norm(operation: Operation, output: Measured) -> float:
     are not seen, and taken to be as large as the other gradients of the network, element by element.
     """
     count = sum(item.numel for item in operation.beside)
-    norm = math.sqrt(sum(item.norm**2 for item in operation.beside))
+    norm = math.sqrt(sum(item.norm * item.norm for item in operation.beside))
     return norm * math.sqrt(output.numel / count) if count else 0.0
 
 

@@ -150,8 +150,8 @@ def pooled(tensors: Iterable[Measured]) -> Measured | None:
     known = [item for item in tensors if item.known and math.isfinite(item.distance)]
     if not known or all(item.equal for item in known):
         return None
-    norm = math.sqrt(sum(item.norm**2 for item in known))
-    distance = math.sqrt(sum(item.distance**2 for item in known))
+    norm = math.sqrt(sum(item.norm * item.norm for item in known))
+    distance = math.sqrt(sum(item.distance * item.distance for item in known))
     relative = distance / norm if norm > 0 else 0.0
     return replace(known[0], equal=False, norm=norm, distance=distance, difference=relative)
 

@@ -127,7 +127,11 @@ class GradientCauses(StepOrigins):
             sum(call.kind is CallKind.LOSS for call in flow.calls.values())
             for flow in (self.step.reference, self.step.candidate)
         ]
-        lone = [pair for pair in self.step.lone if pair.present.kind is CallKind.LOSS]
+        lone = [
+            pair
+            for pair in self.step.lone
+            if pair.present.kind is CallKind.LOSS and pair.present.with_role(Role.LOSS)
+        ]
         if counts[0] == counts[1] or not lone or not min(counts):
             return
         call = lone[0].present

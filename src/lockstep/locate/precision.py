@@ -236,7 +236,9 @@ def _added_error(operation: Operation, output: Measured) -> float | None:
     if not usual > 0:
         return None
     entering = math.hypot(*(item.relative for item in floats(operation.inputs)))
-    return math.sqrt(max((output.distance / usual) ** 2 - entering**2, 0.0))
+    # `**` raises where a square is beyond all numbers, as it can be of statistics that somebody wrote.
+    leaving = output.distance / usual
+    return math.sqrt(max(leaving * leaving - entering * entering, 0.0))
 
 
 def _is_class(members: Collection[Site], judged: Collection[Site]) -> bool:

@@ -10,6 +10,8 @@ from enum import Enum
 from functools import cache, partial, reduce
 from typing import Literal
 
+import numpy as np
+
 from lockstep.compare.calibration import CalibratedJudge
 from lockstep.compare.circumstances import circumstances
 from lockstep.compare.error_model import ErrorModel
@@ -149,7 +151,7 @@ def compare_recordings(
     run = _Run(judge, read_tensors, _names(ranks, mapping), view)
     stopper = _why_incomparable(reference, candidate, ranks, steps, run.names)
     if stopper is None:
-        with rare_collections():
+        with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
             _compare_steps(run, reference, candidate, ranks, steps, progress)
     return _conclusion(run, reference, candidate, ranks, stopper, steps)
 

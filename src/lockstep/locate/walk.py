@@ -254,7 +254,8 @@ class StepWalk:
             around = self._operations.around(owner)
             if around and not self._operations.modules_at(owner):
                 self._left[id(pair)] = before
-                last = max(record.sequence for record in around[-1].reference.records)
+                call = around[-1].reference
+                last = max((record.sequence for record in call.records), default=call.sequence)
                 yield last, len(self._step.aligned), around[-1], pair
 
     def _buffer_left(self, item: Aligned, pair: Pair) -> None:
