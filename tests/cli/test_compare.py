@@ -246,6 +246,10 @@ def test_different_rank_counts_are_said(
 ) -> None:
     shutil.copytree(reference, tmp_path / "two")
     shutil.copytree(reference / "rank0", tmp_path / "two" / "rank1")
+    manifest = tmp_path / "two" / "rank1" / "manifest.json"
+    other = {**json.loads(manifest.read_text()), "rank": "rank1"}
+    del other["digest"]
+    manifest.write_text(json.dumps(other))
     assert "rank1" in failed([str(reference), str(tmp_path / "two")], capsys)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.core.errors import CorruptError
-from lockstep.store import limits
+from lockstep.store import limits, ranges
 from lockstep.store.parquet import DamagedError, claims_of
 from lockstep.store.tables import read_table
 
@@ -166,3 +166,57 @@ def test_a_table_that_grows_beyond_bounds_is_refused(
     monkeypatch.setattr(limits, "TABLE_BYTES", 1 << 20)
     with pytest.raises(CorruptError, match=r"claims 1 rows of \d{7} bytes"):
         read_table(path, pl.Schema({"module": pl.String()}))
+
+
+def test_a_table_in_too_many_pieces_is_refused(tmp_path: Path) -> None:
+    # given a group of rows for each row, of which the header of each is read
+    frame = pl.DataFrame({"a": range(9000)})
+    frame[:900].write_parquet(tmp_path / "some.parquet", row_group_size=1)
+    frame.write_parquet(tmp_path / "many.parquet", row_group_size=1)
+    # then some are counted, and too many are not
+    assert claims_of(tmp_path / "some.parquet")[0] == 900
+    with pytest.raises(DamagedError, match=r"in more than 16384 pieces|a footer of"):
+        claims_of(tmp_path / "many.parquet")
+
+
+@pytest.mark.parametrize(("files", "is_refused"), [(2, False), (3, True)])
+def test_tables_that_are_too_large_together_are_refused(
+    tmp_path: Path, files: int, is_refused: bool
+) -> None:
+    # given chunks that take no room on disk, each of which may be read by itself
+    room = limits.Room()
+    paths = [tmp_path / f"calls-{number:05d}.parquet" for number in range(files)]
+    for path in paths:
+        pl.DataFrame({"step": pl.zeros(120_000, pl.Int32, eager=True)}).write_parquet(path)
+    for path in [*paths[:2], *paths[:2]]:  # read again, they are no more than they were
+        room.take("calls", path)
+    room.take("records", paths[0])
+    # then the one too many is refused
+    if is_refused:
+        with pytest.raises(CorruptError, match="the calls up to here claim 360000 rows"):
+            room.take("calls", paths[2])
+
+
+def test_chunks_of_a_long_recording_are_not_too_large(tmp_path: Path) -> None:
+    # given rows as they are written, of which each takes some bytes
+    room, random = limits.Room(), np.random.default_rng(0)
+    for number in range(12):
+        ids = np.arange(number << 16, (number + 1) << 16)
+        frame = pl.DataFrame({"call_id": ids, "sequence": ids * 7 + random.integers(0, 7, 1 << 16)})
+        path = tmp_path / f"calls-{number:05d}.parquet"
+        frame.write_parquet(path, compression="zstd", compression_level=1)
+        room.take("calls", path)
+
+
+def test_one_text_in_each_row_is_counted_as_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a name that is stored once, and stands in each of a thousand rows
+    path = tmp_path / "modules.parquet"
+    pl.DataFrame({"module": ["a" * 2000] * 1000}).write_parquet(path)
+    assert path.stat().st_size < 5000
+    columns = pl.Schema({"module": pl.String()})
+    assert read_table(path, columns).height == 1000
+    monkeypatch.setattr(ranges, "TABLE_BYTES", 1 << 20)
+    with pytest.raises(CorruptError, match="holds texts of 2000000 bytes, the longest of 2000"):
+        read_table(path, columns)

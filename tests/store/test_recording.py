@@ -216,11 +216,46 @@ def test_what_was_not_taken_is_absent(recording: Path) -> None:
 def test_records_of_all_ranks_come_in_order(recording: Path) -> None:
     for name in ("rank10", "rank2", "rank0-1"):
         shutil.copytree(recording / "rank0", recording / name)
+        (recording / name / schema.MANIFEST).write_text(json.dumps(rank_manifest(name)))
     opened = open_recording(recording)
     assert list(opened.ranks) == ["rank0", "rank0-1", "rank2", "rank10"]
     assert [record.rank for record in opened.records()] == [
         name for name in opened.ranks for _ in range(3)
     ]
+
+
+def test_a_rank_under_the_name_of_another_is_refused(recording: Path) -> None:
+    # given two ranks that somebody has mixed up: each would be compared with the wrong partner
+    (recording / "rank0").rename(recording / "rank1")
+    with pytest.raises(CorruptError, match="rank1: is the directory of rank0, by its manifest"):
+        open_recording(recording)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "words"),
+    [
+        (1, ()),
+        (2, ("rank1: not in this recording, as 1 of the training's 2 processes",)),
+        (
+            1 << 62,
+            (f"rank1: not in this recording, as {2**62 - 1} of the training's {2**62} processes",),
+        ),
+    ],
+)
+def test_ranks_that_are_not_here_are_said(
+    recording: Path, world_size: int, words: tuple[str, ...]
+) -> None:
+    # given a recording of one process of so many
+    manifest = rank_manifest(world_size=world_size)
+    (recording / "rank0" / schema.MANIFEST).write_text(json.dumps(manifest))
+    assert open_recording(recording).missing == words
+
+
+def test_ranks_that_were_not_asked_for_are_not_missed(recording: Path) -> None:
+    write_run_manifest(recording, options=dataclasses.asdict(Options(ranks="0")))
+    manifest = rank_manifest(world_size=4)
+    (recording / "rank0" / schema.MANIFEST).write_text(json.dumps(manifest))
+    assert open_recording(recording).missing == ()
 
 
 def test_a_directory_named_like_a_pattern_opens(recording: Path, tmp_path: Path) -> None:
@@ -428,7 +463,14 @@ def test_a_missing_column_is_named(recording: Path, table: str, column: str) -> 
         ("contents-00000", "shape", [2, 4], "6 elements"),
         ("contents-00000", "sketch", b"short", "sketch of tensor 0 has a wrong length"),
         ("contents-00000", "shard", 5, r"tensors-00005\.safetensors"),
-        ("contents-00000", "shard", -1, r"tensors--0001\.safetensors: cannot be read"),
+        ("contents-00000", "shard", -1, r"contents-00000\.parquet: the column 'shard' holds -1"),
+        ("contents-00000", "norm", -2.0, r"the column 'norm' holds -2\.0"),
+        ("calls-00000", "step", -1, r"calls-00000\.parquet: the column 'step' holds -1"),
+        ("calls-00000", "parent", -2, "the column 'parent' holds -2"),
+        ("calls-00000", "parent", 1, "a call lies within one that came after it, or within itself"),
+        ("calls-00000", "call_id", 0, "two calls have the number 0"),
+        ("records-00000", "content", -1, "the column 'content' holds -1"),
+        ("stacks", "function", "f" * (5 << 20), r"stacks\.parquet: holds texts of \d+ bytes"),
         ("contents-00000", "stored", 8, "tensor 8 is not in this file"),
         ("contents-00000", "stored", None, "tensor None is not in this file"),
         ("stacks", "line", None, "'line' has gaps"),

@@ -20,7 +20,8 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else _escaped(one) for one in text)
+    odd = {ord(one): _escaped(one) for one in set(text) if not one.isprintable()}
+    return text.translate(odd)
 
 
 def message(text: str) -> str:

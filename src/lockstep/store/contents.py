@@ -128,7 +128,7 @@ class StoredContents:
         known = self._shapes.get(tuple(extents))
         if known is None:
             known = tuple(extent for extent in extents if extent is not None and extent >= 0)
-            if len(known) < len(extents):
+            if len(known) < len(extents) or math.prod(known) >= 1 << 63:
                 raise CorruptError(
                     f"{self._directory}: tensor {number} has an impossible shape {tuple(extents)};"
                     " record again"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,13 @@ JSON_VALUES = 4 << 20
 JSON_DEPTH = 64
 TABLE_ROWS = 1 << 21
 TABLE_BYTES = 256 << 20
-"""Bytes of a table once it is decompressed."""
+"""Bytes of a table once it is decompressed, and of the texts in it, each counted as often as it stands there."""
+TEXT_BYTES = 4 << 20
+"""Bytes of one text in a table."""
+CHUNK_ROWS = 1 << 18
+CHUNK_BYTES = 64
+"""What all chunks of a table hold together: so many rows and one for each byte on disk, `TABLE_BYTES` and so many bytes
+for each on disk. Rows take two bytes on disk at least, and few are compressed to a tenth."""
 
 _INTEGER_DIGITS = 20
 """More than any count, seed or address has: longer ones are read as floating-point numbers."""
@@ -85,7 +92,7 @@ def read_manifest(path: Path) -> bytes:
         raise CorruptError(f"{path}: cannot be read ({error.strerror}); record again") from error
 
 
-def check_table(path: Path) -> None:
+def check_table(path: Path) -> Claims:
     """Hold what a table says of itself against the limits.
 
     Raises
@@ -93,7 +100,7 @@ def check_table(path: Path) -> None:
     CorruptError
         If it is no Parquet file, or too large.
     """
-    size_of(path)
+    size = size_of(path)
     try:
         rows, size_bytes = claims_of(path)
     except (DamagedError, OSError) as error:
@@ -105,6 +112,53 @@ def check_table(path: Path) -> None:
             f"{path}: claims {rows} rows of {size_bytes} bytes, and a table has at most {TABLE_ROWS} of {TABLE_BYTES};"
             " record again"
         )
+    return Claims(rows, size_bytes, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a table says that it holds: its rows, their bytes once decompressed, and its bytes on disk."""
+
+    rows: int = 0
+    size_bytes: int = 0
+    disk_bytes: int = 0
+
+    def __add__(self, other: Claims) -> Claims:
+        return Claims(
+            self.rows + other.rows,
+            self.size_bytes + other.size_bytes,
+            self.disk_bytes + other.disk_bytes,
+        )
+
+
+class Room:
+    """What the chunks of each table of a rank may hold together."""
+
+    def __init__(self) -> None:
+        self._seen: set[Path] = set()
+        self._sums: dict[str, Claims] = {}
+
+    def take(self, table: str, path: Path) -> None:
+        """Check one more chunk of a table, by itself and with those that were taken before.
+
+        Raises
+        ------
+        CorruptError
+            If it is no Parquet file, or they are too large.
+        """
+        claims = check_table(path)
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        found = self._sums[table] = self._sums.get(table, Claims()) + claims
+        if (
+            found.rows > CHUNK_ROWS + found.disk_bytes
+            or found.size_bytes > TABLE_BYTES + CHUNK_BYTES * found.disk_bytes
+        ):
+            raise CorruptError(
+                f"{path}: the {table} up to here claim {found.rows} rows of {found.size_bytes} bytes, in files of"
+                f" {found.disk_bytes} bytes, which no recording has; record again"
+            )
 
 
 def values_of(text: str | bytes) -> Any:

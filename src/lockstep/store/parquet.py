@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 _MAGIC = b"PAR1"
-_MOST_FOOTER_BYTES = 16 << 20
+_MOST_FOOTER_BYTES = 1 << 20
+_MOST_PAGES = 1 << 14
+"""Pages of a file, each column of each group of rows counted as one more: reading so many headers takes a second."""
 _MOST_ITEMS = 1 << 20
 _MOST_DEPTH = 32
 
@@ -54,25 +56,39 @@ def _claims(data: mmap.mmap) -> tuple[int, int]:
         raise DamagedError(f"a footer of {length} bytes does not fit")
     reader = _Reader(data, size - 8 - length, size - 8)
     footer = reader.struct()
-    rows, size_bytes = _count(footer.get(3)), length
+    rows, size_bytes, pages = _count(footer.get(3)), length, _Pages()
     for group in _structs(footer.get(4)):
         rows = max(rows, _count(group.get(3)))
         for column in _structs(group.get(1)):
-            values, more = _claims_of_column(data, column.get(3))
+            values, more = _claims_of_column(data, column.get(3), pages)
             rows, size_bytes = max(rows, values), size_bytes + more
     return rows, size_bytes
 
 
-def _claims_of_column(data: mmap.mmap, column: Any) -> tuple[int, int]:
+class _Pages:
+    """Counts the pages of a file."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_PAGES
+
+    def one_more(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise DamagedError(f"it is in more than {_MOST_PAGES} pieces")
+
+
+def _claims_of_column(data: mmap.mmap, column: Any, pages: _Pages) -> tuple[int, int]:
     """Values and decompressed bytes of one column of one group of rows, whose pages lie one behind the other."""
     if not isinstance(column, dict):
         raise DamagedError("a column is described by nothing")
+    pages.one_more()
     start = _count(column.get(11)) or _count(column.get(9))
     stop = start + _count(column.get(7))
     if not 4 <= start <= stop <= len(data):
         raise DamagedError("a column lies outside of the file")
     named, values, size_bytes = _count(column.get(5)), 0, 0
     while start < stop:
+        pages.one_more()
         reader = _Reader(data, start, stop)
         page = reader.struct()
         for kind in (5, 8):  # data of either version

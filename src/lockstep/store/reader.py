@@ -30,9 +30,9 @@ from lockstep.store import schema
 from lockstep.store.contents import StoredContents
 from lockstep.store.integrity import GROWING, Files, check_manifest
 from lockstep.store.limits import check_directory, read_manifest, values_of
+from lockstep.store.ranks import RANK, absent_ranks, rank_order
 from lockstep.store.tables import Chunks, Index, LatestChunks, Told, read_table
 
-_RANK = re.compile(r"rank\d+(-\d+)?")
 _SEPARATOR = re.compile(r"[/\\]")
 
 
@@ -81,7 +81,7 @@ class Recording:
         self.path = path
         self.manifest = _read_run_manifest(path)
         names = sorted(
-            (entry.name for entry in path.iterdir() if _RANK.fullmatch(entry.name)), key=_rank_order
+            (entry.name for entry in path.iterdir() if RANK.fullmatch(entry.name)), key=rank_order
         )
         for name in names:
             check_directory(path / name)
@@ -97,10 +97,12 @@ class Recording:
         """What a reader should know is not here: a run cut short, or nothing recorded at all; one sentence each."""
         if not self.ranks:
             return ("no process of the command reached a training step, so nothing was recorded",)
-        return (
-            *(sentence for rank in self.ranks.values() for sentence in rank.missing),
-            *(f"{gap.what}: {gap.reason}" for gap in self.manifest.not_seen),
-        )
+        sentences = [sentence for rank in self.ranks.values() for sentence in rank.missing]
+        sentences.extend(f"{gap.what}: {gap.reason}" for gap in self.manifest.not_seen)
+        if not self.manifest.options.ranks:
+            world_size = max(rank.manifest.world_size for rank in self.ranks.values())
+            sentences.extend(absent_ranks(self.ranks, world_size))
+        return tuple(sentences)
 
     def close_tensors(self) -> None:
         """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""
@@ -135,6 +137,10 @@ class RankRecording:
         value = _read_json(path / schema.MANIFEST)
         _check_version(path / schema.MANIFEST, value)
         self.manifest = manifest_from_json(RankManifest, value, str(path / schema.MANIFEST))
+        if self.manifest.rank != self.name:
+            raise CorruptError(
+                f"{path}: is the directory of {self.manifest.rank}, by its manifest; give it that name again"
+            )
         self.is_closed = self.manifest.state == "complete"
         self._files = Files(path, self._listed())
         self._chunks = Chunks(path, self._files, closed=self.is_closed)
@@ -442,10 +448,6 @@ def _libraries(files: Iterable[str], own: Sequence[str]) -> set[str]:
         for file in files
         if own and not file.startswith("<") and tuple(_SEPARATOR.split(file)) not in ends
     }
-
-
-def _rank_order(name: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in name.removeprefix("rank").split("-"))
 
 
 def _read_run_manifest(path: Path) -> RunManifest:

@@ -20,7 +20,8 @@ from lockstep.core.errors import CorruptError
 from lockstep.core.text import printable
 from lockstep.store import schema
 from lockstep.store.integrity import Files
-from lockstep.store.limits import check_table
+from lockstep.store.limits import Room, check_table
+from lockstep.store.ranges import check_numbers, check_texts, check_unique
 
 Told = Callable[[int, int], None]
 """Called with how many files are read and how many there are."""
@@ -47,6 +48,7 @@ class Chunks:
     def __init__(self, directory: Path, files: Files, *, closed: bool) -> None:
         self.directory, self.files = directory, files
         self._closed = closed
+        self._room = Room()
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -88,8 +90,11 @@ class Chunks:
         paths = [self.directory / schema.chunk_name(table, number) for number in numbers]
         for path in paths:
             self.files.check(path)
-            check_table(path)
+            self._room.take(table, path)
         found = _read_together(paths, columns) or [_read_alone(path, columns) for path in paths]
+        for path, frame in zip(paths, found, strict=True):
+            check_numbers(path, frame)
+            check_texts(path, frame)
         return [_with_printable_names(frame) for frame in found]
 
 
@@ -194,6 +199,7 @@ class Index:
         read = _Reader(chunks, told)
         self.calls, _ = read("calls", schema.CALLS)
         step, call_id = (self.calls[name].to_numpy() for name in ("step", "call_id"))
+        check_unique(chunks.directory, call_id)
         self._order = np.lexsort((call_id, step))
         self._step_of_row = step[self._order]
         self.steps = tuple(np.unique(step).tolist())
@@ -310,7 +316,10 @@ def read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
         If the file is damaged or too large, lacks a column, or has gaps where there may be none.
     """
     check_table(path)
-    return _with_printable_names(_read_alone(path, columns))
+    frame = _read_alone(path, columns)
+    check_numbers(path, frame)
+    check_texts(path, frame)
+    return _with_printable_names(frame)
 
 
 def _read_alone(path: Path, columns: pl.Schema) -> pl.DataFrame:

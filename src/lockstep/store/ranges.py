@@ -1,0 +1,94 @@
+"""What the numbers of a table may be: a reader takes them for places, counts and a tree, whoever wrote them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from lockstep.core.errors import CorruptError
+from lockstep.store.limits import TABLE_BYTES, TEXT_BYTES
+
+_LEAST = {
+    "call_id": 0,
+    "step": 0,
+    "call": 0,
+    "parent": -1,
+    "sequence": 0,
+    "index": 0,
+    "occurrence": 0,
+    "content": 0,
+    "stored": 0,
+    "shard": 0,
+    "nan_count": 0,
+    "inf_count": 0,
+    "zero_count": 0,
+    "norm": 0,
+    "parameters": 0,
+}
+
+
+def check_numbers(path: Path, frame: pl.DataFrame) -> None:
+    """Hold the numbers of a table against what they can be; a call is within one that began before it.
+
+    Raises
+    ------
+    CorruptError
+        If one is too small; the message names the file and the column.
+    """
+    names = [name for name in _LEAST if name in frame.columns]
+    if not names or not frame.height:
+        return
+    smallest = frame.select(pl.col(names).min()).row(0)
+    for name, found in zip(names, smallest, strict=True):
+        if found is not None and found < _LEAST[name]:
+            raise CorruptError(
+                f"{path}: the column {name!r} holds {found}, and nothing below {_LEAST[name]} can stand there; the"
+                " recording is damaged, record again"
+            )
+    if {"parent", "call_id"} <= set(names) and (frame["parent"] >= frame["call_id"]).any():
+        raise CorruptError(
+            f"{path}: a call lies within one that came after it, or within itself; the recording is damaged, record"
+            " again"
+        )
+
+
+def check_texts(path: Path, frame: pl.DataFrame) -> None:
+    """Hold the lengths of texts and sketches against the limits: a file of some bytes can name one in each of its rows.
+
+    Raises
+    ------
+    CorruptError
+        If one is too long, or all together are.
+    """
+    lengths = [
+        *(pl.col(name).str.len_bytes() for name, kind in frame.schema.items() if kind == pl.String),
+        *(pl.col(name).bin.size() for name, kind in frame.schema.items() if kind == pl.Binary),
+    ]
+    if not lengths or not frame.height:
+        return
+    longest = frame.select(one.max() for one in lengths).row(0)
+    total = frame.select(one.sum() for one in lengths).row(0)
+    if max(one or 0 for one in longest) > TEXT_BYTES or sum(total) > TABLE_BYTES:
+        raise CorruptError(
+            f"{path}: holds texts of {sum(total)} bytes, the longest of {max(one or 0 for one in longest)}, and a table"
+            f" has at most {TABLE_BYTES} and {TEXT_BYTES}; record again"
+        )
+
+
+def check_unique(path: Path, call_ids: npt.NDArray[np.int64]) -> None:
+    """See that no two calls of a rank have one number.
+
+    Raises
+    ------
+    CorruptError
+        If two have.
+    """
+    ordered = np.sort(call_ids, kind="stable")
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    if again.size:
+        raise CorruptError(
+            f"{path}: two calls have the number {again[0]}; the recording is damaged, record again"
+        )
