@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-migrate kills docs clean
+.PHONY: demo test lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-migrate kills docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -20,6 +20,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Damaged and hostile recordings; N=20000 before a release. OPTIONS="--from 4711 --keep findings" as `tests/fuzz` has them.
+N ?= 1000
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz $(N) $(OPTIONS)
 
 # OPTIONS="--large --docs docs/benchmarks.md" measures the largest recordings too and keeps the table.
 bench: $(READY)
