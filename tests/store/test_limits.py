@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from lockstep.core.errors import CorruptError
 from lockstep.store import limits, ranges
+from lockstep.store.panics import unprinted_panics
 from lockstep.store.parquet import DamagedError, claims_of
 from lockstep.store.tables import read_table
 
@@ -220,3 +222,54 @@ def test_one_text_in_each_row_is_counted_as_often(
     monkeypatch.setattr(ranges, "TABLE_BYTES", 1 << 20)
     with pytest.raises(CorruptError, match="holds texts of 2000000 bytes, the longest of 2000"):
         read_table(path, columns)
+
+
+class _Panic(BaseException):
+    """As polars raises one: no Exception."""
+
+
+def test_what_a_panic_prints_is_not_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    # given a library that prints past Python, and raises what is no exception
+    @unprinted_panics()
+    def panic() -> None:
+        os.write(2, b"thread 'main' panicked at ...\n" * 65)
+        raise _Panic
+
+    with pytest.raises(_Panic):
+        panic()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_what_is_printed_without_a_panic_is_passed_on(
+    capfd: pytest.CaptureFixture[str], error: type[BaseException] | None
+) -> None:
+    # given words on standard error while something is read, which ends in one way or another
+    with suppress(ValueError, KeyboardInterrupt), unprinted_panics():
+        os.write(2, b"a word\n")
+        if error is not None:
+            raise error
+    os.write(2, b"and the next\n")
+    assert capfd.readouterr().err == "a word\nand the next\n"
+
+
+def test_a_table_at_which_the_library_panics_is_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # given tables with some bits of their pages changed, each of which its own digest would fit
+    frame = pl.DataFrame({"stack": range(90), "file": [f"{n % 7}.py" for n in range(90)]})
+    frame.write_parquet(tmp_path / "sound.parquet")
+    sound = (tmp_path / "sound.parquet").read_bytes()
+    refused = 0
+    for at in range(4, len(sound) - 8, 3):
+        damaged = bytearray(sound)
+        damaged[at] ^= 1 << at % 8
+        path = tmp_path / "stacks.parquet"
+        path.write_bytes(damaged)
+        try:
+            read_table(path, frame.schema)
+        except CorruptError:
+            refused += 1
+    # then nothing but the error comes of it
+    assert refused > 20
+    assert capfd.readouterr().err == ""

@@ -21,6 +21,7 @@ from lockstep.core.text import printable
 from lockstep.store import schema
 from lockstep.store.integrity import Files
 from lockstep.store.limits import Room, check_table
+from lockstep.store.panics import unprinted_panics
 from lockstep.store.ranges import check_numbers, check_texts, check_unique
 
 Told = Callable[[int, int], None]
@@ -373,13 +374,14 @@ def _read_together(paths: Sequence[Path], columns: pl.Schema) -> list[pl.DataFra
     """Columns of several files, one frame each; None where anything is odd, for a reader that says what."""
     names = [str(path) for path in paths]
     try:
-        frame = pl.read_parquet(
-            names,
-            columns=[*columns, _PATH],
-            glob=False,
-            hive_partitioning=False,
-            include_file_paths=_PATH,
-        )
+        with unprinted_panics():
+            frame = pl.read_parquet(
+                names,
+                columns=[*columns, _PATH],
+                glob=False,
+                hive_partitioning=False,
+                include_file_paths=_PATH,
+            )
     except Exception:
         return None
     except BaseException as error:  # polars raises PanicException, no Exception, on some files
@@ -412,7 +414,10 @@ def _converted(path: Path, frame: pl.DataFrame, columns: pl.Schema) -> pl.DataFr
 
 def _read_parquet(path: Path, columns: pl.Schema) -> pl.DataFrame:
     try:
-        with path.open("rb") as file:  # a path would be taken for a pattern where it holds a * or [
+        with (
+            path.open("rb") as file,
+            unprinted_panics(),
+        ):  # a path would be taken for a pattern where it holds a * or [
             return _chosen(file, columns)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
