@@ -72,17 +72,23 @@ def mutate(number: int, samples: Path, directory: Path) -> Mutation:
     restore(samples / sample, directory)
     side = draw.choice(("ref", "cand"))
     arguments = draw.choices(list(VERBS), list(VERBS.values()))[0]
-    sealed = draw.random() < 0.7
+    sealed = draw.random() < 0.75
     mutator = draw.choices(list(_MUTATORS), list(_MUTATORS.values()))[0]
-    description, keeps_meaning = mutator(draw, directory / side)
-    sealing.seal(directory / side) if sealed else sealing.keep_digests(
-        directory / side, samples / sample / side
-    )
+    again = draw.randrange(1 << 32)
+    both = (
+        sealed and draw.random() < 0.3
+    )  # what both have alike is compared, where other things are not
+    for one in ("ref", "cand") if both else (side,):
+        description, keeps_meaning = mutator(Random(again), directory / one)
+        if sealed:
+            sealing.seal(directory / one)
+        else:
+            sealing.keep_digests(directory / one, samples / sample / one)
     promise = Promise.NOTHING if sealed else Promise.DETECTED
     return Mutation(
         number,
         sample,
-        side,
+        "both" if both else side,
         tuple(side if one == "SIDE" else one for one in arguments),
         sealed,
         Promise.SAME if sealed and keeps_meaning else promise,

@@ -13,7 +13,7 @@ from fuzzer import Fuzzer
 from mutations import Mutation, Promise, mutate
 from oracle import MEMORY_BYTES, Answer, Runner, complaint
 
-SHORT = 100
+SHORT = 40
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_mutated_recordings_are_answered_as_they_may_be(fuzzer: Fuzzer) -> None:
     answers = [fuzzer.run(number) for number in range(SHORT)]
     # then no answer is wrong
     assert [f"{what}: {mutation}" for mutation, _, what in answers if what] == []
-    # and they were no hundred times the same
+    # and they were not the same each time
     assert len({(answer.code, answer.err) for _, answer, _ in answers}) > SHORT / 4
     assert {mutation.sealed for mutation, _, _ in answers} == {True, False}
 
@@ -37,9 +37,9 @@ def test_a_number_gives_the_same_mutation(fuzzer: Fuzzer, tmp_path: Path) -> Non
     made = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        made.append([mutate(number, fuzzer.samples, tmp_path / name) for number in range(20)])
+        made.append([mutate(number, fuzzer.samples, tmp_path / name) for number in range(10)])
     assert made[0] == made[1]
-    assert len({str(mutation) for mutation in made[0]}) == 20
+    assert len({str(mutation) for mutation in made[0]}) == 10
 
 
 # --- the oracle

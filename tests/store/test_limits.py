@@ -273,3 +273,21 @@ def test_a_table_at_which_the_library_panics_is_one_sentence(
     # then nothing but the error comes of it
     assert refused > 20
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("depth", "is_refused"), [(900, False), (1100, True)])
+def test_calls_lie_within_each_other_as_deep_as_functions_do(
+    tmp_path: Path, depth: int, is_refused: bool
+) -> None:
+    # given calls each within the one before, behind some whose parent is not there, in any order
+    call_ids = np.arange(depth + 10)
+    parents = np.where(call_ids < 10, -1, call_ids - 1)
+    parents[3] = 2
+    order = np.random.default_rng(0).permutation(call_ids.size)
+    if not is_refused:
+        ranges.check_tree(tmp_path, call_ids[order], parents[order])
+        ranges.check_tree(tmp_path, call_ids[20:], parents[20:])
+        ranges.check_tree(tmp_path, call_ids[:0], parents[:0])
+        return
+    with pytest.raises(CorruptError, match="a call lies within more than 1000 others"):
+        ranges.check_tree(tmp_path, call_ids[order], parents[order])

@@ -167,23 +167,29 @@ def _tree_lines(rank: RankRecording, step: int | None) -> Iterator[str]:
     for call in calls:
         children.setdefault(call.parent if call.parent in known else -1, []).append(call)
     yield f"step {number}, in order of time:"
-    yield from _branch(children, -1, 1)
+    waiting = [(call, 1) for call in reversed(children.get(-1, []))]
+    while waiting:
+        call, depth = waiting.pop()
+        yield f"{'  ' * min(depth, _DEEPEST)}{_branch(call)}"
+        waiting.extend((inside, depth + 1) for inside in reversed(children.get(call.id, [])))
 
 
-def _branch(children: dict[int, list[Call]], parent: int, depth: int) -> Iterator[str]:
-    for call in children.get(parent, ()):
-        mark = " (recomputed)" if call.recomputed else ""
-        name = call.site.module or "(model)"
-        where = (
-            f"{name} [{call.site.op}]"
-            if call.kind.value == "module"
-            else f"{call.site.op} #{call.site.call}"
-        )
-        if call.kind.value not in ("module", "operator"):
-            named = ", ".join(dict.fromkeys(record.name.split("|")[0] for record in call.records))
-            where = f"{call.kind.value}: {named} [{call.site.op}]"
-        yield f"{'  ' * depth}{where}{mark}{_shapes(call)}"
-        yield from _branch(children, call.id, depth + 1)
+_DEEPEST = 50
+"""Calls that lie deeper are indented no further."""
+
+
+def _branch(call: Call) -> str:
+    mark = " (recomputed)" if call.recomputed else ""
+    name = call.site.module or "(model)"
+    where = (
+        f"{name} [{call.site.op}]"
+        if call.kind.value == "module"
+        else f"{call.site.op} #{call.site.call}"
+    )
+    if call.kind.value not in ("module", "operator"):
+        named = ", ".join(dict.fromkeys(record.name.split("|")[0] for record in call.records))
+        where = f"{call.kind.value}: {named} [{call.site.op}]"
+    return f"{where}{mark}{_shapes(call)}"
 
 
 def _shapes(call: Call) -> str:

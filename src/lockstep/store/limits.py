@@ -28,6 +28,8 @@ TABLE_BYTES = 256 << 20
 """Bytes of a table once it is decompressed, and of the texts in it, each counted as often as it stands there."""
 TEXT_BYTES = 4 << 20
 """Bytes of one text in a table."""
+CALL_DEPTH = 1000
+"""Calls that one call may lie within: as many as Python lets functions lie within each other."""
 CHUNK_ROWS = 1 << 18
 CHUNK_BYTES = 64
 """What all chunks of a table hold together: so many rows and one for each byte on disk, `TABLE_BYTES` and so many bytes

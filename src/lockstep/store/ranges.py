@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from lockstep.core.errors import CorruptError
-from lockstep.store.limits import TABLE_BYTES, TEXT_BYTES
+from lockstep.store.limits import CALL_DEPTH, TABLE_BYTES, TEXT_BYTES
 
 _LEAST = {
     "call_id": 0,
@@ -78,17 +78,31 @@ def check_texts(path: Path, frame: pl.DataFrame) -> None:
         )
 
 
-def check_unique(path: Path, call_ids: npt.NDArray[np.int64]) -> None:
-    """See that no two calls of a rank have one number.
+def check_tree(path: Path, call_ids: npt.NDArray[np.int64], parents: npt.NDArray[np.int64]) -> None:
+    """See that no two calls of a rank have one number, and that none lies deeper than modules do.
 
     Raises
     ------
     CorruptError
-        If two have.
+        If one does.
     """
-    ordered = np.sort(call_ids, kind="stable")
+    order = np.argsort(call_ids, kind="stable")
+    ordered = call_ids[order]
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if again.size:
         raise CorruptError(
             f"{path}: two calls have the number {again[0]}; the recording is damaged, record again"
         )
+    if not ordered.size:
+        return
+    around = parents[order]
+    at = np.minimum(np.searchsorted(ordered, around), ordered.size - 1)
+    row_of_parent = np.where(ordered[at] == around, at, -1)
+    above = row_of_parent
+    for _ in range(CALL_DEPTH):
+        above = row_of_parent[above[above >= 0]]
+        if not above.size:
+            return
+    raise CorruptError(
+        f"{path}: a call lies within more than {CALL_DEPTH} others; the recording is damaged, record again"
+    )

@@ -22,7 +22,7 @@ from lockstep.store import schema
 from lockstep.store.integrity import Files
 from lockstep.store.limits import Room, check_table
 from lockstep.store.panics import unprinted_panics
-from lockstep.store.ranges import check_numbers, check_texts, check_unique
+from lockstep.store.ranges import check_numbers, check_texts, check_tree
 
 Told = Callable[[int, int], None]
 """Called with how many files are read and how many there are."""
@@ -200,7 +200,7 @@ class Index:
         read = _Reader(chunks, told)
         self.calls, _ = read("calls", schema.CALLS)
         step, call_id = (self.calls[name].to_numpy() for name in ("step", "call_id"))
-        check_unique(chunks.directory, call_id)
+        check_tree(chunks.directory, call_id, self.calls["parent"].to_numpy())
         self._order = np.lexsort((call_id, step))
         self._step_of_row = step[self._order]
         self.steps = tuple(np.unique(step).tolist())
