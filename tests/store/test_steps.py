@@ -269,15 +269,25 @@ def test_a_gap_in_one_of_many_chunks_is_named(
         opened(long_run[0]).index()
 
 
-def test_numbers_that_occur_twice_are_no_crash(tmp_path: Path) -> None:
-    # given a hostile recording: one call number in two steps, one content twice, a record of no call
+def test_contents_that_occur_twice_and_records_of_no_call_are_no_crash(tmp_path: Path) -> None:
+    # given a hostile recording: one content twice, a record of no call
     writer = write_run(tmp_path / "ref")
     for step in (0, 1):
-        writer.add_call(call_row(0, step))
+        writer.add_call(call_row(step, step))
         writer.add_content(content_row(4))
     writer.add_record(record_row(0, 0, 4))
     writer.add_record(record_row(99, 1, 4))
     writer.close()
     # when it is read, then there are two calls and nobody falls over
     rank = opened(tmp_path / "ref")
-    assert [[call.id for call in rank.calls(step)] for step in rank.steps] == [[0], [0]]
+    assert [[call.id for call in rank.calls(step)] for step in rank.steps] == [[0], [1]]
+
+
+def test_calls_of_one_number_are_refused(tmp_path: Path) -> None:
+    # given a hostile recording: one call number in two steps
+    writer = write_run(tmp_path / "ref")
+    for step in (0, 1):
+        writer.add_call(call_row(0, step))
+    writer.close()
+    with pytest.raises(CorruptError, match="two calls have the number 0"):
+        opened(tmp_path / "ref").index()

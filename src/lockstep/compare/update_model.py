@@ -60,7 +60,7 @@ def update_size(before: TensorRecord | None, after: TensorRecord | None) -> floa
     moved = update_sketch(before, after)
     if moved is not None:
         return float(np.linalg.norm(moved))
-    if before is None or after is None:
+    if before is None or after is None or before.shape != after.shape:
         return 0.0
     left, right = before.content, after.content
     if left.loader is not None and right.loader is not None:
@@ -71,8 +71,8 @@ def update_size(before: TensorRecord | None, after: TensorRecord | None) -> floa
 def update_sketch(
     before: TensorRecord | None, after: TensorRecord | None
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None:
-    """Sketch of an update, None where a side has none."""
-    if before is None or after is None:
+    """Sketch of an update, None where a side has none or the two are no tensors of one shape."""
+    if before is None or after is None or before.shape != after.shape:
         return None
     left, right = before.content.sketch, after.content.sketch
     return None if left is None or right is None else right - left
