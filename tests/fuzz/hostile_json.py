@@ -35,6 +35,8 @@ _RAW = (
     "[" + "0," * 30_000 + "0]", '{"a": 1, "a": 2}', '{"\\ud800": {"": null}}',
     '[["a", 1], null, {"b": [true]}]', '{"tensor": 0}', '["tensor", 0, 0]',
 )  # fmt: skip
+_PLAIN = ("null", "true", "[]", "{}", "1")
+"""What any reader passes over where it does not know the key."""
 _PLACE = "\x01here\x01"
 
 
@@ -57,7 +59,7 @@ def mutated(draw: Random, text: str) -> tuple[str, str, bool]:
     raw = hostile(draw)
     if kind == "add":
         value["nobody knows"] = _PLACE
-        return _filled(value, raw), f"adds {raw:.60}", raw in ("null", "true", "[]", "{}", "1")
+        return _filled(value, raw), f"adds {raw:.60}", raw in _PLAIN
     if kind == "reorder" or owner is None:
         return json.dumps(dict(reversed(value.items())), indent=1), "keys reversed", True
     if kind == "remove":
@@ -69,7 +71,7 @@ def mutated(draw: Random, text: str) -> tuple[str, str, bool]:
         return (
             found.replace("{", "{\n " + f"{name}: {raw},", 1),
             f"{path[0]} twice, {raw:.60}",
-            True,
+            raw in _PLAIN,
         )
     if kind == "swap":
         other, there, path_there = _place(draw, value)
