@@ -22,9 +22,8 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 # Damaged and hostile recordings; N=20000 before a release. OPTIONS="--from 4711 --keep findings" as `tests/fuzz` has them.
-N ?= 1000
 fuzz: $(READY)
-	$(BIN)/python tests/fuzz $(N) $(OPTIONS)
+	$(BIN)/python tests/fuzz $(or $(N),1000) $(OPTIONS)
 
 # OPTIONS="--large --docs docs/benchmarks.md" measures the largest recordings too and keeps the table.
 bench: $(READY)
@@ -49,9 +48,8 @@ bench-migrate: $(READY)
 	$(BIN)/python benchmarks/migrate $(OPTIONS)
 
 # Kills N trainings at random moments, and looks what their recordings hold.
-N ?= 200
 kills: $(READY)
-	$(BIN)/python tests/fuzz/kills.py $(N)
+	$(BIN)/python tests/fuzz/kills.py $(or $(N),200)
 
 docs: $(READY)
 	$(BIN)/python docs/build.py
