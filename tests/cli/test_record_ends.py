@@ -291,3 +291,28 @@ def test_beyond_its_cap_the_recording_stops(workplace: Workplace) -> None:
     recording = lockstep.open(path)
     assert recording.ranks["rank0"].complete_steps == (0,)
     assert "--max-bytes 40000 reached" in recording.missing[0]
+
+
+def test_where_the_address_space_is_too_small_the_training_goes_on_unrecorded(
+    workplace: Workplace,
+) -> None:
+    # Given a training that is content with little, and a limit in which recording would end it
+    workplace.script(
+        "train.py",
+        """
+        from tiny import build, train_step
+
+        model, optimizer = build()
+        train_step(model, optimizer)
+        print("trained")
+        """,
+    )
+    limited = "ulimit -v 1400000; exec python train.py"
+
+    # When it is recorded
+    after = workplace.run("lockstep", "record", "-o", "ref", "--", "bash", "-c", limited)
+
+    # Then it trains, and what is missing is said
+    assert (after.code, after.out) == (2, "trained\n")
+    assert "the address space of the process is limited (ulimit -v)" in after.ours[0]
+    assert after.ours[-1].startswith("lockstep: nothing was recorded: Lockstep could not be loaded")

@@ -6,7 +6,7 @@ sitecustomize still runs.
 """
 
 # It may be an old Python, and pathlib would take several times as long to load as all the rest.
-# ruff: noqa: PTH100, PTH110, PTH120, UP031
+# ruff: noqa: PTH100, PTH110, PTH120, PTH123, UP031
 
 import os
 import sys
@@ -56,7 +56,20 @@ class _AfterImport:
         loader.exec_module = execute_then_act
 
 
+_NEEDED_BYTES = 1500000000
+"""Address space that recording took beside a training, measured: libraries, and what threads set apart."""
+
+
 def _arm() -> None:
+    left = _address_space_left()
+    if left is not None and left < _NEEDED_BYTES:
+        _trace("UNLOADABLE")
+        sys.stderr.write(
+            "lockstep: cannot record: the address space of the process is limited (ulimit -v), %.1f GB are left, and"
+            " recording takes %.1f GB; the command runs on unrecorded. Raise the limit.\n"
+            % (left / 1e9, _NEEDED_BYTES / 1e9)
+        )
+        return
     try:
         _bootstrap().arm_from_environment()
     except Exception as error:
@@ -65,6 +78,24 @@ def _arm() -> None:
             "lockstep: cannot record in %s: %s; the command runs on unrecorded. %s\n"
             % (sys.executable, error, _advice())
         )
+
+
+def _address_space_left() -> Any:
+    """Bytes of address space that the process may still take, None where there is no limit or none can be read.
+
+    Libraries end a process that gets no more, and no exception tells of it before.
+    """
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return None
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[0])
+        return limit - pages * resource.getpagesize()
+    except (ImportError, AttributeError, OSError, ValueError):
+        return None
 
 
 def _advice() -> str:
