@@ -119,6 +119,16 @@ def test_a_crash_stands_in_the_notes(
     ]
 
 
+@pytest.mark.parametrize("executable", ["/no/such/python", "/bin/false"])
+def test_where_no_process_can_be_started_that_is_said(
+    calls: dict[str, Call], monkeypatch: pytest.MonkeyPatch, executable: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    monkeypatch.setattr(apart, "_running", [])
+    with pytest.raises(Crashed, match="no process for it could be started"):
+        asked(call=calls["gelu"])
+
+
 def test_after_some_crashes_no_more_is_asked(
     calls: dict[str, Call], monkeypatch: pytest.MonkeyPatch
 ) -> None:

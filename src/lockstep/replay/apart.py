@@ -21,7 +21,7 @@ from lockstep.compare.measured import Measured
 from lockstep.core.finding import CallPair
 from lockstep.core.record import TensorRecord
 from lockstep.core.text import message
-from lockstep.replay.errors import CannotReplay, Crashed
+from lockstep.replay.errors import Crashed
 from lockstep.replay.messages import Begin, Known, Question, judgement_in, packed, send
 from lockstep.replay.worker import ONE_THREAD, READY
 from lockstep.store.tensors import TensorFiles
@@ -91,9 +91,9 @@ class RerunsApart:
             raise Crashed(f"{_MOST_CRASHES} re-runs ended their process, so no more are made")
         data, files = packed(Question(method, arguments))
         with _lock:
-            process = _process()
-            process.serve(self._number, self._memory_bytes)
             try:
+                process = _process()
+                process.serve(self._number, self._memory_bytes)
                 line = process.answer(data, files, _PATIENCE_S + _SECONDS_A_BYTE * _bytes_of(about))
             except Crashed:
                 self._crashes += 1
@@ -109,18 +109,23 @@ class _Process:
         # Read by torch as it is loaded: large tensors in large pages. A re-run makes and drops many of them, and
         # most of its time went into getting their memory, 4 KiB at a time.
         environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-        self._popen = subprocess.Popen(
-            [sys.executable, "-c", _CODE.format(path=sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**environment, ONE_THREAD: "1"},
-        )
+        try:
+            self._popen = subprocess.Popen(
+                [sys.executable or "python3", "-c", _CODE.format(path=sys.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**environment, ONE_THREAD: "1"},
+            )
+        except OSError as error:
+            raise Crashed(f"no process for it could be started ({error.strerror})") from error
         self._known: set[Path] = set()
         self._serves = -1
         assert self._popen.stdout is not None
         if self._popen.stdout.readline() != READY:
-            raise CannotReplay(self._why_not_ready())
+            why = self._why_not_ready()
+            self.end()
+            raise Crashed(why)
 
     @property
     def is_alive(self) -> bool:
@@ -180,7 +185,7 @@ class _Process:
     def _why_not_ready(self) -> str:
         assert self._popen.stderr is not None
         said = self._popen.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
-        return message(f"no process for re-runs could be started ({''.join(said)})")
+        return message(f"no process for it could be started ({''.join(said)})")
 
 
 _lock = threading.RLock()
