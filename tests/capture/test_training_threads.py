@@ -99,6 +99,7 @@ def test_one_of_several_trainings_is_recorded_whole(
     # and the others are said not to be there
     assert len(_gaps(rank)) == 1
     assert ["that of trainer" in sentence for sentence in recording.missing] == [True]
+    assert recording.unrecorded == (OTHER_TRAININGS,)
 
 
 def test_a_forward_in_threads_is_of_the_main_threads_training(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_forward_in_threads_is_of_the_main_threads_training(tmp_path: Path) ->
     # then all of it is there, and nothing is said to be missing
     assert recorded == bare
     (rank,) = (recording := lockstep.open(tmp_path / "ref")).ranks.values()
-    assert (recording.missing, _gaps(rank)) == ((), [])
+    assert (recording.missing, recording.unrecorded, _gaps(rank)) == ((), (), [])
     assert rank.complete_steps == tuple(range(STEPS))
     for step in rank.steps:
         modules = [call for call in rank.calls(step) if call.kind is CallKind.MODULE]

@@ -185,6 +185,14 @@ def test_all_are_equal_only_where_nothing_else_is_to_be_said(agreed: Comparison)
     assert "all equal bit by bit" not in plain(dataclasses.replace(found, missing=1))
 
 
+def test_what_was_not_recorded_stands_in_the_headline(agreed: Comparison) -> None:
+    assert "not recorded" not in headline(agreed)
+    beside = dataclasses.replace(
+        agreed, unrecorded=("trainings of other threads", "some of 2 ranks")
+    )
+    assert headline(beside).endswith("; not recorded: trainings of other threads, some of 2 ranks")
+
+
 def test_what_was_not_judged_stands_in_the_headline(agreed: Comparison) -> None:
     # Given agreement over two steps, beside two tensors of which nothing could be said and calls without partner
     unjudged = [

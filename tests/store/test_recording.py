@@ -248,7 +248,9 @@ def test_ranks_that_are_not_here_are_said(
     # given a recording of one process of so many
     manifest = rank_manifest(world_size=world_size)
     (recording / "rank0" / schema.MANIFEST).write_text(json.dumps(manifest))
-    assert open_recording(recording).missing == words
+    opened = open_recording(recording)
+    assert opened.missing == words
+    assert opened.unrecorded == ((f"some of {world_size} ranks",) if words else ())
 
 
 def test_ranks_that_were_not_asked_for_are_not_missed(recording: Path) -> None:

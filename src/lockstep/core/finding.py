@@ -244,7 +244,8 @@ class Comparison:
     """Everything that comparing two recordings found.
 
     `agree` says that every loss, gradient and parameter of every step in `steps` was judged and explained; what was not
-    stands in `not_compared`. `trained` is how many steps the two trainings had in all, where that is known.
+    stands in `not_compared`. `trained` is how many steps the two trainings had in all, where that is known, and
+    `unrecorded` what was trained beside and stands in no recording.
     """
 
     reference: str
@@ -267,6 +268,7 @@ class Comparison:
     setup: tuple[SetupDifference, ...] = ()
     steps: tuple[int, ...] = ()
     trained: tuple[int | None, int | None] = (None, None)
+    unrecorded: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """What `lockstep compare` prints, once `lockstep.report` is loaded: see `print_comparisons_as`."""

@@ -481,6 +481,7 @@ def _conclusion(
         other_classes=run.unaligned.classes,
         setup=tuple(run.setup),
         trained=(_trained(reference), _trained(candidate)),
+        unrecorded=tuple(dict.fromkeys((*reference.unrecorded, *candidate.unrecorded))),
     )
 
 

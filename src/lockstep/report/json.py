@@ -48,6 +48,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "other_classes": [dataclasses.asdict(one) for one in comparison.other_classes],
         "setup": [dataclasses.asdict(one) for one in comparison.setup],
         "not_compared": list(comparison.not_compared),
+        "unrecorded": list(comparison.unrecorded),
         "notes": list(comparison.notes),
         "judged_by": comparison.judged_by,
         "uniform": [

@@ -168,7 +168,8 @@ def _agreement(comparison: Comparison, tally: Tally) -> str:
     said = [f"{count} {words}" for count, words in parts if count]
     if tally.equal == comparison.compared and len(said) == 1:
         said[0] = "all equal bit by bit"
-    return ", ".join([compared, *said])
+    beside = ", ".join(comparison.unrecorded)
+    return ", ".join([compared, *said]) + (f"; not recorded: {beside}" if beside else "")
 
 
 def _steps(steps: Sequence[int], trained: Sequence[int | None]) -> str:

@@ -104,6 +104,18 @@ class Recording:
             sentences.extend(absent_ranks(self.ranks, world_size))
         return tuple(sentences)
 
+    @property
+    def unrecorded(self) -> tuple[str, ...]:
+        """What the command trained that was not recorded, though nobody asked to leave it out; some words each."""
+        ranks = self.ranks.values()
+        gaps = [gap.what for rank in ranks for gap in rank.manifest.not_seen]
+        found = [what for what in gaps if what == OTHER_TRAININGS]
+        found.extend(gap.what for gap in self.manifest.not_seen)
+        world_size = max((rank.manifest.world_size for rank in ranks), default=0)
+        if not self.manifest.options.ranks and any(absent_ranks(self.ranks, world_size)):
+            found.append(f"some of {world_size} ranks")
+        return tuple(dict.fromkeys(found))
+
     def close_tensors(self) -> None:
         """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""
         for rank in self.ranks.values():
