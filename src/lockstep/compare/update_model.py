@@ -55,17 +55,36 @@ def inherited_bound(
     return margin * total
 
 
+Update = tuple[TensorRecord | None, TensorRecord | None]
+"""A parameter or a state before its update and after."""
+
+
 def update_size(before: TensorRecord | None, after: TensorRecord | None) -> float:
     """Euclidean size of an update: from sketches, which are linear, else from tensors, else 0."""
     moved = update_sketch(before, after)
-    if moved is not None:
-        return float(np.linalg.norm(moved))
+    return float(np.linalg.norm(moved)) if moved is not None else _exact_size(before, after)
+
+
+def update_sizes(reference: Update, candidate: Update) -> tuple[float, float]:
+    """Sizes of the updates of two runs, to be held against each other, as `update_size` has them.
+
+    Both are from the same source: two sketches of one tensor are off alike, but not a sketch and the tensor itself,
+    and a recording of an earlier build may have no sketch that can be used.
+    """
+    left, right = update_sketch(*reference), update_sketch(*candidate)
+    if left is None or right is None:
+        return _exact_size(*reference), _exact_size(*candidate)
+    return float(np.linalg.norm(left)), float(np.linalg.norm(right))
+
+
+def _exact_size(before: TensorRecord | None, after: TensorRecord | None) -> float:
+    """From whole tensors, 0 where one was not saved."""
     if before is None or after is None or before.shape != after.shape:
         return 0.0
     left, right = before.content, after.content
-    if left.loader is not None and right.loader is not None:
-        return float(np.linalg.norm(right.load().astype(np.float64) - left.load()))
-    return 0.0
+    if left.loader is None or right.loader is None:
+        return 0.0
+    return float(np.linalg.norm(right.load().astype(np.float64) - left.load()))
 
 
 def update_sketch(

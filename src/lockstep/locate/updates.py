@@ -14,7 +14,7 @@ from lockstep.compare.bounds import LINEAR_REGIME
 from lockstep.compare.judge import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region, as_open
 from lockstep.compare.measured import Measured, pooled
 from lockstep.compare.settings import Setting, differing_settings
-from lockstep.compare.update_model import update_size
+from lockstep.compare.update_model import update_sizes
 from lockstep.core.finding import Finding, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.arrivals import follows_from_the_run
@@ -350,9 +350,8 @@ class UpdateWalk:
         after = next(iter(item.complete(Role.PARAM_AFTER)), None)
         if before is None or after is None or after.layout is not None:
             return None  # sketches of two layouts estimate one size differently
-        sizes = (
-            update_size(before.reference, after.reference),
-            update_size(before.candidate, after.candidate),
+        sizes = update_sizes(
+            (before.reference, after.reference), (before.candidate, after.candidate)
         )
         measured = self._ledger.measure(after)
         seen = 1e3 * measured.unit * measured.norm
