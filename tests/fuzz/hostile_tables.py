@@ -30,6 +30,7 @@ _WORDS = ("forward", "backward", "init", "data", "optimizer", "input", "output",
           "module", "operator", "gradient", "float32", "float64", "int64", "bool", "bfloat16", "complex64",
           "float8_e4m3fn", "quint8", "meta", "cuda:0")  # fmt: skip
 _JSON = ("arguments", "settings")
+_ROW_GROUPS = 20_000
 
 
 def mutate(draw: Random, path: Path) -> tuple[str, bool]:
@@ -43,7 +44,10 @@ def mutate(draw: Random, path: Path) -> tuple[str, bool]:
         done.append(words)
         keeps = keeps and same
     compression: Any = draw.choice(("zstd", "snappy", "uncompressed", "gzip", "brotli"))
-    frame.write_parquet(path, compression=compression, row_group_size=draw.choice((1, 7, None)))
+    # A row group costs memory and time to write: some thousands are enough to be too many.
+    least = frame.height // _ROW_GROUPS + 1
+    group = draw.choice((1, 7, None))
+    frame.write_parquet(path, compression=compression, row_group_size=group and max(group, least))
     return ", ".join(done), keeps
 
 
