@@ -152,7 +152,7 @@ def _row_changes(draw: Random, frame: pl.DataFrame) -> Changed:
             False,
         )
     if kind in ("doubled", "many"):
-        return pl.concat([frame] * (2 if kind == "doubled" else 40)), kind, False
+        return pl.concat([frame] * (2 if kind == "doubled" else 10)), kind, False
     rows = _rows(draw, frame)
     if kind == "one doubled":
         return pl.concat([frame, frame[rows]]), f"{kind} {rows[:5]}", False
