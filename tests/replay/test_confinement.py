@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.replay.confinement import TCP_SINCE, landlock_version
+
 TRIES = """
 import json, os, socket, sys
 import numpy as np
@@ -54,7 +56,7 @@ print(json.dumps([before, done()]))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have limits alone")
+@pytest.mark.skipif(landlock_version() < TCP_SINCE, reason="the system has limits alone")
 def test_a_confined_process_reads_and_computes_and_no_more(tmp_path: Path) -> None:
     # given a file, somebody who listens, and a process that tries everything before and after
     (tmp_path / "kept").write_text("kept")

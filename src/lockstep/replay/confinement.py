@@ -20,23 +20,30 @@ _VERSION = 1
 _FILES = {1: 0x1FFF & ~0b1100, 2: 1 << 13, 3: 1 << 14}
 """Rights over files by the version that knows them, all but to read files and folders; uapi/linux/landlock.h."""
 
-_TCP_SINCE, _TCP = 4, 0b11
+TCP_SINCE, _TCP = 4, 0b11
 _NO_NEW_PRIVILEGES = 38
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
+
+
+def landlock_version() -> int:
+    """Which Landlock the system has, 0 or less for none: 1 knows files, 4 TCP too."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    return int(ctypes.CDLL(None).syscall(_CREATE_RULESET, None, 0, _VERSION))
 
 
 def confine() -> None:
     """Give up what a re-run does not need; to be called before there are other threads, which would keep it."""
     if not sys.platform.startswith("linux"):
         return
-    system = ctypes.CDLL(None, use_errno=True)
+    system = ctypes.CDLL(None)
     # Whoever administers the machine needs no user of his own for it, and keeps what he may read.
     system.unshare(_NEW_NETWORK if os.geteuid() == 0 else _NEW_USER | _NEW_NETWORK)
     system.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    version = system.syscall(_CREATE_RULESET, None, 0, _VERSION)
+    version = landlock_version()
     if version > 0:
         files = sum(rights for since, rights in _FILES.items() if since <= version)
-        handled = [files, _TCP] if version >= _TCP_SINCE else [files]
+        handled = [files, _TCP] if version >= TCP_SINCE else [files]
         rules = (ctypes.c_uint64 * len(handled))(*handled)
         ruleset = system.syscall(_CREATE_RULESET, rules, ctypes.sizeof(rules), 0)
         system.syscall(_RESTRICT_SELF, ruleset, 0)
