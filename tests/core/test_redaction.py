@@ -65,6 +65,6 @@ def test_below_a_home_files_are_named_from_where_they_are_imported(working_direc
 
 
 def test_accounts_of_everybody_are_no_names() -> None:
-    redaction = Redaction("/work", "/root", (), ("root", "localhost", ""))
+    redaction = Redaction("/projects", "/root", (), ("root", "localhost", ""))
     assert redaction.text("the root of localhost") == "the root of localhost"
     assert redaction.file("/projects/root/net.py") == "root/net.py"

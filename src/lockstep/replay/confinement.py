@@ -46,8 +46,9 @@ def confine() -> None:
         handled = [files, _TCP] if version >= TCP_SINCE else [files]
         rules = (ctypes.c_uint64 * len(handled))(*handled)
         ruleset = system.syscall(_CREATE_RULESET, rules, ctypes.sizeof(rules), 0)
-        system.syscall(_RESTRICT_SELF, ruleset, 0)
-        os.close(ruleset)
+        if ruleset >= 0:  # a container may forbid it
+            system.syscall(_RESTRICT_SELF, ruleset, 0)
+            os.close(ruleset)
 
 
 def limit(memory_bytes: int) -> None:
