@@ -15,7 +15,7 @@ from lockstep.replay.confinement import TCP_SINCE, landlock_version
 TRIES = """
 import json, os, socket, sys
 import numpy as np
-from lockstep.replay.confinement import confine, limit
+from lockstep.replay.confinement import confine, limit, room_bytes
 
 folder, port, memory_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 kept = os.path.join(folder, "kept")
@@ -35,7 +35,7 @@ def done():
         "rename": lambda: os.rename(os.rename(kept, kept + ".new") or kept + ".new", kept),
         "run": run,
         "connect": connect,
-        "take": lambda: np.ones(2 * memory_bytes // 8),
+        "take": lambda: np.empty(2 * room_bytes(memory_bytes), np.uint8),
         "read": lambda: open(kept).read(),
         "list": lambda: os.listdir(folder),
         "take some": lambda: np.ones(memory_bytes // 32),

@@ -22,6 +22,10 @@ _FILES = {1: 0x1FFF & ~0b1100, 2: 1 << 13, 3: 1 << 14}
 
 TCP_SINCE, _TCP = 4, 0b11
 _NO_NEW_PRIVILEGES = 38
+
+_POOLS, _STACK_BYTES = 4, 8 << 20
+"""Pools of a thread a core that torch and its libraries may start, and what Linux sets apart for each thread."""
+
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 
 
@@ -63,7 +67,7 @@ def limit(memory_bytes: int) -> None:
     most = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_DATA: _data_bytes() + memory_bytes,
+        resource.RLIMIT_DATA: _data_bytes() + room_bytes(memory_bytes),
     }
     for what, value in most.items():
         hard = resource.getrlimit(what)[1]
@@ -71,6 +75,11 @@ def limit(memory_bytes: int) -> None:
             resource.setrlimit(
                 what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard)
             )
+
+
+def room_bytes(memory_bytes: int) -> int:
+    """What counts against a limit of so much memory: the stacks of threads do, though few of their pages are used."""
+    return memory_bytes + _POOLS * _STACK_BYTES * (os.cpu_count() or 1)
 
 
 def _data_bytes() -> int:
