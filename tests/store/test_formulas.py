@@ -490,6 +490,7 @@ HOSTILE = {
     "a path for a shard": nine(["tensor", "../../etc/passwd", 1]),
     "a truth value for a number": nine(["tensor", False, True]),
     "another count": nine(["tensor", 0, 1], count=1999),
+    "a block beyond all memory": nine(["tensor", 0, 1], block=1 << 63),
     "another dtype": nine(["tensor", 0, 1], dtype="F64"),
     "integers": nine(["add", ["tensor", 0, 1], 1.0], dtype="I32"),
     "a view beyond its base": nine(["view", 0, 1, 1, [2000], [1]]),

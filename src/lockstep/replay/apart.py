@@ -31,7 +31,9 @@ _MOST_CRASHES = 8
 
 _PATIENCE_S = 120.0
 _SECONDS_A_BYTE = 1e-6
-"""How long an answer may take: two minutes, and a second for each megabyte of the tensors that are compared."""
+_MOST_PATIENCE_S = 3600.0
+"""How long an answer may take: two minutes, and a second for each megabyte of the tensors that are compared; an hour at
+most, for a shape may be made up."""
 
 _CODE = "import sys; sys.path[:] = {path!r}; from lockstep.replay.worker import main; main()"
 
@@ -94,7 +96,7 @@ class RerunsApart:
             try:
                 process = _process()
                 process.serve(self._number, self._memory_bytes)
-                line = process.answer(data, files, _PATIENCE_S + _SECONDS_A_BYTE * _bytes_of(about))
+                line = process.answer(data, files, _patience_s(about))
             except Crashed:
                 self._crashes += 1
                 raise
@@ -218,6 +220,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _bytes_of(output: Measured) -> int:
+def _patience_s(output: Measured) -> float:
     sides: tuple[TensorRecord | None, ...] = (output.pair.reference, output.pair.candidate)
-    return sum(8 * side.content.numel for side in sides if side is not None)
+    size_bytes = sum(8 * side.content.numel for side in sides if side is not None)
+    return min(_PATIENCE_S + _SECONDS_A_BYTE * size_bytes, _MOST_PATIENCE_S)

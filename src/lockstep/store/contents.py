@@ -14,6 +14,7 @@ from lockstep.core.errors import CorruptError
 from lockstep.core.record import Content, Sketch, Statistics
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.store import schema
+from lockstep.store.limits import MOST_ELEMENTS
 from lockstep.store.tables import Chunks, LatestChunks
 from lockstep.store.tensors import TensorFiles
 from lockstep.store.whole import StoredTensor
@@ -128,7 +129,7 @@ class StoredContents:
         known = self._shapes.get(tuple(extents))
         if known is None:
             known = tuple(extent for extent in extents if extent is not None and extent >= 0)
-            if len(known) < len(extents) or math.prod(known) >= 1 << 63:
+            if len(known) < len(extents) or math.prod(known) > MOST_ELEMENTS:
                 raise CorruptError(
                     f"{self._directory}: tensor {number} has an impossible shape {tuple(extents)};"
                     " record again"

@@ -30,6 +30,10 @@ TEXT_BYTES = 4 << 20
 """Bytes of one text in a table."""
 CALL_DEPTH = 1000
 """Calls that one call may lie within: as many as Python lets functions lie within each other."""
+MOST_ELEMENTS = 1 << 48
+"""Of a tensor: more than any memory holds."""
+MODULE_DEPTH = 300
+"""Modules that one module may lie within: Python calls fewer from within each other."""
 CHUNK_ROWS = 1 << 18
 CHUNK_BYTES = 64
 """What all chunks of a table hold together: so many rows and one for each byte on disk, `TABLE_BYTES` and so many bytes
@@ -141,16 +145,16 @@ class Room:
         self._sums: dict[str, Claims] = {}
 
     def take(self, table: str, path: Path) -> None:
-        """Check one more chunk of a table, by itself and with those that were taken before.
+        """Check one more chunk of a table, by itself and with those that were taken before; each once.
 
         Raises
         ------
         CorruptError
             If it is no Parquet file, or they are too large.
         """
-        claims = check_table(path)
         if path in self._seen:
             return
+        claims = check_table(path)
         self._seen.add(path)
         found = self._sums[table] = self._sums.get(table, Claims()) + claims
         if (

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from lockstep.core.errors import CorruptError
-from lockstep.store.limits import CALL_DEPTH, TABLE_BYTES, TEXT_BYTES
+from lockstep.store.limits import CALL_DEPTH, MODULE_DEPTH, TABLE_BYTES, TEXT_BYTES
 
 _LEAST = {
     "call_id": 0,
@@ -52,6 +52,24 @@ def check_numbers(path: Path, frame: pl.DataFrame) -> None:
         raise CorruptError(
             f"{path}: a call lies within one that came after it, or within itself; the recording is damaged, record"
             " again"
+        )
+
+
+def check_modules(path: Path, frame: pl.DataFrame) -> None:
+    """See that no module lies deeper than one that can be called.
+
+    Raises
+    ------
+    CorruptError
+        If one does.
+    """
+    if "module" not in frame.columns or not frame.height:
+        return
+    depth = frame["module"].str.count_matches(".", literal=True).max()
+    if isinstance(depth, int) and depth > MODULE_DEPTH:
+        raise CorruptError(
+            f"{path}: a module lies within {depth} others, and a model has at most {MODULE_DEPTH}; the recording is"
+            " damaged, record again"
         )
 
 

@@ -22,7 +22,7 @@ from lockstep.store import schema
 from lockstep.store.integrity import Files
 from lockstep.store.limits import Room, check_table
 from lockstep.store.panics import unprinted_panics
-from lockstep.store.ranges import check_numbers, check_texts, check_tree
+from lockstep.store.ranges import check_modules, check_numbers, check_texts, check_tree
 
 Told = Callable[[int, int], None]
 """Called with how many files are read and how many there are."""
@@ -96,6 +96,7 @@ class Chunks:
         for path, frame in zip(paths, found, strict=True):
             check_numbers(path, frame)
             check_texts(path, frame)
+            check_modules(path, frame)
         return [_with_printable_names(frame) for frame in found]
 
 
@@ -320,6 +321,7 @@ def read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
     frame = _read_alone(path, columns)
     check_numbers(path, frame)
     check_texts(path, frame)
+    check_modules(path, frame)
     return _with_printable_names(frame)
 
 

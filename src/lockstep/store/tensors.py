@@ -37,7 +37,7 @@ from lockstep.store.formulas import (
     json_from_formula,
 )
 from lockstep.store.integrity import Files, Sink
-from lockstep.store.limits import HEADER_BYTES, size_of, values_of
+from lockstep.store.limits import HEADER_BYTES, MOST_ELEMENTS, size_of, values_of
 from lockstep.store.pieces import WIDENED, Decoded, Mapped, decoded
 from lockstep.store.schema import shard_name
 
@@ -376,6 +376,8 @@ class Shard:
                 raise CorruptError(f"{where} has a malformed formula; record again")
         if _width_bytes(dtype) is None:
             raise CorruptError(f"{where} has the unknown dtype {dtype!r}; record again")
+        if max(count, block) > MOST_ELEMENTS:
+            raise CorruptError(f"{where} has {max(count, block)} elements; record again")
         places, values = (
             np.empty(0, "<u4"),
             np.empty((0, block if block > 0 else 0), _raw_dtype(dtype)),
