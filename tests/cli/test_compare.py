@@ -126,6 +126,7 @@ def test_json_has_every_key_of_the_contract(
         "other_classes": list,
         "setup": list,
         "not_compared": list,
+        "unrecorded": list,
         "notes": list,
         "judged_by": str,
         "uniform": list,
