@@ -344,6 +344,7 @@ def recording(*ranks: TinyRun, path: str = "run") -> Recording:
             missing=(),
             close_tensors=lambda: None,
             manifest=SimpleNamespace(options=Options()),
+            unrecorded=(),
         ),
     )
 
