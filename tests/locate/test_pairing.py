@@ -94,7 +94,7 @@ def test_processes_are_told_apart_by_the_words_that_only_one_of_them_has(device:
     assert partners == {"rank0": "rank0-1", "rank0-1": "rank0-2", "rank0-2": "rank0"}
     assert pairs.alone == ()
     (note,) = pairs.notes
-    assert "rank0-2 (train.py --seed 2 --device cuda --gpus 1) and the candidate's rank0" in note
+    assert "rank0-2 (train.py --seed 2 --device cuda --gpus 1) with the candidate's rank0" in note
 
 
 def test_children_are_told_apart_by_their_number() -> None:
@@ -110,6 +110,19 @@ def test_children_are_told_apart_by_their_number() -> None:
     partners, pairs = _paired(reference, later)
     assert partners == {"rank0": "rank0-1", "rank0-1": "rank0-2", "rank0-2": "rank0"}
     assert "in the order in which they were started" in pairs.notes[0]
+
+
+def test_children_without_words_are_told_by_their_number_alone() -> None:
+    # given recordings that leave command lines out
+    reference = _recording(*(Process("[redacted]", f"/{child}") for child in (2, 1)))
+    candidate = _recording(*(Process("[redacted]", f"/{child}") for child in (1, 2)))
+
+    # then the note has nothing in their place
+    _, pairs = _paired(reference, candidate)
+    assert pairs.notes == (
+        "paired by how they were started: rank0-1 (child 1) with the candidate's rank0; "
+        "rank0 (child 2) with the candidate's rank0-1",
+    )
 
 
 def test_what_does_another_shards_work_is_not_paired_by_it() -> None:
@@ -140,8 +153,8 @@ def test_where_the_start_does_not_tell_what_they_trained_does(lineage: str) -> N
     # then these are paired by it, and the last one with what is left
     partners, pairs = _paired(reference, candidate)
     assert partners == {"rank0": "rank0-1", "rank0-1": "rank0-2", "rank0-2": "rank0"}
-    assert [note.partition(" are ")[0] for note in pairs.notes] == [
-        "of one training by what they trained", "of one training as nothing else was left",
+    assert [note.partition(": ")[0] for note in pairs.notes] == [
+        "paired by what they trained", "paired as nothing else was left",
     ]  # fmt: skip
 
 

@@ -30,9 +30,10 @@ def how_started(manifest: RankManifest) -> str:
     if len(line) > _MOST_CHARACTERS:
         line = f"{line[: _MOST_CHARACTERS // 2]}...{line[-_MOST_CHARACTERS // 2 :]}"
     number = manifest.lineage.strip("/").replace("/", ".")
+    place = f"child {number}" if number else ""
     if ANY_WORKER in number:
-        return f"{line}, a worker of a pool"
-    return f"{line}, child {number}" if number else line
+        place = "a worker of a pool"
+    return ", ".join(filter(None, (line, place)))
 
 
 def _last_part(path: str) -> str:

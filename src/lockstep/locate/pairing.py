@@ -23,6 +23,8 @@ from lockstep.core.process import (
 from lockstep.core.site import CallKind
 from lockstep.store.reader import RankRecording, Recording
 
+_AS_STARTED = "by how they were started"
+
 _MOST_NOTED = 8
 """Pairs that one note lists."""
 
@@ -68,7 +70,8 @@ class _Process:
         return next((gap.reason for gap in gaps if gap.what == OTHER_TRAININGS), "")
 
     def __str__(self) -> str:
-        return f"{self.name} ({how_started(self.rank.manifest)})"
+        started = how_started(self.rank.manifest)
+        return f"{self.name} ({started})" if started else self.name
 
 
 @dataclass
@@ -79,7 +82,7 @@ class _Group:
     right: list[_Process]
     pairs: list[tuple[_Process, _Process, str]] = field(default_factory=list)
 
-    def pair(self, left: _Process, right: _Process, how: str = "") -> None:
+    def pair(self, left: _Process, right: _Process, how: str = _AS_STARTED) -> None:
         self.left.remove(left)
         self.right.remove(right)
         self.pairs.append((left, right, how))
@@ -309,12 +312,9 @@ def _notes(pairs: Iterable[tuple[_Process, _Process, str]]) -> list[str]:
     """Which processes were paired otherwise than their names say, or by something weaker than how they were started."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for left, right, how in pairs:
-        if how or left.name != right.name:
-            by_reason[how].append(f"{left} and the candidate's {right.name}")
-    return [
-        f"of one training{f' {how}' if how else ''} are the reference's {_listed(told)}"
-        for how, told in by_reason.items()
-    ]
+        if how != _AS_STARTED or left.name != right.name:
+            by_reason[how].append(f"{left} with the candidate's {right.name}")
+    return [f"paired {how}: {_listed(told)}" for how, told in by_reason.items()]
 
 
 def _listed(told: Sequence[str]) -> str:

@@ -146,8 +146,9 @@ def _rank_lines(rank: RankRecording) -> Iterator[str]:
 
 def _start_lines(recording: Recording, name: str) -> Iterator[str]:
     """How a process was started, where several have its rank."""
-    if sum(rank_number(other) == rank_number(name) for other in recording.ranks) > 1:
-        yield f"  started as {how_started(recording.ranks[name].manifest)}"
+    several = sum(rank_number(other) == rank_number(name) for other in recording.ranks) > 1
+    if several and (started := how_started(recording.ranks[name].manifest)):
+        yield f"  started as {started}"
 
 
 def _pairs(values: dict[str, Any]) -> str:
