@@ -214,8 +214,10 @@ def _short(gist: Any) -> str:
 
 
 def _is_stated(sound: Answer, found: Answer) -> bool:
-    """Whether an answer says more of what is not in it than the whole one did."""
-    return _reservations(found.out) > _reservations(sound.out)
+    """Whether an answer says more of what is not in it than the whole one did, or that nothing is."""
+    return "nothing was recorded" in found.out or _reservations(found.out) > _reservations(
+        sound.out
+    )
 
 
 def _reservations(out: str) -> int:
