@@ -18,10 +18,9 @@ from lockstep.cli.command import Command
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import MEMORY_BYTES, NotSeen, Options
 from lockstep.devices.emulation_profiles import device_of, parse_profile, profile_table
-from lockstep.store.leftovers import sweep
+from lockstep.store.leftovers import drop_untrained, sweep
 from lockstep.store.reader import Recording, open_recording
 from lockstep.store.run import RunDirectory
-from lockstep.store.untrained import drop_untrained
 
 
 def _show_devices(context: click.Context, parameter: click.Parameter, value: str) -> str:

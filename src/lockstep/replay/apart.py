@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -155,7 +155,9 @@ class _Process:
                 self._send(packed(Known(directory, tensors.unchecked))[0])
         self._send(question)
         assert self._popen.stdout is not None
-        ready, _, _ = select.select([self._popen.stdout], [], [], patience_s)
+        with selectors.DefaultSelector() as selector:  # `select` itself knows no file beyond the 1024th
+            selector.register(self._popen.stdout, selectors.EVENT_READ)
+            ready = selector.select(patience_s)
         if not ready:
             self.end()
             raise Crashed(f"its re-run took more than {patience_s:.0f} s")

@@ -1,8 +1,10 @@
-"""What processes that were killed in the midst of writing leave in a recording."""
+"""What processes leave in a recording that were killed in the midst of writing, or ended before they came to train."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,20 +20,46 @@ PART = ".part"
 def sweep(recording: Path) -> None:
     """Take away the halves of files that ended ranks have left, as far as that is allowed."""
     for part in recording.glob(f"rank*/.*{PART}"):
-        if not _is_at_work(part.parent):
+        manifest = _manifest(part.parent)
+        if manifest.get("state") == "complete" or not _is_running(manifest.get("pid")):
             with suppress(OSError):  # it hides, and nobody reads it
                 part.unlink()
 
 
-def _is_at_work(rank: Path) -> bool:
-    """Whether the process of a rank may still write: one that goes on behind its command."""
+def drop_untrained(recording: Path, training: Collection[str]) -> None:
+    """Remove what processes left behind that have ended and never trained; no row of theirs was written.
+
+    Parameters
+    ----------
+    recording
+        The recording, whose command has ended.
+    training
+        Directories of processes that are known to train: they stay, however early they were cut off.
+    """
+    for directory in recording.glob("rank*"):
+        manifest = _manifest(directory)
+        tells = (
+            directory.name in training or manifest.get("steps") or manifest.get("stopped_because")
+        )
+        if not tells and "pid" in manifest and not _is_running(manifest["pid"]):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _manifest(rank: Path) -> dict[str, Any]:
+    """What is known of a rank; nothing where that is damaged, of which opening the recording tells."""
     try:
-        manifest: Any = values_of(read_manifest(rank / MANIFEST))
-        number = manifest["pid"]
-        if manifest["state"] == "complete":
-            return False
-        os.kill(number, 0)
-    except (CorruptError, LookupError, TypeError, ValueError, OverflowError, ProcessLookupError):
+        values = values_of(read_manifest(rank / MANIFEST))
+    except (CorruptError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _is_running(process: object) -> bool:
+    if type(process) is not int or process <= 0:
+        return False
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
