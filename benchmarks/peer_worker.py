@@ -20,7 +20,7 @@ from pathlib import Path
 import trainings
 from bench import Size
 
-from lockstep.devices.emulation import Emulation
+from lockstep.devices.emulation.mode import Emulation
 
 Record = Callable[[trainings.Training, Path], tuple[float, float]]
 

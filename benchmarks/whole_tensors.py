@@ -15,8 +15,8 @@ from bench import AtLeast, Bench, Row, seconds
 from children import compare_command, measured
 
 import lockstep
-from lockstep.compare.metrics import measure_tensors
-from lockstep.core.record import Content
+from lockstep.core.records import Content
+from lockstep.measure.metrics import measure_tensors
 from lockstep.store.reader import open_recording
 
 _BAR = AtLeast(20.0)

@@ -176,7 +176,7 @@ def _is_available(twin: str) -> bool:
     """Whether this version of Lockstep has what the twin needs."""
     if not twin.startswith("emulated"):
         return True
-    found = importlib.util.find_spec("lockstep.devices.emulation") is not None
+    found = importlib.util.find_spec("lockstep.devices.emulation.mode") is not None
     if not found:
         print(f"{twin}: left out, there is no emulated device yet", file=sys.stderr)
     return found

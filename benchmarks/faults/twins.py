@@ -64,7 +64,7 @@ def _emulated(device: str) -> Callable[[Training], None]:
 
 def emulation(device: str) -> AbstractContextManager[Any]:
     """The emulated device of this name."""
-    from lockstep.devices.emulation import emulate
+    from lockstep.devices.emulation.mode import emulate
 
     return emulate(device)
 

@@ -22,8 +22,8 @@ from training import DATA_SEED, Training
 from twins import TWINS
 
 import lockstep.capture.api
+from lockstep.comparison import Rule
 from lockstep.core.finding import Comparison
-from lockstep.locate.run import Rule
 from lockstep.store.reader import open_recording
 
 WEIGHTS = ("tensors", "sketch", "stats")

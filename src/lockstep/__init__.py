@@ -14,13 +14,13 @@ from lockstep.core.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from lockstep.capture.api import record
-    from lockstep.locate.run import compare_recordings
+    from lockstep.comparison import compare_recordings
     from lockstep.store.reader import open_recording as open
 
 __all__ = ["LockstepError", "__version__", "compare_recordings", "open", "record"]
 
 _LAZY = {
-    "compare_recordings": ("lockstep.report.printed", "compare_recordings"),
+    "compare_recordings": ("lockstep.report.comparison.printing", "compare_recordings"),
     "open": ("lockstep.store.reader", "open_recording"),
     "record": ("lockstep.capture.api", "record"),
 }

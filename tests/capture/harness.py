@@ -17,10 +17,10 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 import lockstep
 from lockstep.capture.recorder import Recorder
 from lockstep.core.manifest import Options
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.store.directory import RunDirectory
 from lockstep.store.reader import Recording
-from lockstep.store.run import RunDirectory
 
 Bits = dict[str, tuple[str, tuple[int, ...], bytes]]
 

@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 import lockstep
 from lockstep.capture.graphs import moved_path
+from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Verdict
-from lockstep.core.record import Call
+from lockstep.core.records import Call
 from lockstep.core.site import CallKind
-from lockstep.locate.run import compare_recordings
 from lockstep.store.reader import Recording
 
 # The compiler warns about itself.

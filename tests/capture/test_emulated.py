@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import lockstep
+from lockstep.comparison import Comparison
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import Options
 from lockstep.core.site import Phase
-from lockstep.devices.emulation import emulate, emulated_device
-from lockstep.locate.run import Comparison
+from lockstep.devices.emulation.mode import emulate, emulated_device
 
 DEVICE = "npu-fp16+reorder+random-rounding"
 

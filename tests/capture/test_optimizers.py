@@ -27,7 +27,7 @@ from harness import (
 from torch import Tensor, nn
 
 import lockstep
-from lockstep.core.record import Call
+from lockstep.core.records import Call
 
 
 def batch() -> tuple[Tensor, ...]:

@@ -16,7 +16,7 @@ from harness import Call, CallKind, Role
 
 import lockstep
 from lockstep.core.finding import Comparison, Kind, Outcome, Verdict
-from lockstep.core.record import TensorRecord
+from lockstep.core.records import TensorRecord
 from lockstep.core.site import Phase
 from lockstep.store.reader import Recording
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import lockstep
 from lockstep.capture import contents
-from lockstep.core.record import TensorRecord
+from lockstep.core.records import TensorRecord
 
 LEVELS = ("module", "api", "aten")
 

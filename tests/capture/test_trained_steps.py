@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import lockstep
-from lockstep.report.text import headline
+from lockstep.report.comparison.screen import headline
 
 
 def train(steps: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import lockstep
-from lockstep.core.record import Call
+from lockstep.core.records import Call
 from lockstep.store.schema import MANIFEST
 
 LIBRARY = """

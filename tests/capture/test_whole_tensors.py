@@ -16,11 +16,11 @@ from torch import Tensor, nn
 import lockstep
 from lockstep.capture.contents import Contents
 from lockstep.capture.session import Session
-from lockstep.core.record import Content
+from lockstep.core.records import Content
 from lockstep.kernels.digest import digest_of_bytes
-from lockstep.store.formulas import Derived, Operation, Stored
+from lockstep.store.derived.formulas import Derived, Operation, Stored
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.small import SmallContent
+from lockstep.store.small_tensors import SmallContent
 from lockstep.store.tensors import TensorFiles
 from lockstep.store.writer import RankWriter, Row
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lockstep.devices.emulation import emulate
-from lockstep.devices.emulation_arithmetic import rounded_to
+from lockstep.devices.emulation.arithmetic import rounded_to
+from lockstep.devices.emulation.mode import emulate
 
 MANTISSA_BITS = {"npu-fp16": 10, "npu-bf16": 7, "tf32": 10, "hf32": 11}
 ROUNDING = sorted(MANTISSA_BITS)

@@ -11,8 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.core.errors import UsageError
-from lockstep.devices.emulation import emulate, emulated_device, is_emulated_here
-from lockstep.devices.emulation_profiles import parse_profile, profile_table
+from lockstep.devices.emulation.mode import emulate, emulated_device, is_emulated_here
+from lockstep.devices.emulation.profiles import parse_profile, profile_table
 
 
 @pytest.fixture(autouse=True)

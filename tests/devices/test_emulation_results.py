@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lockstep.devices.emulation import emulate
-from lockstep.devices.emulation_rounding import Generators, randomly_rounded
+from lockstep.devices.emulation.mode import emulate
+from lockstep.devices.emulation.rounding import Generators, randomly_rounded
 
 
 @pytest.fixture(autouse=True)

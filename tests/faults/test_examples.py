@@ -21,7 +21,7 @@ import pytest
 import torch
 
 import lockstep
-from lockstep.report.json import comparison_json
+from lockstep.report.comparison.json import comparison_json
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 2

@@ -23,8 +23,8 @@ import torch
 import torch._dynamo  # as optimizers do: once here, not in every child
 
 import lockstep
-from lockstep.capture.options import SAVES
 from lockstep.core.finding import Verdict
+from lockstep.core.selection import SAVES
 from lockstep.store.pace import REST_S
 
 STEPS = 60

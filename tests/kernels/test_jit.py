@@ -64,8 +64,8 @@ def test_without_a_place_for_machine_code_it_is_compiled_in_memory(
 
 GENERAL_PATHS = """
 import numpy as np, torch
-from lockstep.compare.metrics import measure_tensors
-from lockstep.devices.kernels import numbers_of
+from lockstep.measure.metrics import measure_tensors
+from lockstep.devices.tensor_numbers import numbers_of
 from lockstep.kernels.jit import available
 assert not available()
 statistics, sketch = numbers_of(torch.arange(1000.0), with_sketch=True)

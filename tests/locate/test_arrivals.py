@@ -17,7 +17,7 @@ from torch.nn import functional
 import lockstep
 from lockstep.core.finding import Comparison, Outcome, Verdict
 from lockstep.core.site import Phase
-from lockstep.devices.emulation import emulate
+from lockstep.devices.emulation.mode import emulate
 
 WIDTH, ROWS, STEPS = 24, 16, 4
 

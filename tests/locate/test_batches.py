@@ -16,7 +16,7 @@ from torch.nn import functional
 import lockstep
 from lockstep.core.finding import Comparison, Kind, Origin, Verdict
 from lockstep.core.site import Phase
-from lockstep.report.text import headline
+from lockstep.report.comparison.screen import headline
 
 STEPS, PARTS, ROWS, WIDTH = 2, 2, 16, 40
 WORDS, LENGTH = 17, 9

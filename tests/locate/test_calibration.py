@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tiny_run import Alteration, Array, TinyRun, recording
 
+from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Kind, Verdict
 from lockstep.core.site import Phase
-from lockstep.locate.run import compare_recordings
 
 COMPUTED = (
     ["fc1", "relu", "fc2", "loss", "update"]

@@ -11,10 +11,10 @@ from small_training import Loop, against_sound, compared
 from torch import nn
 
 import lockstep
+from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Kind, Origin, Verdict
 from lockstep.core.site import Phase
-from lockstep.locate.run import compare_recordings
-from lockstep.report.text import headline, render_comparison
+from lockstep.report.comparison.screen import headline, render_comparison
 
 SOUND = Loop()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Outcome, Pair
-from lockstep.core.record import Content, TensorRecord
+from lockstep.core.records import Content, TensorRecord
 from lockstep.core.site import Phase, Role, Site
 from lockstep.locate.choices import flipped_choices
 

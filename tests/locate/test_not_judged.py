@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import lockstep
 from lockstep.core.finding import Comparison, Outcome, Verdict
-from lockstep.report.text import headline, render_comparison
+from lockstep.report.comparison.screen import headline, render_comparison
 
 WIDTH, HEADS = 12, 3
 

@@ -14,7 +14,7 @@ import lockstep
 from lockstep.cli.main import main
 from lockstep.core.finding import Comparison, Kind, Verdict
 from lockstep.core.site import Phase
-from lockstep.devices.emulation import emulate
+from lockstep.devices.emulation.mode import emulate
 
 
 class Net(nn.Module):

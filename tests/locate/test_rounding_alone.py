@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import lockstep
 from lockstep.core.finding import Verdict
 from lockstep.core.site import Phase
-from lockstep.devices.emulation import emulate
+from lockstep.devices.emulation.mode import emulate
 
 
 class Pooled(nn.Module):

@@ -15,8 +15,8 @@ from torch.nn import functional
 import lockstep
 from lockstep.core.finding import Comparison, Kind, Origin, SetupDifference, Verdict
 from lockstep.core.site import Phase
-from lockstep.report.json import comparison_json
-from lockstep.report.text import render_comparison
+from lockstep.report.comparison.json import comparison_json
+from lockstep.report.comparison.screen import render_comparison
 
 
 def only_origin(found: Comparison) -> Origin:

@@ -9,9 +9,9 @@ import pytest
 from small_training import Loop, against_sound, compared
 
 from lockstep.core.finding import Comparison, Verdict
-from lockstep.report.csv import write_csv
-from lockstep.report.json import comparison_json
-from lockstep.report.lone_calls import unaligned_sentences
+from lockstep.report.comparison.csv import write_csv
+from lockstep.report.comparison.json import comparison_json
+from lockstep.report.comparison.lone_calls import unaligned_sentences
 
 SOURCE = "tests/locate/small_training.py"
 

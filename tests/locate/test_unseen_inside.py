@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lockstep
+from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Kind, Verdict
 from lockstep.core.site import Phase
-from lockstep.locate.run import compare_recordings
 
 Change = Callable[["Net"], None]
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 import lockstep
-from lockstep.compare.error_model import ErrorModel
-from lockstep.compare.judge import Judgement, Operation
-from lockstep.compare.measured import measure_pair
 from lockstep.core.finding import CallPair, Pair
-from lockstep.core.record import Call, Content, Statistics, TensorRecord
+from lockstep.core.records import Call, Content, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Role
+from lockstep.judge.error_model import ErrorModel
+from lockstep.judge.protocol import Judgement, Operation
+from lockstep.measure.measured_pair import measure_pair
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.store.reader import Recording, open_recording
 

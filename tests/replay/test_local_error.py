@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from replay_bench import Array, altered, judged, loaded, operators, record_of, recorded
 from torch import Tensor, nn
 
-from lockstep.compare.error_model import ErrorModel
-from lockstep.compare.measured import measure_pair
+from lockstep.comparison import compare_recordings
 from lockstep.core.finding import CallPair, Kind, Pair, Verdict
-from lockstep.core.record import Call
+from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
-from lockstep.locate.run import compare_recordings
+from lockstep.judge.error_model import ErrorModel
+from lockstep.measure.measured_pair import measure_pair
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.store.reader import Recording
 

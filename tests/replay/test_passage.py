@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lockstep
-from lockstep.compare.error_model import ErrorModel
-from lockstep.compare.judge import Region
-from lockstep.compare.measured import measure_pair
+from lockstep.comparison import Comparison, compare_recordings
 from lockstep.core.finding import Pair, Verdict
-from lockstep.core.record import Call
+from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
-from lockstep.locate.run import Comparison, compare_recordings
+from lockstep.judge.error_model import ErrorModel
+from lockstep.judge.protocol import Region
+from lockstep.measure.measured_pair import measure_pair
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.store.reader import Recording
 

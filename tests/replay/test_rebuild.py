@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 import lockstep
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.record import Call
+from lockstep.core.records import Call
 from lockstep.core.site import Role
-from lockstep.replay.errors import CannotReplay
-from lockstep.replay.operators import function_of
+from lockstep.replay.functions import function_of
 from lockstep.replay.rebuild import rebuild
+from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, load, outputs_of, widened
 from lockstep.store.reader import Recording, open_recording
 

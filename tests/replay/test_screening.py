@@ -14,12 +14,12 @@ from replay_bench import altered, judged, operators, record_of, recorded
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lockstep.compare.error_model import ErrorModel
-from lockstep.compare.measured import measure_pair
+from lockstep.comparison import compare_recordings
 from lockstep.core.finding import CallPair, Comparison, Pair, Verdict
-from lockstep.core.record import Call
+from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
-from lockstep.locate.run import compare_recordings
+from lockstep.judge.error_model import ErrorModel
+from lockstep.measure.measured_pair import measure_pair
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.store.reader import Recording
 

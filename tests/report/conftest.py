@@ -19,7 +19,7 @@ from lockstep.core.finding import (
     Verdict,
 )
 from lockstep.core.manifest import Event
-from lockstep.core.record import Content, Statistics, TensorRecord
+from lockstep.core.records import Content, Statistics, TensorRecord
 from lockstep.core.site import Phase, Role, Site
 
 LSTM_BACKWARD = Site("encoder.lstm", "torch.nn.LSTM", 0, Phase.BACKWARD)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.core.finding import Comparison
-from lockstep.report.csv import write_csv
-from lockstep.report.rows import TITLES
+from lockstep.report.comparison.csv import write_csv
+from lockstep.report.comparison.pairs import TITLES
 
 
 def lines_of(path: Path) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from lockstep.core.record import Call
+from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Phase, Site
 from lockstep.report.recording import _tree_lines
 

@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.core.finding import Comparison, UniformChange, Verdict
 from lockstep.core.site import Phase, Site
-from lockstep.report.json import comparison_json, render_json
+from lockstep.report.comparison.json import comparison_json, render_json
 
 
 def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from lockstep.migrate.plan import FilePlan, NewFile, Plan
 from lockstep.report import migration_text
-from lockstep.report.layout import WIDTH
 from lockstep.report.migration_text import Delivery, print_migration, render_migration
+from lockstep.report.paragraphs import WIDTH
 
 NOWHERE = Delivery(next_command="lockstep migrate train.py -o OUT")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep.core.finding import Comparison, Verdict
-from lockstep.report.layout import WIDTH
+from lockstep.report.paragraphs import WIDTH
 from lockstep.report.verification import (
     Result,
     Verification,

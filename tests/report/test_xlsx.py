@@ -12,10 +12,10 @@ import pytest
 
 from lockstep.core.finding import Comparison, SetupDifference, UnalignedCalls
 from lockstep.core.site import Phase
-from lockstep.report.rows import TITLES as ALL_TITLES
-from lockstep.report.verdict_sheet import ORIGIN_TITLES
-from lockstep.report.xlsx import FIRST_TITLES, write_xlsx
-from lockstep.report.xlsx import XLSX_TITLES as TITLES
+from lockstep.report.comparison.pairs import TITLES as ALL_TITLES
+from lockstep.report.comparison.verdict_sheet import ORIGIN_TITLES
+from lockstep.report.comparison.xlsx import FIRST_TITLES, write_xlsx
+from lockstep.report.comparison.xlsx import XLSX_TITLES as TITLES
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 

@@ -18,11 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.record import PIECE, Array
-from lockstep.store import evaluating
-from lockstep.store.deriving import derived, mostly_zero
-from lockstep.store.evaluating import elements_of
-from lockstep.store.formulas import (
+from lockstep.core.records import PIECE, Array
+from lockstep.store.derived import evaluation as evaluating
+from lockstep.store.derived.evaluation import elements_of
+from lockstep.store.derived.formulas import (
     Derived,
     Formula,
     FormulaError,
@@ -32,6 +31,7 @@ from lockstep.store.formulas import (
     formula_from_json,
     json_from_formula,
 )
+from lockstep.store.derived.search import derived, mostly_zero
 from lockstep.store.schema import shard_name
 from lockstep.store.tensors import RawTensor, TensorFiles, compacted, write_shard
 from lockstep.store.writer import RankWriter
@@ -396,7 +396,7 @@ WRITES_FOR_EVER = """
 import sys
 from pathlib import Path
 import numpy as np
-from lockstep.store.formulas import Operation, Stored
+from lockstep.store.derived.formulas import Operation, Stored
 from lockstep.store.tensors import RawTensor
 from lockstep.store.writer import RankWriter
 

@@ -27,7 +27,7 @@ from lockstep.core.errors import (
     VersionError,
 )
 from lockstep.core.manifest import Options, RankManifest, RunManifest, StepSummary
-from lockstep.core.record import Frame
+from lockstep.core.records import Frame
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.store import schema

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import Options, RankManifest, RunManifest
-from lockstep.core.record import Content
+from lockstep.core.records import Content
 from lockstep.core.site import CallKind
 from lockstep.core.sketch import SKETCH_SIZE
-from lockstep.store import contents as stored_contents
 from lockstep.store import schema
+from lockstep.store import stored_contents as stored_contents
 from lockstep.store.reader import RankRecording, open_recording
 from lockstep.store.tables import Chunks
 from lockstep.store.writer import RankWriter

@@ -20,7 +20,7 @@ from frameworks.script import STEPS, Outcome, Script
 from frameworks.ways import WAYS
 from lockstep.capture.recorder import Recorder
 from lockstep.core.manifest import Options
-from lockstep.store.run import RunDirectory
+from lockstep.store.directory import RunDirectory
 
 TIMEOUT_S = 240.0
 """Most of it is compiling."""

@@ -35,7 +35,7 @@ from frameworks.recording import (
 from frameworks.subjects import SUBJECTS
 from lockstep.core.errors import LockstepError
 from lockstep.core.finding import Comparison
-from lockstep.devices.kernels import prepare_kernels
+from lockstep.devices.tensor_numbers import prepare_kernels
 
 Row = dict[str, Any]
 WEIGHTS = ("sketch", "tensors")

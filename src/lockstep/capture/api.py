@@ -14,7 +14,6 @@ from typing import Literal
 import torch
 
 from lockstep.capture.endings import Endings, named, uncaught
-from lockstep.capture.options import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.capture.recorder import Recorder, active_recorder, warn
 from lockstep.capture.setup import MOST_SEED, seed_everything
 from lockstep.core.arguments import (
@@ -27,9 +26,10 @@ from lockstep.core.arguments import (
 )
 from lockstep.core.errors import CaptureError, LockstepError, OutputExistsError, UsageError
 from lockstep.core.manifest import MEMORY_BYTES, Options
-from lockstep.devices.emulation import Emulation
-from lockstep.devices.emulation_profiles import device_of, parse_profile
-from lockstep.store.run import RunDirectory
+from lockstep.core.selection import LEVELS, SAVES, StepSelection, parse_ranks
+from lockstep.devices.emulation.mode import Emulation
+from lockstep.devices.emulation.profiles import device_of, parse_profile
+from lockstep.store.directory import RunDirectory
 
 
 class Recording:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lockstep.capture.compiled import untraced
+from lockstep.capture.compiled_code import untraced
 from lockstep.capture.endings import Endings, uncaught
 from lockstep.capture.environment import (
     UNRECORDED_CHILD,
@@ -27,8 +27,8 @@ from lockstep.capture.lineage import count_forks
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import seed_everything
 from lockstep.capture.tracebacks import show_tracebacks_without_us
-from lockstep.devices.emulation import Emulation
-from lockstep.devices.emulation_profiles import device_of
+from lockstep.devices.emulation.mode import Emulation
+from lockstep.devices.emulation.profiles import device_of
 
 _emulation: Emulation | None = None
 _armed: Recorder | None = None

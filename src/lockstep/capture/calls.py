@@ -17,7 +17,7 @@ import torch
 
 from lockstep.capture.compiled_calls import CompiledCalls
 from lockstep.capture.gradients import graph_node
-from lockstep.capture.held import Opening
+from lockstep.capture.held_rows import Opening
 from lockstep.capture.interception import Taps
 from lockstep.capture.leaves import (
     NamedTensor,
@@ -26,12 +26,11 @@ from lockstep.capture.leaves import (
     plain_attributes,
     tensors_in,
 )
-from lockstep.capture.names import class_name, is_wrapper, without_wrappers
-from lockstep.capture.out_of_sight import OutOfSight
+from lockstep.capture.module_paths import class_name, is_wrapper, without_wrappers
 from lockstep.capture.plumbing import is_collective
-from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OneCall, OpenCall, Place
 from lockstep.capture.session import Session
+from lockstep.capture.silence import quiet
 from lockstep.capture.surroundings import (
     SET_ITEM,
     buffers_of,
@@ -47,8 +46,9 @@ from lockstep.capture.surroundings import (
     written,
 )
 from lockstep.capture.trainers import Trainers
+from lockstep.capture.unseen_work import OutOfSight
 from lockstep.core.site import CallKind, Phase
-from lockstep.devices.emulation import emulated_device, is_emulated_here
+from lockstep.devices.emulation.mode import emulated_device, is_emulated_here
 
 _TRANSPARENT_FUNCTIONS = frozenset({"torch.nn.modules._functions.BackwardHookFunction"})
 """Custom functions that only carry torch's own hooks."""

@@ -15,7 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from lockstep.core.manifest import Options, manifest_from_json
-from lockstep.store.private import open_private
+from lockstep.store.permissions import open_private
 
 VARIABLE = "LOCKSTEP_RECORD"
 SOURCE_VARIABLE = "LOCKSTEP_SOURCE"

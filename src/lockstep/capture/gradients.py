@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.graph import Node
 
-from lockstep.capture.quiet import quiet
 from lockstep.capture.shards import placed_alike
+from lockstep.capture.silence import quiet
 
 Edge = tuple[Node, int]
 

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lockstep.capture.originals import Originals, is_torchs
 from lockstep.capture.plumbing import is_plumbing, is_private, only_hooks, trials_of_torch
 from lockstep.capture.room import Room
-from lockstep.devices.emulation import enter_above_emulations, leave_dispatch
+from lockstep.devices.emulation.mode import enter_above_emulations, leave_dispatch
 
 if TYPE_CHECKING:
     from lockstep.capture.compiled_calls import CompiledCalls

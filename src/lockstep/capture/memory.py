@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from lockstep.capture.quiet import quiet
+from lockstep.capture.silence import quiet
 from lockstep.kernels.glance import glance
 from lockstep.kernels.jit import available, ready
 

@@ -18,13 +18,13 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from lockstep.capture.compiled import untraced
+from lockstep.capture.compiled_code import untraced
 from lockstep.capture.interception import Patch
 from lockstep.capture.leaves import plain_setting
-from lockstep.capture.names import ModuleNames
-from lockstep.capture.quiet import quiet
+from lockstep.capture.module_paths import ModuleNames
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
+from lockstep.capture.silence import quiet
 from lockstep.capture.trainers import Trainers
 
 

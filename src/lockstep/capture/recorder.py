@@ -25,18 +25,17 @@ from torch.optim.optimizer import Optimizer
 
 from lockstep.capture import setup
 from lockstep.capture.calls import Calls
-from lockstep.capture.compiled import CompiledCodeGate, untraced, wrap_compile
+from lockstep.capture.compiled_code import CompiledCodeGate, untraced, wrap_compile
 from lockstep.capture.environment import TRAINS, leave_note
 from lockstep.capture.gaps import gap_of
 from lockstep.capture.interception import Patch, Taps
-from lockstep.capture.living import LivingModules, living
-from lockstep.capture.names import ModuleNames
+from lockstep.capture.live_modules import LivingModules, living
+from lockstep.capture.module_paths import ModuleNames
 from lockstep.capture.optimizers import Optimizers, names_in_groups, plain_options
-from lockstep.capture.options import SiteFilter, StepSelection, parse_ranks
-from lockstep.capture.quiet import quiet
-from lockstep.capture.redacting import RedactedWriter, redact, redaction_of_process
+from lockstep.capture.redacted_writer import RedactedWriter, redact, redaction_of_process
 from lockstep.capture.rows import Place
 from lockstep.capture.session import Session
+from lockstep.capture.silence import quiet
 from lockstep.capture.trainers import Trainers
 from lockstep.capture.waiting import wait_until_written
 from lockstep.core.errors import CaptureError, LockstepError
@@ -50,9 +49,10 @@ from lockstep.core.manifest import (
     StepSummary,
 )
 from lockstep.core.secrets import masked
+from lockstep.core.selection import SiteFilter, StepSelection, parse_ranks
 from lockstep.core.text import message, with_texts
-from lockstep.devices.emulation import unmatched_operators
-from lockstep.devices.kernels import copy_bytes, prepare_kernels
+from lockstep.devices.emulation.mode import unmatched_operators
+from lockstep.devices.tensor_numbers import copy_bytes, prepare_kernels
 from lockstep.store.claim import Claim
 from lockstep.store.writer import RankWriter
 

@@ -15,9 +15,9 @@ import torch
 
 from lockstep.capture.contents import version_of
 from lockstep.capture.gradients import Edge
-from lockstep.capture.held import HeldRows, RowSink
+from lockstep.capture.held_rows import HeldRows, RowSink
 from lockstep.capture.leaves import NamedTensor
-from lockstep.capture.names import ModuleNames
+from lockstep.capture.module_paths import ModuleNames
 from lockstep.capture.stacks import Stacks
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.encoding import Row

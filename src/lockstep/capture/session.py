@@ -32,16 +32,16 @@ from lockstep.capture.hand_updates import HandUpdates
 from lockstep.capture.leaves import NamedTensor, plain_attributes, tensors_in
 from lockstep.capture.long_graphs import LongGraphs
 from lockstep.capture.memory import part_indexed
-from lockstep.capture.names import Adopted, ModuleNames, class_name, is_wrapper
-from lockstep.capture.options import SiteFilter
-from lockstep.capture.out_of_sight import OutOfSight
+from lockstep.capture.module_paths import Adopted, ModuleNames, class_name, is_wrapper
 from lockstep.capture.plumbing import is_collective
-from lockstep.capture.quiet import quiet
 from lockstep.capture.rows import OpenCall, Place, Rows
+from lockstep.capture.silence import quiet
+from lockstep.capture.unseen_work import OutOfSight
 from lockstep.core.manifest import Event, NotSeen
-from lockstep.core.record import ARRIVED_IN, COMPUTED_OUT_OF_SIGHT
+from lockstep.core.records import ARRIVED_IN, COMPUTED_OUT_OF_SIGHT
+from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.formulas import Formula
+from lockstep.store.derived.formulas import Formula
 from lockstep.store.writer import RankWriter
 
 _UNINITIALIZED = re.compile(r"(^|[._])empty([._]|$)")

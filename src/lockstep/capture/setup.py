@@ -28,8 +28,8 @@ from lockstep.core.manifest import Options, RankManifest
 from lockstep.core.secrets import masked, masked_command
 from lockstep.core.text import with_texts
 from lockstep.core.variables import known_variables
-from lockstep.devices.emulation import emulated_device
-from lockstep.store.private import make_private_directory, write_private
+from lockstep.devices.emulation.mode import emulated_device
+from lockstep.store.permissions import make_private_directory, write_private
 from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
 
 MOST_SEED = 2**32 - 1

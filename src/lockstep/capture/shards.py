@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lockstep.capture.quiet import quiet
+from lockstep.capture.silence import quiet
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 import torch
 
 import lockstep
-from lockstep.core.record import Frame
+from lockstep.core.records import Frame
 
 _HIDDEN = (
     str(Path(torch.__file__).parent) + os.sep,

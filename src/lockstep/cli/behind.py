@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from lockstep.cli.trials import Place, Trial
 from lockstep.core.finding import Origin
-from lockstep.core.record import Frame
+from lockstep.core.records import Frame
 from lockstep.migrate.places import Behind, MigratedFile
 from lockstep.migrate.plan import Outcome, Plan
 

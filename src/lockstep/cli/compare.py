@@ -9,17 +9,17 @@ from pathlib import Path
 
 import click
 
-from lockstep.capture.options import StepSelection
 from lockstep.cli.progress import progress_bar
-from lockstep.compare.passes import prepare
+from lockstep.comparison import Rule, compare_recordings, read_indices
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.manifest import MEMORY_BYTES
-from lockstep.locate.run import Rule, compare_recordings, read_indices
+from lockstep.core.selection import StepSelection
+from lockstep.measure.passes import prepare
 from lockstep.plugins import report_writers
-from lockstep.report.json import render_json
+from lockstep.report.comparison.json import render_json
+from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.output import check_output_file
-from lockstep.report.text import print_comparison
 from lockstep.store.reader import Recording, open_recording
 
 _EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGED: 1, Verdict.INCOMPARABLE: 2}

@@ -13,14 +13,14 @@ from typing import Any
 import click
 
 from lockstep.capture.environment import Reached, Traces, environment_for, take_traces
-from lockstep.capture.options import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.cli.command import Command
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import MEMORY_BYTES, NotSeen, Options
-from lockstep.devices.emulation_profiles import device_of, parse_profile, profile_table
+from lockstep.core.selection import LEVELS, SAVES, StepSelection, parse_ranks
+from lockstep.devices.emulation.profiles import device_of, parse_profile, profile_table
+from lockstep.store.directory import RunDirectory
 from lockstep.store.leftovers import drop_untrained, sweep
 from lockstep.store.reader import Recording, open_recording
-from lockstep.store.run import RunDirectory
 
 
 def _show_devices(context: click.Context, parameter: click.Parameter, value: str) -> str:

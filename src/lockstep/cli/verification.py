@@ -12,13 +12,13 @@ from pathlib import Path
 
 from lockstep.cli.behind import Behinds
 from lockstep.cli.trials import STEPS, Trial, Trials
+from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Verdict
-from lockstep.locate.run import compare_recordings
 from lockstep.migrate.plan import Plan
 from lockstep.migrate.walk import Collection
-from lockstep.report.layout import counted
-from lockstep.report.tally import tally_of
+from lockstep.report.comparison.tally import tally_of
+from lockstep.report.paragraphs import counted
 from lockstep.report.verification import Result, Verification, print_verification
 
 _LAST_LINES = 6

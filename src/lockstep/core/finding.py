@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lockstep.core.manifest import Event
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Phase, Role, Site
 
 Axes = tuple[int, ...]
@@ -58,7 +58,7 @@ class Kind(str, Enum):
 class Metrics:
     """How far a candidate tensor is from its reference; NaN where a number is not known.
 
-    The formulae and their sources stand at `lockstep.compare.metrics`. With `Evidence.SKETCH` the cosine, `rel_l2` and
+    The formulae and their sources stand at `lockstep.measure.metrics`. With `Evidence.SKETCH` the cosine, `rel_l2` and
     `rmse` are estimates; with `Evidence.STATISTICS` `rel_l2` is a lower bound.
     """
 

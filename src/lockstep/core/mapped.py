@@ -7,7 +7,7 @@ from threading import Lock
 
 import numpy as np
 
-from lockstep.core.record import Array
+from lockstep.core.records import Array
 
 
 def let_go(array: Array) -> None:

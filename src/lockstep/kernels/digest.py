@@ -1,7 +1,7 @@
 """Digests of a tensor's bytes: XXH3-128 of short ones, and of long ones XXH3-128 over the digests of their chunks.
 
 So that several threads can take a digest at the speed of memory. A chunk's digest is the library's (https://xxhash.com);
-`lockstep.kernels.rows` has the same function compiled.
+`lockstep.kernels.lanes` has the same function compiled.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import xxhash
 
 from lockstep.kernels.jit import available
-from lockstep.kernels.rows import of_chunks
+from lockstep.kernels.lanes import of_chunks
 from lockstep.kernels.team import Runner, address_of, addresses, alone
 from lockstep.kernels.xxh3 import CHUNK
 

@@ -1,5 +1,5 @@
 """Statistics and sketch of an array in one compiled pass; the law of the sketch stands at `lockstep.core.sketch`, the
-loops at `lockstep.kernels.rows`."""
+loops at `lockstep.kernels.lanes`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.core.record import Statistics
+from lockstep.core.records import Statistics
 from lockstep.core.sketch import (
     COLUMNS,
     ORDER,
@@ -25,7 +25,7 @@ from lockstep.core.sketch import (
     sign_table,
 )
 from lockstep.kernels.digest import digest_of_bytes, digest_of_chunks
-from lockstep.kernels.rows import (
+from lockstep.kernels.lanes import (
     HEAD,
     LANES,
     PER_SHARE,
@@ -147,7 +147,7 @@ class _Layout:
     Parameters
     ----------
     sizes
-        What `lockstep.kernels.rows.TAKEN` says, without the chunks.
+        What `lockstep.kernels.lanes.TAKEN` says, without the chunks.
     plan
         Of each block of the sketch: offset, sign, shift, and rows per block; int64, shape (blocks, 4).
     mixing

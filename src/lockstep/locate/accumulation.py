@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from lockstep.compare.judge import NOTHING_BETWEEN, Judge, Judgement
-from lockstep.compare.measured import Measured
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
 from lockstep.core.site import CallKind, Role, Site
+from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement
 from lockstep.locate.operations import Operations
 from lockstep.locate.origins import Place
 from lockstep.locate.places import Places
-from lockstep.locate.step import Aligned, AlignedStep
+from lockstep.measure.measured_pair import Measured
 
 Event = tuple[int, int, Aligned, Pair]
 """Sequence number, number of the call, the call, and the pair that is judged then."""

@@ -12,15 +12,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from lockstep.compare.bounds import LINEAR_REGIME
-from lockstep.compare.judge import NOTHING_BETWEEN, Judge, Judgement, Region, as_open
-from lockstep.compare.measured import Measured, pooled
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
-from lockstep.core.record import ARRIVED_IN, COMPUTED_OUT_OF_SIGHT
+from lockstep.core.records import ARRIVED_IN, COMPUTED_OUT_OF_SIGHT
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.judge.bounds import LINEAR_REGIME
+from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement, Region, as_open
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.origins import Place, place_of
-from lockstep.locate.step import Aligned, AlignedStep
+from lockstep.measure.measured_pair import Measured, pooled
 
 _UNSEEN = Region(unseen=8)
 """Calls assumed between what they follow from and what arrives."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lockstep.compare.judge import Region
-from lockstep.compare.measured import Measured
+from lockstep.align.dataflow import Flow
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
-from lockstep.locate.dataflow import Flow
+from lockstep.judge.protocol import Region
 from lockstep.locate.ledger import Key, Ledger, State, key_of
-from lockstep.locate.step import Aligned, AlignedStep
+from lockstep.measure.measured_pair import Measured
 
 _MAX_REGION_CALLS = 2000
 """Cap on the calls of one region, so that two runs with little in common do not take for ever."""

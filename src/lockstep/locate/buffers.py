@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lockstep.compare.judge import Region
+from lockstep.align.dataflow import Flow
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.locate.dataflow import Flow
-from lockstep.locate.step import Aligned, AlignedStep
+from lockstep.judge.protocol import Region
 
 Latest = dict[str, TensorRecord]
 """The last record of each buffer, by its name in the reference."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Kind, Origin
 from lockstep.core.site import Phase
 from lockstep.locate.gradient_causes import GradientCauses, contents_of
@@ -18,9 +19,8 @@ from lockstep.locate.origins import Origins
 from lockstep.locate.regions import Regions
 from lockstep.locate.scaling import StepGradients
 from lockstep.locate.setup_causes import SetupCauses
-from lockstep.locate.step import AlignedStep
 from lockstep.locate.step_origins import RankOrigins, StepOrigins
-from lockstep.locate.unaligned import Unaligned
+from lockstep.locate.unaligned_calls import Unaligned
 from lockstep.locate.words import listed
 
 _UNTRACED = frozenset({Kind.SETUP, Kind.RANDOM})

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Outcome, SetupDifference
-from lockstep.core.record import TensorRecord
+from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.module_differences import CLASS, OtherModule, unseen_inside
-from lockstep.locate.step import Aligned, AlignedStep
 from lockstep.locate.words import listed
 
 _SHOWN = 3

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lockstep.compare.operators import Family, canonical_name, chains_matmuls, family_of
+from lockstep.align.step import Aligned
 from lockstep.core.dtypes import is_floating
 from lockstep.core.finding import (
     Evidence,
@@ -23,9 +23,9 @@ from lockstep.core.finding import (
     Pair,
     UniformChange,
 )
+from lockstep.core.operators import Family, canonical_name, chains_matmuls, family_of
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.locate.origins import Place, origin_at, place_of
-from lockstep.locate.step import Aligned
 
 COVERED = 0.8
 """Share of an operator's sites that must have changed for the change to be one of all of them."""

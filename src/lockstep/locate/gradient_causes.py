@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from lockstep.core.finding import Kind, Origin, Pair
-from lockstep.core.record import Content
+from lockstep.core.records import Content
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.origins import origin_at, place_of_call, without_partner
 from lockstep.locate.scaling import (

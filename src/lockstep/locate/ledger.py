@@ -7,21 +7,21 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from lockstep.compare.ahead import Ahead
-from lockstep.compare.judge import AGREES, OPEN, Judgement, word_for_evidence
-from lockstep.compare.measured import (
+from lockstep.align.settings import Setting
+from lockstep.core.finding import Evidence, Finding, Kind, Outcome, Pair
+from lockstep.core.records import Content
+from lockstep.judge.protocol import AGREES, OPEN, Judgement, word_for_evidence
+from lockstep.locate.buffers import Buffers
+from lockstep.locate.origins import Place
+from lockstep.locate.precision import PrecisionClasses
+from lockstep.measure.measured_pair import (
     Measured,
     is_placed_otherwise,
     is_read_whole,
     measure_pair,
     sketched_distances,
 )
-from lockstep.compare.settings import Setting
-from lockstep.core.finding import Evidence, Finding, Kind, Outcome, Pair
-from lockstep.core.record import Content
-from lockstep.locate.buffers import Buffers
-from lockstep.locate.origins import Place
-from lockstep.locate.precision import PrecisionClasses
+from lockstep.measure.prefetch import Ahead
 
 Key = tuple[int, int]
 

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lockstep.compare.names import SAME_NAMES, NameMap
-from lockstep.compare.settings import Setting, differing_settings
+from lockstep.align.names import SAME_NAMES, NameMap
+from lockstep.align.settings import Setting, differing_settings
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import OptimizerSetup, RankManifest
 from lockstep.locate.module_differences import (

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.compare.names import SAME_NAMES, NameMap
-from lockstep.compare.settings import differing_settings
+from lockstep.align.names import SAME_NAMES, NameMap
+from lockstep.align.settings import differing_settings
+from lockstep.align.step import AlignedStep
 from lockstep.core.errors import CorruptError
 from lockstep.core.finding import SetupDifference
 from lockstep.core.site import CallKind
-from lockstep.locate.step import AlignedStep
 from lockstep.locate.words import listed
 from lockstep.store.limits import values_of
 from lockstep.store.reader import RankRecording

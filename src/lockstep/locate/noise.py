@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from lockstep.compare.align import align_calls, pair_records
-from lockstep.compare.calibration import SiteKey, SiteNoise, site_key
-from lockstep.compare.measured import measure_pair
+from lockstep.align.alignment import align_calls, pair_records
+from lockstep.align.ranks import pair_ranks
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Pair
+from lockstep.judge.calibration import SiteKey, SiteNoise, site_key
 from lockstep.locate.ledger import Key, key_of
-from lockstep.locate.pairing import pair_ranks
+from lockstep.measure.measured_pair import measure_pair
 from lockstep.store.reader import RankRecording, Recording
 
 _SHARED = 0.5

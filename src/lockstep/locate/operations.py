@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from lockstep.compare.judge import Operation
-from lockstep.compare.measured import Measured, pooled
-from lockstep.compare.settings import (
+from lockstep.align.settings import (
     Setting,
     differing_settings,
     given_in_one,
     rounded_apart,
 )
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
+from lockstep.core.operators import agreed_name
 from lockstep.core.site import CallKind, Role
+from lockstep.judge.protocol import Operation
 from lockstep.locate.ledger import Ledger
-from lockstep.locate.step import Aligned, AlignedStep
-from lockstep.locate.words import agreed_name
+from lockstep.measure.measured_pair import Measured, pooled
 
 
 class Operations:

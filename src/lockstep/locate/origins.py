@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from lockstep.compare.operators import Family, chains_matmuls, family_of
+from lockstep.align.step import Aligned
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outcome, Pair
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.operators import Family, agreed_name, chains_matmuls, family_of
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Phase, Role
-from lockstep.locate.step import Aligned
-from lockstep.locate.words import agreed_name
 
 _RANDOM_STREAM = "random stream"
 """The one cause behind every operator that draws other numbers."""
@@ -192,3 +192,36 @@ def draws_differently(op: str, finding: Finding) -> bool:
     if left is None or right is None or left.zero_count != right.zero_count:
         return True
     return not finding.metrics.cosine > _SAME_DIRECTION
+
+
+# --- several ranks ---------------------------------------------------------------------------------------------------
+
+
+def once_over_ranks(origins: Iterable[Origin]) -> list[Origin]:
+    """Origins in their order; what several ranks have at one place stands at the first, with the others.
+
+    All ranks of a training run the same script, so they have the same mistake.
+    """
+    alike: dict[Hashable, list[Origin]] = defaultdict(list)
+    for origin in origins:
+        alike[_where(origin)].append(origin)
+    return [_named_once(same) for same in alike.values()]
+
+
+def _where(origin: Origin) -> Hashable:
+    return (
+        origin.step,
+        origin.phase,
+        origin.module,
+        origin.op,
+        origin.role,
+        origin.tensor,
+        origin.kind,
+    )
+
+
+def _named_once(same: list[Origin]) -> Origin:
+    others = list(dict.fromkeys(origin.rank for origin in same[1:] if origin.rank != same[0].rank))
+    if not others:
+        return same[0]
+    return replace(same[0], reason=f"{same[0].reason}; and so on {', '.join(others)}")

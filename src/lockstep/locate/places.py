@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lockstep.align.step import Aligned, AlignedStep, common_path
 from lockstep.core.finding import Pair
-from lockstep.core.record import Call
+from lockstep.core.operators import agreed_name
+from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.boundary import Boundary
 from lockstep.locate.origins import Place, place_of
-from lockstep.locate.step import Aligned, AlignedStep, common_path
-from lockstep.locate.words import agreed_name
 
 
 class Places:

@@ -13,17 +13,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from lockstep.compare.bounds import floats, usual_product_norm
-from lockstep.compare.judge import Judgement, Operation
-from lockstep.compare.measured import Measured
-from lockstep.compare.operators import (
+from lockstep.core.finding import Kind, Origin, UniformChange
+from lockstep.core.operators import (
     Family,
     canonical_name,
     chains_matmuls,
     family_of,
 )
-from lockstep.core.finding import Kind, Origin, UniformChange
 from lockstep.core.site import Role, Site
+from lockstep.judge.bounds import floats, usual_product_norm
+from lockstep.judge.protocol import Judgement, Operation
+from lockstep.measure.measured_pair import Measured
 
 _LEAST_MEMBERS = 2
 """Modules that a class needs: one alone is a single fault."""

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from lockstep.align.dataflow import Flow
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.locate.dataflow import Flow
-from lockstep.locate.step import Aligned, AlignedStep
-from lockstep.locate.unaligned import CalledFrom, is_aligned, words_for
+from lockstep.locate.unaligned_calls import CalledFrom, is_aligned, words_for
 
 _MOST_CALLS = 500
 

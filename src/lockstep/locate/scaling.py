@@ -12,10 +12,10 @@ from statistics import median
 
 import numpy as np
 
+from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Pair
-from lockstep.core.record import Content, Sketch, TensorRecord
+from lockstep.core.records import Content, Sketch, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.locate.step import AlignedStep
 
 ALIKE = 1e-2
 """How far apart the factors of single gradients may be that share one, and how far a factor is from 1 at least that is

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lockstep.compare.measured import Measured
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.site import CallKind, Role
-from lockstep.locate.step import Aligned, AlignedStep
+from lockstep.measure.measured_pair import Measured
 
 _LEAVING = frozenset({Role.OUTPUT, Role.GRAD_INPUT, Role.BUFFER})
 

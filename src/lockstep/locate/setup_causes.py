@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from lockstep.compare.operators import Family, family_of
-from lockstep.compare.settings import Setting, differing_settings
+from lockstep.align.settings import Setting, differing_settings
 from lockstep.core.finding import Finding, Kind, Origin, Outcome, Pair, SetupDifference
+from lockstep.core.operators import Family, family_of
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.locate.frozen import frozen_origin, tied_origin
+from lockstep.locate.frozen_parameters import frozen_origin, tied_origin
 from lockstep.locate.module_differences import (
     MODE,
     OtherModule,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Kind, Origin, Outcome
-from lockstep.core.record import Call, Content, TensorRecord
+from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.model_setup import ModelSetup
 from lockstep.locate.origins import Origins
 from lockstep.locate.regions import Regions
 from lockstep.locate.scaling import StepGradients
-from lockstep.locate.step import AlignedStep
 from lockstep.locate.updates import BETWEEN
 
 

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lockstep.compare.bounds import LINEAR_REGIME
-from lockstep.compare.judge import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region, as_open
-from lockstep.compare.measured import Measured, pooled
-from lockstep.compare.settings import Setting, differing_settings
-from lockstep.compare.update_model import update_sizes
+from lockstep.align.settings import Setting, differing_settings
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.judge.bounds import LINEAR_REGIME
+from lockstep.judge.protocol import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region, as_open
+from lockstep.judge.update_model import update_sizes
 from lockstep.locate.arrivals import follows_from_the_run
 from lockstep.locate.ledger import TRAINED_ALIKE, Ledger, State, agreeing, drifted, settled_words
 from lockstep.locate.origins import Origins, Place, place_of, place_of_call, without_partner
-from lockstep.locate.step import Aligned, AlignedStep
 from lockstep.locate.words import origin_reason, what_leaves
+from lockstep.measure.measured_pair import Measured, pooled
 
 BETWEEN = "gradient between backward and optimizer (clipping, unscaling, all-reduce)"
 """Operator name of an origin after the last backward and before the update."""

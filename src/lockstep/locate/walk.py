@@ -15,9 +15,13 @@ from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 
-from lockstep.compare.bounds import LINEAR_REGIME
-from lockstep.compare.calibration import ILL_CONDITIONED
-from lockstep.compare.judge import (
+from lockstep.align.step import Aligned, AlignedStep
+from lockstep.core.finding import Kind, Outcome, Pair
+from lockstep.core.operators import Family, family_of
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.judge.bounds import LINEAR_REGIME
+from lockstep.judge.calibration import ILL_CONDITIONED
+from lockstep.judge.protocol import (
     AGREES,
     OPEN,
     Judge,
@@ -26,10 +30,6 @@ from lockstep.compare.judge import (
     Region,
     as_open,
 )
-from lockstep.compare.measured import Measured, pooled
-from lockstep.compare.operators import Family, family_of
-from lockstep.core.finding import Kind, Outcome, Pair
-from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.accumulation import Accumulations, Event
 from lockstep.locate.arrivals import Arrivals, follows_from_the_run
 from lockstep.locate.boundary import Boundary, Tracer
@@ -49,8 +49,8 @@ from lockstep.locate.operations import Operations
 from lockstep.locate.origins import Origins, Place, without_partner
 from lockstep.locate.places import Places
 from lockstep.locate.scopes import Scopes
-from lockstep.locate.step import Aligned, AlignedStep
 from lockstep.locate.words import origin_reason, what_enters
+from lockstep.measure.measured_pair import Measured, pooled
 
 _UNSEEN = Region(unseen=8)
 """Calls assumed between tensors where none was recorded (level module, functional code between
@@ -63,7 +63,7 @@ _SECOND_ORIGIN = 4.0
 
 _SAME_TENSOR = 0.01
 """Relative distance up to which two aligned tensors are one and the same, also where a module is rebuilt around them:
-what was aligned by chance is as far apart as any two tensors (as `lockstep.compare.content_align` takes it)."""
+what was aligned by chance is as far apart as any two tensors (as `lockstep.align.likeness` takes it)."""
 
 _RESULTS = frozenset({Role.OUTPUT, Role.BUFFER, Role.LOSS})
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from lockstep.compare.judge import Judgement, word_for_evidence
-from lockstep.compare.measured import Measured
 from lockstep.core.finding import Evidence
+from lockstep.judge.protocol import Judgement, word_for_evidence
+from lockstep.measure.measured_pair import Measured
 
 
 def what_enters(entering: Sequence[Measured]) -> str:
@@ -60,15 +60,6 @@ def origin_reason(
     text = f"{what_enters(entering)}, {what_leaves(output, judgement, name)}"
     evidence = [judgement.words] if judgement.words else []
     return "; ".join([text, *evidence, *(str(setting) for setting in settings)])
-
-
-def agreed_name(reference: str, candidate: str) -> str:
-    """One name for what the two runs spell differently, whichever is the reference."""
-    if reference == candidate or not candidate:
-        return reference
-    if not reference:
-        return candidate
-    return min((reference, candidate), key=lambda name: (not name.startswith("torch."), name))
 
 
 def _times(factor: float) -> str:

@@ -8,12 +8,12 @@ outputs in double precision (convolutions, which unfold their input, 5.9), backw
 
 from __future__ import annotations
 
-from lockstep.compare.operators import canonical_name
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import CallPair
-from lockstep.core.record import Call
+from lockstep.core.operators import canonical_name
+from lockstep.core.records import Call
 from lockstep.core.site import Role
-from lockstep.replay.errors import CannotReplay
+from lockstep.replay.refusals import CannotReplay
 
 _DOUBLE_BYTES = 8
 

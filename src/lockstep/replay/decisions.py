@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
-from lockstep.replay.errors import CannotReplay
+from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, outputs_of
 
 EXACT = 4.0

@@ -24,13 +24,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ParamSpec, Protocol
 
-from lockstep.compare.judge import Judge, Judgement, Operation, Region, is_gradient
-from lockstep.compare.measured import Measured
 from lockstep.core.finding import CallPair
 from lockstep.core.manifest import MEMORY_BYTES
-from lockstep.core.record import Call
+from lockstep.core.records import Call
+from lockstep.judge.protocol import Judge, Judgement, Operation, Region, is_gradient
+from lockstep.measure.measured_pair import Measured
 from lockstep.replay.budget import TooLarge, check_memory
-from lockstep.replay.errors import CannotReplay, Crashed
+from lockstep.replay.refusals import CannotReplay, Crashed
 from lockstep.replay.screening import screened, screened_passage, screened_update
 
 NAME = "local-error"
@@ -61,7 +61,7 @@ class Reruns(Protocol):
 
 
 class LocalErrorJudge:
-    """Judges by re-running single operators; a `lockstep.compare.judge.Judge`.
+    """Judges by re-running single operators; a `lockstep.judge.protocol.Judge`.
 
     Parameters
     ----------
@@ -105,6 +105,11 @@ class LocalErrorJudge:
     def name(self) -> str:
         """As it stands under `judged_by`: the fallback's while nothing else decided."""
         return NAME if self.decided else self._fallback.name
+
+    @property
+    def looks_at_set_up(self) -> bool:
+        """As the fallback does."""
+        return self._fallback.looks_at_set_up
 
     def operator(self, operation: Operation, output: Measured) -> Judgement:
         """Judge one output, gradient or parameter gradient of an aligned call."""
@@ -185,7 +190,7 @@ class LocalErrorJudge:
     def notes(self) -> list[str]:
         """What was not run again because of its size, or because it crashed, in words."""
         crashed = [f"{op}: judged without a re-run: {why}" for op, why in self._crashed.items()]
-        return crashed + [
+        return [*self._fallback.notes(), *crashed] + [
             f"{op}: {count} {'tensors' if count > 1 else 'tensor'} judged without a re-run, which takes"
             f" {most / 1e9:.1f} GB of memory; --memory-bytes allows {self._memory_bytes / 1e9:.1f} GB"
             for op, (count, most) in self._too_large.items()

@@ -15,17 +15,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
-from lockstep.compare.judge import Judgement
 from lockstep.core.errors import CorruptError, LockstepError
 from lockstep.core.finding import Kind
-from lockstep.core.record import Array, Content
+from lockstep.core.records import Array, Content
 from lockstep.core.text import message, printable
+from lockstep.judge.protocol import Judgement
 from lockstep.replay.budget import TooLarge
-from lockstep.replay.errors import CannotReplay
-from lockstep.store.contents import StoredSketch
+from lockstep.replay.refusals import CannotReplay
 from lockstep.store.integrity import Files
+from lockstep.store.stored_contents import StoredSketch
+from lockstep.store.stored_tensor import StoredTensor
 from lockstep.store.tensors import TensorFiles
-from lockstep.store.whole import StoredTensor
 
 _LENGTH_BYTES = 8
 _MOST_CHARACTERS = 4096

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.compare.judge import Operation
-from lockstep.compare.measured import Measured
-from lockstep.compare.operators import canonical_name
-from lockstep.compare.settings import are_set_otherwise
+from lockstep.align.settings import are_set_otherwise
 from lockstep.core.finding import CallPair
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.operators import canonical_name
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
-from lockstep.replay.errors import CannotReplay
+from lockstep.judge.protocol import Operation
+from lockstep.measure.measured_pair import Measured
 from lockstep.replay.rebuild import Rebuilt, rebuild
+from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Rerun
 from lockstep.replay.side import Side
 

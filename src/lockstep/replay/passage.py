@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from lockstep.compare.judge import Judgement, Region
-from lockstep.compare.measured import Measured
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Kind
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.judge.protocol import Judgement, Region
+from lockstep.measure.measured_pair import Measured
 from lockstep.replay.distance import Size, error_of, perturbed, populations, size_of
-from lockstep.replay.errors import CannotReplay
-from lockstep.replay.numeric import fault
+from lockstep.replay.numeric_verdict import fault
 from lockstep.replay.pairing import records_of
+from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.region import RegionRun
 from lockstep.replay.rerun import Precision, load, widened
 from lockstep.replay.roundoff import ROUNDINGS, SENTINEL, SINGLE

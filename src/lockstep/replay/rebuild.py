@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from lockstep.compare.operators import Family, canonical_name, family_of
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.operators import Family, canonical_name, family_of
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.replay.errors import CannotReplay
-from lockstep.replay.operators import Function, function_of
+from lockstep.replay.functions import Function, function_of
+from lockstep.replay.refusals import CannotReplay
 
 _DEVICE = re.compile(r"(cpu|cuda|npu|mps|xpu|hpu|mlu|xla|meta|privateuseone)(:\d+)?")
 _SLICE = re.compile(r"slice\((None|-?\d+), (None|-?\d+), (None|-?\d+)\)")

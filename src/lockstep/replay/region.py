@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
-from lockstep.compare.masks import LEAVES_OUT
-from lockstep.compare.operators import Family, family_of
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.operators import Family, family_of
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.measure.masks import LEAVES_OUT
 from lockstep.replay.budget import BASE_BYTES, TooLarge
 from lockstep.replay.decisions import probability_of
 from lockstep.replay.doubles import WRITTEN_OUT
-from lockstep.replay.errors import CannotReplay
 from lockstep.replay.rebuild import Rebuilt, rebuild, tensors_in
+from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import (
     LARGE,
     REFUSALS,

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from lockstep.compare.operators import Family, family_of
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.mapped import let_go
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.operators import Family, family_of
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.replay.doubles import WRITTEN_OUT
-from lockstep.replay.errors import CannotReplay
 from lockstep.replay.rebuild import Rebuilt, tensors_in, torch_dtype
+from lockstep.replay.refusals import CannotReplay
 
 Alter = Callable[[torch.Tensor], torch.Tensor]
 """Changes a floating-point tensor before the call sees it: rounds or perturbs it."""

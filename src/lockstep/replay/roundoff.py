@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from lockstep.compare.operators import Family, family_of
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.operators import Family, family_of
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 
 SINGLE = 2.0**-24

@@ -4,8 +4,8 @@ A re-run of both sides finds a fault where one side is further from double preci
 Two things exclude that beforehand:
 
 - The recordings hold the output as a formula, and both hold the same one over the same tensors of the call, an input
-  moved, say, or a sum of two. The writer has shown each to the last bit (`lockstep.store.formulas`), so both runs
-  computed the same function of their own inputs, and all that differs came in with these.
+  moved, say, or a sum of two. The writer has shown each to the last bit (`lockstep.store.derived.formulas`), so both
+  runs computed the same function of their own inputs, and all that differs came in with these.
 - The two outputs are no further apart than a sound kernel may always be off. As
 
       |y_c - f64(x_c)|  <=  |y_c - y_r|  +  |y_r - f64(x_r)|  +  |f64(x_r) - f64(x_c)|
@@ -21,16 +21,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lockstep.compare.judge import Judgement, Operation, is_gradient
-from lockstep.compare.measured import Measured
-from lockstep.compare.operators import Family
-from lockstep.compare.settings import are_set_otherwise
+from lockstep.align.settings import are_set_otherwise
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import CallPair
 from lockstep.core.mapped import let_go
-from lockstep.core.record import Call, Content, TensorRecord
+from lockstep.core.operators import Family
+from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import Role
-from lockstep.replay.errors import CannotReplay
+from lockstep.judge.protocol import Judgement, Operation, is_gradient
+from lockstep.measure.measured_pair import Measured
+from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.roundoff import (
     QUIET,
     ROUNDINGS,
@@ -40,9 +40,9 @@ from lockstep.replay.roundoff import (
     always_allowed,
     carrier,
 )
-from lockstep.store.formulas import Formula, Stored, View
-from lockstep.store.formulas import Operation as Computed
-from lockstep.store.whole import StoredTensor
+from lockstep.store.derived.formulas import Formula, Stored, View
+from lockstep.store.derived.formulas import Operation as Computed
+from lockstep.store.stored_tensor import StoredTensor
 
 _SAMPLE = 4096
 """Elements that a median is taken over."""

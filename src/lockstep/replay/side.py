@@ -10,9 +10,9 @@ from functools import cached_property
 
 import torch
 
-from lockstep.compare.operators import Family, family_of
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.record import TensorRecord
+from lockstep.core.operators import Family, family_of
+from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.replay.distance import (
     Size,
@@ -23,8 +23,8 @@ from lockstep.replay.distance import (
     rounded,
     size_of,
 )
-from lockstep.replay.errors import CannotReplay
 from lockstep.replay.rebuild import torch_dtype
+from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import (
     LARGE,
     Precision,

@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 
 import torch
 
-from lockstep.compare.judge import Judgement, Operation, Region, is_gradient
-from lockstep.compare.measured import Measured
-from lockstep.compare.operators import Family
 from lockstep.core.finding import CallPair, Kind
-from lockstep.core.record import Call, TensorRecord
+from lockstep.core.operators import Family
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.judge.protocol import Judgement, Operation, Region, is_gradient
+from lockstep.measure.measured_pair import Measured
 from lockstep.replay.decisions import Dropped, decided, decision_words, dropped
-from lockstep.replay.errors import CannotReplay
-from lockstep.replay.numeric import fault, moved, numeric
-from lockstep.replay.optimizers import UpdateRerun, replayed
+from lockstep.replay.numeric_verdict import fault, moved, numeric
+from lockstep.replay.optimizer_update import UpdateRerun, replayed
 from lockstep.replay.pairing import calls_of, key_of, paired, present, records_of
 from lockstep.replay.passage import Passages
+from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.side import Side
 
 _KEPT_CALLS = 6

@@ -36,7 +36,8 @@ def main() -> None:
 
 def _load_compiled() -> None:
     """Load what is compiled while there are folders to keep it in: later Numba would compile it each time."""
-    from lockstep.kernels import formulas, moments
+    from lockstep.kernels import fused_formulas as formulas
+    from lockstep.kernels import moments
     from lockstep.kernels.jit import available, ready
 
     if available():

@@ -20,9 +20,9 @@ from lockstep.migrate.plan import (
     rows_of,
 )
 from lockstep.migrate.text import SourceText
-from lockstep.report.layout import counted, printable
 from lockstep.report.migration_rows import counts_of, counts_of_plan
 from lockstep.report.output import writing
+from lockstep.report.paragraphs import counted, printable
 
 
 def write_migration_log(plan: Plan, path: Path) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lockstep.migrate.plan import Plan, Row
+from lockstep.report.csv_tables import Cell, write_csv_table
 from lockstep.report.migration_rows import NEW_FILE, UNREADABLE, edit_rows, listed_rows
-from lockstep.report.tables import Cell, write_csv_table
 from lockstep.report.workbook import workbook_at, write_sheets
 
 CHANGE_TITLES = (

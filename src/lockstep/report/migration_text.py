@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.text import Text
 
 from lockstep.migrate.plan import FilePlan, Outcome, Plan, Row
-from lockstep.report.layout import add_line, add_paragraph, counted, printable
 from lockstep.report.migration_log import place_of
 from lockstep.report.migration_rows import (
     Counts,
@@ -19,6 +18,7 @@ from lockstep.report.migration_rows import (
     listed_rows,
 )
 from lockstep.report.migration_tables import api_of
+from lockstep.report.paragraphs import add_line, add_paragraph, counted, printable
 
 FILES = 12
 GROUPS = 8

@@ -11,7 +11,7 @@ from typing import Any
 from lockstep.core.manifest import RunManifest
 from lockstep.core.patterns import matches
 from lockstep.core.process import how_started, rank_number
-from lockstep.core.record import Call, Statistics, TensorRecord
+from lockstep.core.records import Call, Statistics, TensorRecord
 from lockstep.store.reader import RankRecording, Recording
 
 _KILLED_BY = 128

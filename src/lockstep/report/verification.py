@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from lockstep.core.finding import Comparison
-from lockstep.report.layout import add_line, add_paragraph
-from lockstep.report.text import render_comparison
+from lockstep.report.comparison.screen import render_comparison
+from lockstep.report.paragraphs import add_line, add_paragraph
 
 
 class Result(enum.Enum):

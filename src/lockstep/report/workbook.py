@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lockstep.report.csv_tables import Cell
 from lockstep.report.output import writing
-from lockstep.report.tables import Cell
 
 SHEET_ROWS = 1_048_576
 """Rows that a sheet can hold, the title row included (Excel specifications and limits)."""

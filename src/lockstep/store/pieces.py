@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.mapped import Pages
-from lockstep.core.record import Array, Pieces
-from lockstep.kernels.formulas import NO_LINES, NO_NUMBERS, Operand
+from lockstep.core.records import Array, Pieces
+from lockstep.kernels.fused_formulas import NO_LINES, NO_NUMBERS, Operand
 
 WIDENED = frozenset({"BF16", "F8_E4M3", "F8_E5M2"})
 """Dtypes that NumPy lacks."""

@@ -23,14 +23,14 @@ from lockstep.core.manifest import (
     RunManifest,
     manifest_from_json,
 )
-from lockstep.core.record import Call, Content, Frame, TensorRecord, source_of
+from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.version import DISTRIBUTION
 from lockstep.store import schema
-from lockstep.store.contents import StoredContents
 from lockstep.store.integrity import GROWING, Files, check_manifest
 from lockstep.store.limits import check_directory, read_manifest, values_of
-from lockstep.store.ranks import RANK, absent_ranks, rank_order
+from lockstep.store.rank_names import RANK, absent_ranks, rank_order
+from lockstep.store.stored_contents import StoredContents
 from lockstep.store.tables import Chunks, Index, LatestChunks, Told, read_table
 
 _SEPARATOR = re.compile(r"[/\\]")

@@ -10,7 +10,7 @@ import weakref
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.core.record import Array
+from lockstep.core.records import Array
 
 _STEP_BYTES = 256 << 10
 """Sizes are rounded up to whole steps, so that arrays of nearly the same size share memory."""

@@ -29,16 +29,16 @@ import numpy.typing as npt
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import MEMORY_BYTES
-from lockstep.core.record import Frame
+from lockstep.core.records import Frame
 from lockstep.store import schema
-from lockstep.store.buffers import Buffer, Buffers
+from lockstep.store.derived.formulas import Derived, Elements, Stored
 from lockstep.store.encoding import Row, parquet_bytes
-from lockstep.store.formulas import Derived, Elements, Stored
 from lockstep.store.integrity import DigestedFile, Sink, with_digest
 from lockstep.store.leftovers import PART
 from lockstep.store.pace import REST_S, Pace
-from lockstep.store.private import open_private
-from lockstep.store.small import SmallContent, measured, whole
+from lockstep.store.permissions import open_private
+from lockstep.store.small_tensors import SmallContent, measured, whole
+from lockstep.store.staging import Buffer, Buffers
 from lockstep.store.tensors import RawTensor, TensorFiles, compacted, size_bytes, write_shard
 
 Copy = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.uint8]], None]

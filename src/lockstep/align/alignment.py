@@ -1,0 +1,415 @@
+"""Finding which call of one run corresponds to which call of the other.
+
+Modules are aligned by path and order, where need be by their name in the other run
+(`lockstep.align.renames`); operators inside an aligned module call by name, shape and order; what
+is left by what it returns (`lockstep.align.likeness`). So one call more on one side shifts
+nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from lockstep.align.likeness import align_by_content
+from lockstep.align.names import SAME_NAMES, NameMap
+from lockstep.align.sequences import Match, align_sequences, pair_in_order
+from lockstep.core.finding import Axes, CallPair, Pair
+from lockstep.core.operators import canonical_name
+from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import CallKind, Role
+from lockstep.measure.axis_order import other_layout
+
+Token = Callable[[Call], Hashable]
+
+_TELLING = 16
+"""Elements from which on equal digests of two runs mean the same place rather than chance."""
+
+
+def align_calls(
+    reference: Sequence[Call], candidate: Sequence[Call], names: NameMap = SAME_NAMES
+) -> list[CallPair]:
+    """Align the calls of one step of one rank.
+
+    `names` tells what the candidate's modules, parameters and operators are called in the reference.
+
+    Every call appears in exactly one pair, alone where it has no partner. Module calls come first,
+    because an operator is looked for only inside the partner of the module call around it. The
+    result is in order of time: by the reference's sequence, a candidate call without partner right
+    after the candidate's call before it.
+    """
+    partners: dict[int, tuple[int, str]] = {}
+    known_as = [names.call(call) for call in candidate] if names else candidate
+    groups = _grouped(reference, known_as, _ALL_BUT_OPERATORS, {})
+    for left, right in groups:
+        if left and right and left[0].kind is CallKind.DATA:
+            partners.update(_aligned_data(left, right, reference, candidate))
+        else:
+            partners.update(_aligned_group(left, right))
+    same_parent = {right: left for left, (right, _) in partners.items()}
+    for left, right in _grouped(reference, known_as, {CallKind.OPERATOR}, same_parent):
+        partners.update(_aligned_group(left, right))
+    found = {left: right for left, (right, _) in partners.items()}
+    pairs = {left: (right, method, False) for left, (right, method) in partners.items()}
+    for one in align_by_content(reference, candidate, found):
+        pairs[one.reference.id] = (one.candidate.id, one.method, one.only_results)
+    return _in_time(reference, candidate, pairs, names)
+
+
+_ALL_BUT_OPERATORS = frozenset(CallKind) - {CallKind.OPERATOR}
+
+
+_OUTSIDE, _INSIDE_ALONE = -1, -2
+"""Around a call is no module call, or one that the other run lacks."""
+
+
+def _grouped(
+    reference: Sequence[Call],
+    candidate: Sequence[Call],
+    kinds: Iterable[CallKind],
+    same_parent: dict[int, int],
+) -> list[tuple[list[Call], list[Call]]]:
+    """Calls that may correspond at all: of one kind, phase, path and aligned parent."""
+    wanted = frozenset(kinds)
+    aligned_parents = set(same_parent.values())
+    groups: dict[Hashable, tuple[list[Call], list[Call]]] = {}
+    for side, calls in enumerate((reference, candidate)):
+        for call in calls:
+            if call.kind not in wanted:
+                continue
+            inside = _OUTSIDE if call.parent < 0 else _INSIDE_ALONE
+            if side == 1:
+                parent = same_parent.get(call.parent, inside)
+            else:
+                parent = call.parent if call.parent in aligned_parents else inside
+            where = call.site.module
+            key = (call.kind, call.site.phase, call.recomputed, parent, where)
+            groups.setdefault(key, ([], []))[side].append(call)
+    return list(groups.values())
+
+
+def _aligned_group(left: list[Call], right: list[Call]) -> dict[int, tuple[int, str]]:
+    """Partner and method of every reference call of one group that has one."""
+    if not left or not right:
+        return {}
+    if left[0].kind in _WITHOUT_ORDER:
+        return _by_tokens(left, right, _tokens(left[0].kind))
+    if [_output_shapes_of(call) for call in left] == [_output_shapes_of(call) for call in right]:
+        # Nothing to decide: contents that happen to be equal must not pull two calls together.
+        pairs = zip(left, right, strict=True)
+        return {before.id: (after.id, "operator, shape and order") for before, after in pairs}
+    partners: dict[int, tuple[int, str]] = {}
+    gaps = [(left, right)]
+    for token, method in _tokens(left[0].kind):
+        remaining = []
+        for before, after in gaps:
+            matches = align_sequences(
+                [token(call) for call in before], [token(call) for call in after]
+            )
+            partners.update({before[i].id: (after[j].id, method) for i, j in matches})
+            remaining.extend(_gaps_between(before, after, matches))
+        gaps = remaining
+    if left[0].kind is CallKind.OPERATOR:
+        for before, after in gaps:
+            if len(before) == len(after) == 1 and _output_shapes(before[0]) == _output_shapes(
+                after[0]
+            ):
+                partners[before[0].id] = (after[0].id, "same place")
+    return partners
+
+
+def _aligned_data(
+    left: list[Call], right: list[Call], reference: Sequence[Call], candidate: Sequence[Call]
+) -> dict[int, tuple[int, str]]:
+    """Partners of what enters a step; what the other run has too, but makes within it, has no other partner.
+
+    A loader that puts its batch together while a step is open lets rows of it enter, not the batch.
+    """
+    tokens = _tokens(CallKind.DATA)
+    alike = _by_tokens(left, right, tokens[:_SURE])
+    taken = {number for number, _ in alike.values()}
+    left = [call for call in left if call.id not in alike]
+    right = [call for call in right if call.id not in taken]
+    if left and right:
+        left, right = _not_made(left, candidate), _not_made(right, reference)
+    return alike | _by_tokens(left, right, tokens[_SURE:])
+
+
+_SURE = 2
+"""Tokens of data, content and then name with shape, of which a match needs no second look."""
+
+
+def _not_made(data: list[Call], other: Sequence[Call]) -> list[Call]:
+    """Those whose contents the other run does not make, as far as equal contents tell."""
+    made = {
+        record.digest
+        for call in other
+        if call.kind is CallKind.OPERATOR
+        for record in call.with_role(Role.OUTPUT)
+        if record.content.numel >= _TELLING and record.digest is not None
+    }
+    return [
+        call
+        for call in data
+        if not any(record.digest in made for record in call.with_role(Role.OUTPUT))
+    ]
+
+
+_WITHOUT_ORDER = frozenset({CallKind.GRADIENT, CallKind.OPTIMIZER})
+"""Kinds whose order means nothing: autograd accumulates gradients in whatever order a kernel's node
+lists them."""
+
+
+def _by_tokens(
+    left: list[Call], right: list[Call], tokens: Iterable[tuple[Token, str]]
+) -> dict[int, tuple[int, str]]:
+    """The n-th call of a name with the n-th of the other side, strictest names first."""
+    partners: dict[int, tuple[int, str]] = {}
+    for token, method in tokens:
+        before = [token(call) for call in left]
+        after = [token(call) for call in right]
+        matches = pair_in_order(before, after)
+        partners.update({left[i].id: (right[j].id, method) for i, j in matches})
+        taken = {j for _, j in matches}
+        left = [call for call in left if call.id not in partners]
+        right = [call for j, call in enumerate(right) if j not in taken]
+        if not left or not right:
+            break
+    return partners
+
+
+def _gaps_between(
+    left: list[Call], right: list[Call], matches: list[Match]
+) -> list[tuple[list[Call], list[Call]]]:
+    ends = [(-1, -1), *matches, (len(left), len(right))]
+    gaps = [(left[a + 1 : c], right[b + 1 : d]) for (a, b), (c, d) in itertools.pairwise(ends)]
+    return [(before, after) for before, after in gaps if before and after]
+
+
+def _tokens(kind: CallKind) -> tuple[tuple[Token, str], ...]:
+    """What must be equal for two calls to correspond, strictest first, each with its name."""
+    if kind is CallKind.OPERATOR:
+        return (
+            (lambda call: (call.site.op, _output_digests(call)), "operator, content and order"),
+            (
+                lambda call: (_operator(call), _output_shapes(call), _arguments(call)),
+                "operator, shape and order",
+            ),
+            (lambda call: (_operator(call), _output_shapes(call)), "operator, shape and order"),
+            (_operator, "operator and order"),
+        )
+    if kind is CallKind.MODULE:
+        return (
+            (_output_shapes, "module path, shape and order"),
+            (lambda call: "", "module path and order"),
+        )
+    if kind is CallKind.DATA:
+        return (
+            (_output_digests, "content"),
+            (lambda call: (_names(call), _output_shapes(call)), "name and shape"),
+            (_shapes_of_many, "shape"),
+            (_names, "name"),
+        )
+    if kind in (CallKind.GRADIENT, CallKind.OPTIMIZER):
+        return ((_names, "parameter name"),)
+    return ((lambda call: "", "order"),)
+
+
+def _operator(call: Call) -> Hashable:
+    """An operator, and for a product over how many terms it sums: half of a product is another one."""
+    left = _LEFT_OPERAND.get(canonical_name(call.site.op))
+    inputs = call.with_role(Role.INPUT) if left is not None else ()
+    if left is None or len(inputs) <= left or not inputs[left].shape:
+        return call.site.op
+    return call.site.op, inputs[left].shape[-1]
+
+
+_LEFT_OPERAND = {"linear": 0, "matmul": 0, "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
+"""Products by their canonical names, and which of their tensors the sum goes along the last extent of."""
+
+
+def _output_shapes(call: Call) -> Hashable:
+    return tuple(record.shape for record in call.records if record.role is Role.OUTPUT)
+
+
+def _output_shapes_of(call: Call) -> Hashable:
+    op = "" if call.kind is CallKind.MODULE else call.site.op
+    return op, _output_shapes(call)
+
+
+def _output_digests(call: Call) -> Hashable:
+    """Digests of outputs large enough not to be equal by chance, else something nothing equals."""
+    outputs = call.with_role(Role.OUTPUT)
+    digests = tuple(record.digest for record in outputs)
+    telling = any(record.content.numel >= _TELLING for record in outputs)
+    return digests if telling and None not in digests else _Unlike(call.sequence)
+
+
+def _shapes_of_many(call: Call) -> Hashable:
+    """Shapes of what is more than a number, as a loop may hand over many of."""
+    outputs = call.with_role(Role.OUTPUT)
+    many = any(record.content.numel > 1 for record in outputs)
+    return _output_shapes(call) if many else _Unlike(call.sequence)
+
+
+@dataclass(frozen=True, eq=False)
+class _Unlike:
+    """A token that equals no other."""
+
+    sequence: int
+
+
+def _arguments(call: Call) -> str:
+    return json.dumps(call.arguments, sort_keys=True, default=str) if call.arguments else ""
+
+
+def _names(call: Call) -> Hashable:
+    if call.kind in (CallKind.GRADIENT, CallKind.OPTIMIZER):
+        return next((r.name for r in call.records if r.role in (Role.PARAM, Role.PARAM_GRAD)), "")
+    return tuple(record.name for record in call.records)
+
+
+def _in_time(
+    reference: Sequence[Call],
+    candidate: Sequence[Call],
+    partners: dict[int, tuple[int, str, bool]],
+    names: NameMap,
+) -> list[CallPair]:
+    by_candidate = {right: left for left, (right, _, _) in partners.items()}
+    candidates = {call.id: call for call in candidate}
+    placed: list[tuple[tuple[int, int, int], CallPair]] = []
+    for call in reference:
+        right, method, only_results = partners.get(call.id, (None, "none", False))
+        partner = candidates[right] if right is not None else None
+        method = (names.how(partner) if partner is not None else "") or method
+        placed.append(((call.sequence, 0, 0), CallPair(call, partner, method, only_results)))
+    sequences = {call.id: call.sequence for call in reference}
+    latest = -1
+    for call in candidate:
+        if call.id in by_candidate:
+            latest = max(latest, sequences[by_candidate[call.id]])
+        else:
+            placed.append(((latest, 1, call.sequence), CallPair(None, call, "none")))
+    return [pair for _, pair in sorted(placed, key=lambda item: item[0])]
+
+
+def pair_records(pair: CallPair, names: NameMap = SAME_NAMES) -> list[Pair]:
+    """Pair the records of two aligned calls, in order of time; a record without partner stands
+    alone.
+
+    Records correspond when phase, role, occurrence and name are equal (an argument that is no
+    tensor on one side moves the indices of those behind it); what is left, where only the name
+    differs (an operator spelled in another way), by index.
+    """
+    if pair.reference is None or pair.candidate is None:
+        return _lone_records(pair.present, is_reference=pair.reference is not None)
+    if pair.only_results:
+        return _pair_results(pair.reference, pair.candidate, pair.method)
+    if _records_alike(pair.reference, pair.candidate, names):
+        return [
+            Pair(left, right, pair.method)
+            if left.content.shape == right.content.shape and not names.layouts
+            else _described(Pair(left, right), pair.method, names)
+            for left, right in zip(pair.reference.records, pair.candidate.records, strict=True)
+        ]
+    waiting = list(pair.candidate.records)
+    chosen: dict[int, TensorRecord] = {}
+    for key in (_full_key, _loose_key):
+        places: dict[Hashable, list[TensorRecord]] = {}
+        for record in reversed(waiting):
+            places.setdefault(key(record, names), []).append(record)
+        for position, record in enumerate(pair.reference.records):
+            if position not in chosen and places.get(key(record, SAME_NAMES)):
+                chosen[position] = places[key(record, SAME_NAMES)].pop()
+        taken = {id(record) for record in chosen.values()}
+        waiting = [record for record in waiting if id(record) not in taken]
+        if not waiting:
+            break
+    pairs = [Pair(record, chosen.get(at)) for at, record in enumerate(pair.reference.records)]
+    pairs += [Pair(None, record) for record in waiting]
+    return [_described(one, pair.method, names) for one in pairs]
+
+
+def _records_alike(reference: Call, candidate: Call, names: NameMap) -> bool:
+    """Whether the records of two calls correspond one by one, so that nothing is to be looked for."""
+    if len(reference.records) != len(candidate.records):
+        return False
+    renamed = bool(names)
+    for left, right in zip(reference.records, candidate.records, strict=True):
+        if (
+            left.role is not right.role
+            or left.occurrence != right.occurrence
+            or left.site.phase is not right.site.phase
+            or left.name != (names.tensor(right.name) if renamed else right.name)
+        ):
+            return False
+    return True
+
+
+def _described(pair: Pair, method: str, names: NameMap) -> Pair:
+    """The pair with how it was found and, where contents or shapes say so, in which layout."""
+    if pair.reference is None or pair.candidate is None:
+        return pair
+    layout = names.layout(pair.reference.name) if names.layouts else None
+    if layout is not None and len(layout) != sum(n != 1 for n in pair.reference.shape):
+        layout = None  # an optimizer's step count has the parameter's name
+    if layout is None and pair.reference.shape != pair.candidate.shape:
+        layout = layout_of(pair)
+    method = f"{method}, other layout" if layout is not None else method
+    return Pair(pair.reference, pair.candidate, method, layout)
+
+
+def layout_of(pair: Pair, known: Collection[Axes] = ()) -> Axes | None:
+    """Order of axes of a pair that is the same tensor in another layout; see `other_layout`.
+
+    Extents of 1 more or less are a layout in a parameter (a linear layer's weight and that of a 1x1
+    convolution); in an activation they change what is computed from it.
+    """
+    assert pair.reference is not None
+    assert pair.candidate is not None
+    axes = other_layout(pair.reference.content, pair.candidate.content, known=known)
+    if axes == tuple(range(len(axes or ()))) and pair.reference.role not in _OF_PARAMETERS:
+        return None
+    return axes
+
+
+_OF_PARAMETERS = frozenset(
+    {Role.PARAM, Role.PARAM_GRAD, Role.PARAM_AFTER, Role.STATE, Role.STATE_AFTER, Role.BUFFER}
+)
+
+
+def _pair_results(reference: Call, candidate: Call, method: str) -> list[Pair]:
+    """What two calls return, forward and as it comes back; all else stands alone."""
+    partners: dict[Hashable, list[TensorRecord]] = {}
+    others = []
+    for record in reversed(candidate.records):
+        if record.role in _RESULTS:
+            partners.setdefault(_loose_key(record, SAME_NAMES), []).append(record)
+        else:
+            others.append(record)
+    pairs = []
+    for record in reference.records:
+        same = partners.get(_loose_key(record, SAME_NAMES)) if record.role in _RESULTS else None
+        pairs.append(Pair(record, same.pop() if same else None))
+    unpaired = [record for same in partners.values() for record in same]
+    pairs += [Pair(None, record) for record in (*reversed(others), *unpaired)]
+    return [_described(one, method, SAME_NAMES) for one in pairs]
+
+
+_RESULTS = frozenset({Role.OUTPUT, Role.GRAD_OUTPUT})
+
+
+def _lone_records(call: Call, *, is_reference: bool) -> list[Pair]:
+    if is_reference:
+        return [Pair(record, None) for record in call.records]
+    return [Pair(None, record) for record in call.records]
+
+
+def _full_key(record: TensorRecord, names: NameMap) -> Hashable:
+    return (record.site.phase, record.role, record.occurrence, names.tensor(record.name))
+
+
+def _loose_key(record: TensorRecord, names: NameMap) -> Hashable:
+    return (record.site.phase, record.role, record.occurrence, record.index)

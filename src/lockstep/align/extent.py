@@ -1,0 +1,338 @@
+"""What of each step may be held against each other: what both recordings looked at, as far as both go.
+
+A recording may end anywhere: the process was killed, the disk or `--max-bytes` full. And it may have been asked to look
+at less: `--level`, `--only`, `--skip`. What is missing for such a reason is no difference, so it is taken out of both
+sides before they are aligned, and said once in words: a comparison that left something out agrees about the rest only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from lockstep.align.names import NameMap
+from lockstep.align.step import AlignedStep
+from lockstep.core.manifest import Options
+from lockstep.core.records import Call
+from lockstep.core.selection import SiteFilter
+from lockstep.core.site import CallKind, Phase
+from lockstep.store.reader import RankRecording
+
+SIDES = ("reference", "candidate")
+
+_ALWAYS_RECORDED = frozenset({CallKind.DATA, CallKind.LOSS})
+_BY_THE_ENGINE = frozenset({Phase.BACKWARD, Phase.OPTIMIZER})
+"""Phases whose order is not that of the code: two sound runs may come to two gradients in either order."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What both recordings were asked to look at.
+
+    Parameters
+    ----------
+    reference, candidate
+        What each was asked for.
+    """
+
+    reference: Options
+    candidate: Options
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether both were asked to look at the same."""
+        return _looks(self.reference) == _looks(self.candidate)
+
+    def common(
+        self, reference: Sequence[Call], candidate: Sequence[Call], names: NameMap
+    ) -> tuple[list[Call], list[Call]]:
+        """The calls of a step that both looked at."""
+        filters = [
+            SiteFilter(tuple(options.only), tuple(options.skip))
+            for options in (self.reference, self.candidate)
+        ]
+        operators = self.reference.level == self.candidate.level
+
+        def is_common(call: Call, path: str) -> bool:
+            if call.kind is CallKind.OPERATOR and not operators:
+                return False
+            return call.kind in _ALWAYS_RECORDED or all(
+                one.wants(path, call.site.op) for one in filters
+            )
+
+        left = [call for call in reference if is_common(call, call.site.module)]
+        right = [call for call in candidate if is_common(call, names.module(call.site.module))]
+        # What arrives is called after the call that it first went into, which need not be the same one.
+        arriving = _arriving(left) & _arriving(right)
+        return _without_data(left, arriving), _without_data(right, arriving)
+
+    def words(self) -> str:
+        """How the two differ, as options."""
+        sides = zip(SIDES, (self.reference, self.candidate), strict=True)
+        return ", ".join(f"the {side} with {_as_typed(options)}" for side, options in sides)
+
+    def notes(self) -> list[str]:
+        """What is to be known where one side kept less of each tensor."""
+        left, right = self.reference.save, self.candidate.save
+        if left == right:
+            return []
+        both = "compared is what both kept of a tensor"
+        return [
+            f"the reference was recorded with --save {left}, the candidate with --save {right}: {both}"
+        ]
+
+
+def _looks(options: Options) -> tuple[object, ...]:
+    return options.level, sorted(set(options.only)), sorted(set(options.skip))
+
+
+def _as_typed(options: Options) -> str:
+    only = [f"--only {pattern}" for pattern in options.only]
+    skip = [f"--skip {pattern}" for pattern in options.skip]
+    return " ".join((f"--level {options.level}", *only, *skip))
+
+
+def _arriving(calls: Iterable[Call]) -> set[str]:
+    data = (call for call in calls if call.kind is CallKind.DATA)
+    return {record.name for call in data for record in call.records}
+
+
+def _without_data(calls: Iterable[Call], but: Collection[str]) -> list[Call]:
+    return [
+        call
+        for call in calls
+        if call.kind is not CallKind.DATA or all(record.name in but for record in call.records)
+    ]
+
+
+class Extent:
+    """Aligns the steps of one rank as far as both recordings go, and says what was left out.
+
+    Parameters
+    ----------
+    reference, candidate
+        The rank in both recordings.
+    view
+        What both were asked to look at.
+    names
+        What the candidate calls otherwise.
+    """
+
+    def __init__(
+        self, reference: RankRecording, candidate: RankRecording, view: View, names: NameMap
+    ) -> None:
+        self._ranks = (reference, candidate)
+        self._view, self._names = view, names
+        self._cut: dict[int, str] = {}
+        self.left_out = [0, 0]
+        """Calls of the reference, and of the candidate, that the other side was not to look at."""
+
+    def step(self, number: int) -> AlignedStep:
+        """One step that both have, without what only one of them could have recorded."""
+        left, right = (list(rank.calls(number)) for rank in self._ranks)
+        if not self._view.is_shared:
+            every = len(left), len(right)
+            left, right = self._view.common(left, right, self._names)
+            self.left_out[0] += every[0] - len(left)
+            self.left_out[1] += every[1] - len(right)
+        step = AlignedStep(left, right, self._names)
+        ends = [number not in rank.complete_steps for rank in self._ranks]
+        if not any(ends):
+            return step
+        kept = _as_far_as_both(step, (left, right), ends)
+        if all(ends) and kept == [left, right] and not any(map(why_it_was_cut, self._ranks)):
+            return step  # both runs came to an end by themselves, at the same place
+        self._cut[number] = self._words_of_cut(number, (left, right), kept, ends)
+        return AlignedStep(kept[0], kept[1], self._names)
+
+    def _words_of_cut(
+        self,
+        number: int,
+        calls: Sequence[Sequence[Call]],
+        kept: Sequence[Sequence[Call]],
+        ends: Sequence[bool],
+    ) -> str:
+        """In words: which recording ends in a step, why, and how much of it was compared."""
+        if all(ends):
+            where = "both recordings end"
+        else:
+            where = f"the {SIDES[ends.index(True)]}'s recording ends"
+        whole = max(len(one) for one in calls)
+        reasons = [why_it_ends(rank) for rank, end in zip(self._ranks, ends, strict=True) if end]
+        why = "; ".join(dict.fromkeys(reason for reason in reasons if reason))
+        return (
+            f"{self._ranks[0].name}: step {number} was compared up to where {where} in it,"
+            f" {min(len(one) for one in kept)} of {whole} calls{f' ({why})' if why else ''}"
+        )
+
+    def not_compared(self, steps: Collection[int] | None) -> list[str]:
+        """What of this rank was not compared because one recording ends before the other, one sentence each.
+
+        Parameters
+        ----------
+        steps
+            The steps that were asked for; None for all.
+        """
+        whole, any_rows = (
+            [
+                {step for step in numbers if steps is None or step in steps}
+                for numbers in (getattr(rank, which) for rank in self._ranks)
+            ]
+            for which in ("complete_steps", "steps")
+        )
+        sentences = [self._cut[number] for number in sorted(self._cut)]
+        said = {0, 1} if self._cut else set[int]()
+        for side in (0, 1):
+            alone = sorted((whole[side] - whole[1 - side]) - (any_rows[0] & any_rows[1]))
+            if alone:
+                said.add(1 - side)
+                sentences.append(self._only_in(side, alone))
+            sentences.extend(
+                f"{self._ranks[0].name}: step {step} is only in the {SIDES[side]}, and incomplete"
+                for step in sorted(any_rows[side] - any_rows[1 - side] - whole[side])
+            )
+        for side, rank in enumerate(self._ranks):
+            beyond = steps is None or max(steps, default=-1) > max(rank.complete_steps, default=-1)
+            reason = why_it_was_cut(rank)
+            if reason and beyond and side not in said:
+                last = max(rank.complete_steps, default=None)
+                after = "before its first step ended" if last is None else f"after step {last}"
+                sentences.append(
+                    f"{rank.name}: the {SIDES[side]}'s recording ends {after}: {reason}"
+                )
+        return sentences
+
+    def _only_in(self, side: int, numbers: Sequence[int]) -> str:
+        """Steps of which the other side has nothing, in words."""
+        which = f"step {numbers[0]} is" if len(numbers) == 1 else f"steps {_ranges(numbers)} are"
+        reason = why_it_ends(self._ranks[1 - side])
+        why = f"; the {SIDES[1 - side]}'s recording ends before: {reason}" if reason else ""
+        return f"{self._ranks[0].name}: {which} complete only in the {SIDES[side]}{why}"
+
+
+def why_it_was_cut(rank: RankRecording) -> str:
+    """Why a recording ends before the run that it is of, or ""."""
+    if rank.manifest.stopped_because:
+        return str(rank.manifest.stopped_because)
+    return "" if rank.is_closed else "the run was cut off"
+
+
+def why_it_ends(rank: RankRecording) -> str:
+    """Why a recording ends before the steps that it was asked for, or ""."""
+    if why := why_it_was_cut(rank):
+        return why
+    if set(rank.steps) - set(rank.complete_steps):
+        return "the run ended in the middle of a step"
+    return ""
+
+
+def looked_at_more(view: View, extents: Iterable[Extent]) -> list[str]:
+    """What was not compared because one recording was asked to look at less, in words."""
+    counts = [sum(numbers) for numbers in zip(*(one.left_out for one in extents), strict=True)]
+    if not any(counts):
+        return []
+    sides = [
+        f"{count} calls of the {side}" for count, side in zip(counts, SIDES, strict=True) if count
+    ]
+    return [
+        f"{' and '.join(sides)} were not to be looked at in the other run, recorded were {view.words()}"
+    ]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in short.
+
+    >>> _ranges([1, 2, 3, 7])
+    '1-3, 7'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+# --- as far as both go --------------------------------------------------------------------------
+
+
+def _as_far_as_both(
+    step: AlignedStep, calls: Sequence[Sequence[Call]], ends: Sequence[bool]
+) -> list[list[Call]]:
+    """The calls of both sides without what comes after the end of a side that ends in this step.
+
+    A row is written when its call has ended, and so it is there exactly where that was before the end.
+    """
+    partners = _Partners(step)
+    kept = []
+    for side in (0, 1):
+        if not ends[1 - side]:
+            kept.append(list(calls[side]))
+            continue
+        horizon = partners.horizon(side, _last_phase(calls[1 - side]))
+        kept.append(partners.until(side, calls[side], horizon))
+    return kept
+
+
+class _Partners:
+    """Calls and records of one step that have a partner, by side, with the moments when they were written."""
+
+    def __init__(self, step: AlignedStep) -> None:
+        self._calls: tuple[set[int], set[int]] = (set(), set())
+        self._records: tuple[set[int], set[int]] = (set(), set())
+        self._moments: tuple[list[tuple[int, Phase]], ...] = ([], [])
+        for item in step.aligned:
+            for side, call in enumerate((item.reference, item.candidate)):
+                self._calls[side].add(call.id)
+                ended = _ended(call)
+                self._moments[side].append((ended, call.site.phase))
+                for pair in item.whole:
+                    record = pair.candidate if side else pair.reference
+                    assert record is not None
+                    self._records[side].add(record.sequence)
+                    self._moments[side].append((max(ended, record.sequence), record.site.phase))
+
+    def horizon(self, side: int, last: Phase) -> int:
+        """The moment on one side until which the other side, which ends in a phase, has everything.
+
+        Within a phase whose order is the engine's, that is the moment when it began.
+        """
+        code_order = last not in _BY_THE_ENGINE
+        moments = (
+            moment for moment, phase in self._moments[side] if code_order or phase is not last
+        )
+        return max(moments, default=-1)
+
+    def until(self, side: int, calls: Iterable[Call], horizon: int) -> list[Call]:
+        """Calls without what was written after a moment, unless it has a partner."""
+        kept = []
+        for call in calls:
+            ended = _ended(call)
+            if call.id not in self._calls[side] and ended > horizon:
+                continue
+            records = tuple(
+                record
+                for record in call.records
+                if record.sequence in self._records[side] or max(ended, record.sequence) <= horizon
+            )
+            whole = len(records) == len(call.records)
+            kept.append(call if whole else replace(call, records=records))
+        return kept
+
+
+def _ended(call: Call) -> int:
+    """When a call had ended: backward comes back to it later."""
+    own = (record.sequence for record in call.records if record.site.phase is call.site.phase)
+    return max((call.sequence, *own))
+
+
+def _last_phase(calls: Iterable[Call]) -> Phase:
+    """The phase in which a recording ends."""
+    last, phase = -1, Phase.FORWARD
+    for call in calls:
+        ended = _ended(call)
+        for record in call.records:
+            if max(ended, record.sequence) > last:
+                last, phase = max(ended, record.sequence), record.site.phase
+    return phase

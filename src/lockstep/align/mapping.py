@@ -1,0 +1,212 @@
+"""The mapping file: names that the two runs use for the same thing, written by hand.
+
+```yaml
+# reference name: candidate name. A * stands for any text, the same on both sides; quote a name that
+# begins with it.
+modules:
+  encoder.layer.*: blocks.*
+  pooler: head.pool
+parameters:
+  norm.gain: norm.weight
+operators:
+  vendor.fused_norm: torch.nn.functional.layer_norm
+```
+
+A module stands for everything below it. An operator is called by its full name or, where that is
+unmistakable, by the last part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from lockstep.align.names import BY_FILE, NameMap
+from lockstep.core.errors import UsageError
+from lockstep.core.patterns import nearest_names
+
+_SECTIONS = ("modules", "parameters", "operators")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a recording, or one rank of it, holds."""
+
+    modules: frozenset[str] = frozenset()
+    parameters: frozenset[str] = frozenset()
+    operators: frozenset[str] = frozenset()
+
+    def __or__(self, other: Names) -> Names:
+        return Names(
+            self.modules | other.modules,
+            self.parameters | other.parameters,
+            self.operators | other.operators,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line: a name or pattern of the reference and that of the candidate."""
+
+    section: str
+    reference: str
+    candidate: str
+
+    def partners(self, reference: Names, candidate: Names) -> Iterator[tuple[str, str]]:
+        """Reference name and candidate name of everything that the rule puts together."""
+        ours, theirs = getattr(reference, self.section), getattr(candidate, self.section)
+        left = dict(_matching(self.reference, ours, self.section))
+        for name, filling in _matching(self.candidate, theirs, self.section):
+            for known, other in left.items():
+                if filling == other:
+                    yield known, name
+
+
+@dataclass(frozen=True)
+class NameMapping:
+    """Names of the reference with those of the candidate, as a mapping file gives them.
+
+    Parameters
+    ----------
+    modules, parameters, operators
+        Candidate name by reference name; either may hold `*`.
+    where
+        Where it was written, for messages.
+
+    Raises
+    ------
+    UsageError
+        If the two names of a line have different numbers of `*`.
+    """
+
+    modules: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, str] = field(default_factory=dict)
+    operators: dict[str, str] = field(default_factory=dict)
+    where: str = "mapping"
+
+    def __post_init__(self) -> None:
+        for rule in self.rules():
+            if rule.reference.count("*") != rule.candidate.count("*"):
+                raise UsageError(
+                    f"{self.where}: {rule.section}: {rule.reference!r} and {rule.candidate!r} have"
+                    " different numbers of *; each * stands for the same text on both sides"
+                )
+
+    @classmethod
+    def read(cls, path: str | Path) -> NameMapping:
+        """Read a mapping file; nothing in it is executed.
+
+        Raises
+        ------
+        UsageError
+            If the file cannot be read, is no YAML, or holds something else than names.
+        """
+        try:
+            value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(
+                f"{path}: cannot be read ({error.strerror}); give a YAML file"
+            ) from error
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            raise UsageError(f"{path}: is no YAML ({_problem(error)})") from error
+        if not isinstance(value, dict):
+            raise UsageError(f"{path}: holds none of {_listed(_SECTIONS)}; {_EXAMPLE}")
+        for section, names in value.items():
+            _check_section(path, section, names)
+        return cls(**value, where=str(path))
+
+    def rules(self) -> Iterator[Rule]:
+        """Every line."""
+        for section in _SECTIONS:
+            for reference, candidate in getattr(self, section).items():
+                yield Rule(section, reference, candidate)
+
+    def check(self, reference: Names, candidate: Names) -> None:
+        """Check that every line means something in these two recordings.
+
+        Raises
+        ------
+        UsageError
+            If a name matches nothing, or an operator's short name matches several.
+        """
+        for rule in self.rules():
+            sides = (
+                (rule.reference, "reference", reference),
+                (rule.candidate, "candidate", candidate),
+            )
+            for pattern, side, names in sides:
+                self._check_name(rule, pattern, side, getattr(names, rule.section))
+            if not any(rule.partners(reference, candidate)):
+                raise UsageError(
+                    f"{self.where}: {rule.section}: no name that {rule.reference!r} matches in the"
+                    f" reference has its counterpart {rule.candidate!r} in the candidate"
+                )
+
+    def _check_name(self, rule: Rule, pattern: str, side: str, names: Collection[str]) -> None:
+        found = [name for name, _ in _matching(pattern, names, rule.section)]
+        if not found:
+            near = nearest_names(pattern, names)
+            hint = f"nearest: {', '.join(near)}" if near else "there is none at all"
+            raise UsageError(
+                f"{self.where}: {rule.section}: {pattern!r} matches nothing in the {side}"
+                f" (a line reads `reference: candidate`); {hint}"
+            )
+        if len(found) > 1 and "*" not in pattern:
+            raise UsageError(
+                f"{self.where}: {rule.section}: {pattern!r} may be {' or '.join(sorted(found))} in"
+                f" the {side}; give the full name"
+            )
+
+    def names_between(self, reference: Names, candidate: Names) -> NameMap:
+        """What the candidate's names are in the reference, for what these two hold."""
+        found: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
+        for rule in self.rules():
+            for ours, theirs in rule.partners(reference, candidate):
+                found[rule.section].setdefault(theirs, ours)
+        found_by = {name: BY_FILE for names in found.values() for name in names}
+        return NameMap(found["modules"], found["parameters"], found["operators"], {}, found_by)
+
+
+_EXAMPLE = "write for example `modules: {encoder.layer.*: blocks.*}`"
+
+
+def _check_section(path: str | Path, section: object, names: object) -> None:
+    if section not in _SECTIONS:
+        raise UsageError(f"{path}: unknown key {section!r}; there are {_listed(_SECTIONS)}")
+    if not isinstance(names, dict):
+        raise UsageError(f"{path}: {section}: not a list of `reference: candidate`; {_EXAMPLE}")
+    for reference, candidate in names.items():
+        if not isinstance(reference, str) or not isinstance(candidate, str):
+            raise UsageError(
+                f"{path}: {section}: {reference!r}: {candidate!r} are not two names; put what YAML"
+                " takes for a number in quotes"
+            )
+
+
+def _matching(
+    pattern: str, names: Collection[str], section: str
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Names that match, each with what every `*` stands for."""
+    if "*" not in pattern:
+        exact = [name for name in names if name == pattern]
+        if not exact and section == "operators":
+            exact = [name for name in sorted(names) if name.rpartition(".")[2] == pattern]
+        return [(name, ()) for name in exact]
+    form = re.compile("(.*?)".join(re.escape(part) for part in pattern.split("*")))
+    found = ((name, form.fullmatch(name)) for name in sorted(names))
+    return [(name, match.groups()) for name, match in found if match is not None]
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return " ".join(str(error).split())
+
+
+def _listed(names: Collection[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}"

@@ -1,0 +1,107 @@
+"""What the candidate's modules, parameters and operators are called in the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from lockstep.core.finding import Axes
+from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import CallKind
+
+BY_FILE = "mapping file"
+"""How a name was found that the user gave."""
+
+
+@dataclass(frozen=True)
+class NameMap:
+    """Names of the candidate in the reference's words; what is not named here is called alike.
+
+    Parameters
+    ----------
+    modules, tensors, operators
+        Reference name by candidate name: module paths, full names of parameters and buffers,
+        operator names.
+    layouts
+        Order of axes of parameters that the candidate keeps transposed, by the reference's name.
+    found_by
+        How the partner of a module path or tensor name of the candidate was found, in words.
+    """
+
+    modules: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    operators: Mapping[str, str] = field(default_factory=dict)
+    layouts: Mapping[str, Axes] = field(default_factory=dict)
+    found_by: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.modules or self.tensors or self.operators or self.layouts)
+
+    def module(self, path: str) -> str:
+        """The reference's path of a candidate's module; below a renamed one, the same remainder.
+
+        >>> NameMap(modules={"layers": "blocks"}).module("layers.0.act")
+        'blocks.0.act'
+        """
+        above, below = path, ""
+        while above:
+            if above in self.modules:
+                return self.modules[above] + below
+            above, _, last = above.rpartition(".")
+            below = f".{last}{below}"
+        return path
+
+    def tensor(self, name: str) -> str:
+        """The reference's name of a candidate's parameter, buffer or optimizer state."""
+        owner, mark, state = name.partition("|")
+        return self.tensors.get(owner, owner) + mark + state
+
+    def layout(self, name: str) -> Axes | None:
+        """Order of axes of the reference's parameter, its gradient or state in the candidate."""
+        return self.layouts.get(name.partition("|")[0])
+
+    def operator(self, op: str) -> str:
+        """The reference's name of a candidate's operator."""
+        return self.operators.get(op, op)
+
+    def call(self, call: Call) -> Call:
+        """A candidate's call as the reference would name it."""
+        module, op = self.module(call.site.module), self.operator(call.site.op)
+        records = tuple(self._record(record) for record in call.records)
+        return replace(call, site=replace(call.site, module=module, op=op), records=records)
+
+    def _record(self, record: TensorRecord) -> TensorRecord:
+        name = self.tensor(record.name)
+        return record if name == record.name else replace(record, name=name)
+
+    def how(self, call: Call) -> str:
+        """How the partner of a candidate's call was found, "" where both call it alike."""
+        if call.kind is CallKind.OPERATOR:
+            return self.found_by.get(call.site.op, "")
+        if call.kind in _NAMED_BY_TENSOR:
+            names = (record.name.partition("|")[0] for record in call.records)
+            return next((self.found_by[name] for name in names if name in self.found_by), "")
+        path = call.site.module
+        while path and path not in self.found_by:
+            path = path.rpartition(".")[0]
+        return self.found_by.get(path, "")
+
+    def notes(self) -> list[str]:
+        """What was found to have another name, what follows from a name above it left out."""
+        names = [
+            *(new for new, old in self.modules.items() if not self._follows(new, old)),
+            *(new for new, old in self.tensors.items() if not self._follows(new, old)),
+        ]
+        return [
+            self.found_by[name] for name in names if self.found_by.get(name, BY_FILE) != BY_FILE
+        ]
+
+    def _follows(self, new: str, old: str) -> bool:
+        above, _, last = new.rpartition(".")
+        return f"{self.module(above)}.{last}".lstrip(".") == old
+
+
+_NAMED_BY_TENSOR = frozenset({CallKind.INIT, CallKind.GRADIENT, CallKind.OPTIMIZER, CallKind.DATA})
+
+SAME_NAMES = NameMap()
+"""Both runs name everything alike."""

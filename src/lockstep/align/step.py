@@ -1,0 +1,221 @@
+"""One step of one rank in both recordings, aligned: calls, records, data flow and names."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from lockstep.align.alignment import align_calls, layout_of, pair_records
+from lockstep.align.dataflow import Flow
+from lockstep.align.names import SAME_NAMES, NameMap
+from lockstep.core.finding import Axes, CallPair, Pair
+from lockstep.core.operators import agreed_name
+from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import CallKind, Role
+
+_REBUILT = 16
+"""Calls without partner from which on a module counts as rebuilt: a fused kernel against its
+parts. What is aligned inside of it may be so by chance."""
+
+
+@dataclass(slots=True)
+class Aligned:
+    """Two aligned calls with their paired records."""
+
+    calls: CallPair
+    pairs: tuple[Pair, ...]
+    reference: Call = field(init=False, repr=False, compare=False)
+    candidate: Call = field(init=False, repr=False, compare=False)
+    whole: tuple[Pair, ...] = field(init=False, repr=False, compare=False)
+    """The pairs with both sides."""
+
+    def __post_init__(self) -> None:
+        assert self.calls.reference is not None
+        assert self.calls.candidate is not None
+        self.reference, self.candidate = self.calls.reference, self.calls.candidate
+        whole = [
+            pair for pair in self.pairs if pair.reference is not None and pair.candidate is not None
+        ]
+        self.whole = self.pairs if len(whole) == len(self.pairs) else tuple(whole)
+
+    def complete(self, *roles: Role) -> list[Pair]:
+        """Pairs of these roles with both sides."""
+        return [pair for pair in self.whole if pair.present.role in roles]
+
+
+class AlignedStep:
+    """One step of one rank in both recordings.
+
+    Attributes
+    ----------
+    pairs
+        Every call of either side in order of time, with its partner where it has one.
+    reference, candidate
+        Data flow of either side.
+
+    Modules and tensors of the candidate are asked for by what `names` calls them in the reference.
+    """
+
+    def __init__(
+        self,
+        reference: Sequence[Call],
+        candidate: Sequence[Call],
+        names: NameMap = SAME_NAMES,
+    ) -> None:
+        self._names = names
+        self.pairs = align_calls(reference, candidate, names)
+        self.reference = Flow(reference)
+        self.candidate = Flow(candidate)
+        self.aligned = _in_known_layouts(
+            [
+                Aligned(pair, tuple(pair_records(pair, names)))
+                for pair in self.pairs
+                if pair.reference is not None and pair.candidate is not None
+            ]
+        )
+        self.lone = tuple(
+            pair for pair in self.pairs if pair.reference is None or pair.candidate is None
+        )
+        self._by_reference = {item.reference.id: item for item in self.aligned}
+        self._by_candidate = {item.candidate.id: item for item in self.aligned}
+
+    def of_reference(self, call: Call) -> Aligned | None:
+        """The aligned pair that a reference call belongs to."""
+        return self._by_reference.get(call.id)
+
+    def of_candidate(self, call: Call) -> Aligned | None:
+        """The aligned pair that a candidate call belongs to."""
+        return self._by_candidate.get(call.id)
+
+    def of_kind(self, *kinds: CallKind) -> Iterator[Aligned]:
+        """Aligned calls of these kinds in order of time."""
+        return (item for item in self.aligned if item.reference.kind in kinds)
+
+    def is_container(self, item: Aligned) -> bool:
+        """Whether calls were recorded inside of this one on either side."""
+        return (
+            item.reference.id in self.reference.containers
+            or item.candidate.id in self.candidate.containers
+        )
+
+    @cached_property
+    def _lone_calls(self) -> dict[int, int]:
+        """How many calls without partner each aligned module call has directly inside."""
+        counts: dict[int, int] = defaultdict(int)
+        for pair in self.lone:
+            if pair.reference is not None:
+                counts[pair.reference.parent] += 1
+            elif pair.candidate is not None:
+                around = self._by_candidate.get(pair.candidate.parent)
+                counts[around.reference.id if around is not None else -1] += 1
+        return counts
+
+    def is_rebuilt_around(self, item: Aligned) -> bool:
+        """Whether one side does quite other things around a call than the other."""
+        return self._lone_calls.get(item.reference.parent, 0) >= _REBUILT
+
+    def module_around(self, item: Aligned) -> Aligned | None:
+        """The aligned module call around a call."""
+        return self._by_reference.get(item.reference.parent)
+
+    @cached_property
+    def module_classes(self) -> dict[str, str]:
+        """Class of the module at each path, as both sides may name it."""
+        classes: dict[str, str] = {}
+        for pair in self.pairs:
+            for call in (pair.reference, pair.candidate):
+                if call is not None and call.kind in (CallKind.MODULE, CallKind.INIT):
+                    name = call.module_class or call.site.op
+                    path = self.path_of(call, is_candidate=call is pair.candidate)
+                    classes[path] = agreed_name(classes.get(path, ""), name)
+        return classes
+
+    def hides_inside(self, path: str, flow: Flow) -> bool:
+        """Whether one run shows no call of what lies inside of a module, nor of one without modules inside itself."""
+        inside = {one for one in self.module_classes if is_below(one, path)} or {path}
+        return not any(
+            self.path_of(call, is_candidate=flow is self.candidate) in inside
+            for call in flow.calls.values()
+            if call.kind is CallKind.MODULE
+        )
+
+    def path_of(self, call: Call, *, is_candidate: bool) -> str:
+        """Module path of a call, as the reference names it."""
+        return self._names.module(call.site.module) if is_candidate else call.site.module
+
+    def name_of(self, record: TensorRecord, *, is_candidate: bool) -> str:
+        """Name of a parameter or buffer, as the reference calls it."""
+        return self._names.tensor(record.name) if is_candidate else record.name
+
+    def names_of(self, *roles: Role) -> frozenset[str]:
+        """Full names of parameters or buffers in these roles, outside of operators."""
+        kinds = (CallKind.INIT, CallKind.GRADIENT, CallKind.OPTIMIZER)
+        return frozenset(
+            record.name
+            for pair in self.pairs
+            for call in (pair.reference, pair.candidate)
+            if call is not None and call.kind in kinds
+            for record in call.records
+            if record.role in roles
+        )
+
+    @cached_property
+    def parameters_below(self) -> dict[str, list[Pair]]:
+        """Parameters as they enter this step, by every module path above them."""
+        below: dict[str, dict[str, Pair]] = defaultdict(dict)
+        for item in self.of_kind(CallKind.INIT, CallKind.OPTIMIZER):
+            for pair in item.complete(Role.PARAM):
+                path = item.reference.site.module
+                while True:
+                    below[path].setdefault(pair.present.name, pair)
+                    if not path:
+                        break
+                    path = path.rpartition(".")[0]
+        return {path: list(pairs.values()) for path, pairs in below.items()}
+
+
+def is_below(path: str, module: str) -> bool:
+    """Whether a module lies inside of another one."""
+    return path != module and f"{path}.".startswith(f"{module}." if module else "")
+
+
+def _in_known_layouts(items: Sequence[Aligned]) -> tuple[Aligned, ...]:
+    """Give every pair a layout that its shapes allow and that was met elsewhere in the step.
+
+    Where a run keeps its tensors in another layout, those that differ in content are in it too.
+    """
+    known = {pair.layout for item in items for pair in item.pairs if pair.layout is not None}
+    if not known:
+        return tuple(items)
+    return tuple(
+        replace(item, pairs=tuple(_in_layout(pair, known) for pair in item.pairs)) for item in items
+    )
+
+
+def _in_layout(pair: Pair, known: Collection[Axes]) -> Pair:
+    left, right = pair.reference, pair.candidate
+    if pair.layout is not None or left is None or right is None or left.shape == right.shape:
+        return pair
+    axes = layout_of(pair, known)
+    return (
+        pair if axes is None else replace(pair, layout=axes, method=f"{pair.method}, other layout")
+    )
+
+
+def common_path(paths: Sequence[str]) -> str:
+    """Innermost module that contains all of these paths.
+
+    >>> common_path(["h.0.mlp.act", "h.0.mlp"])
+    'h.0.mlp'
+    """
+    if not paths:
+        return ""
+    parts = [path.split(".") for path in paths]
+    shared = []
+    for level in zip(*parts, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return ".".join(shared)

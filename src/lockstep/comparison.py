@@ -1,0 +1,276 @@
+"""Comparing two recordings: the entry point."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import Enum
+from functools import cache, partial, reduce
+from typing import Literal
+
+import numpy as np
+
+from lockstep.align.comparability import shared_steps, why_incomparable
+from lockstep.align.extent import View
+from lockstep.align.mapping import NameMapping, Names
+from lockstep.align.names import NameMap
+from lockstep.align.naming import names_between, names_in
+from lockstep.align.ranks import RankPairs, pair_ranks
+from lockstep.align.step import AlignedStep
+from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, integer_of, path_of
+from lockstep.core.errors import UsageError
+from lockstep.core.finding import (
+    Comparison,
+)
+from lockstep.core.manifest import MEMORY_BYTES
+from lockstep.core.site import CallKind, Role
+from lockstep.judge.calibration import CalibratedJudge
+from lockstep.judge.error_model import ErrorModel
+from lockstep.judge.fixed_rule import FixedRule
+from lockstep.judge.protocol import Judge
+from lockstep.locate.conclusion import Gathered, conclusion
+from lockstep.locate.garbage import rare_collections
+from lockstep.locate.ledger import Ledger, State
+from lockstep.locate.noise import measure_noise
+from lockstep.locate.updates import SetupWalk, UpdateWalk, gradients_of_backward
+from lockstep.locate.walk import StepWalk
+from lockstep.replay.local_error import LocalErrorJudge
+from lockstep.replay.rerun_process import RerunsApart
+from lockstep.store.reader import Recording, open_recording
+
+Progress = Callable[[str, int, int], None]
+"""Called with the step, how many of its pairs of tensors are done and how many there are."""
+
+
+class Rule(Enum):
+    """How pairs are judged."""
+
+    ERROR_MODEL = "error-model"
+    FIXED = "fixed"
+
+
+RuleName = Literal["error-model", "fixed"]
+Given = Recording | str | os.PathLike[str]
+"""A recording, opened or by its path."""
+
+
+def compare_recordings(
+    reference: Given,
+    candidate: Given,
+    *,
+    rule: Rule | RuleName = Rule.ERROR_MODEL,
+    judge: Judge | None = None,
+    calibration: Given | None = None,
+    noise: Given | Sequence[Given] = (),
+    mapping: NameMapping | str | os.PathLike[str] | None = None,
+    steps: Collection[int] | None = None,
+    read_tensors: bool = True,
+    rerun: bool = True,
+    memory_bytes: int = MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Align two recordings, judge every pair of tensors and name where they part.
+
+    Parameters
+    ----------
+    reference, candidate
+        The trusted run and the one under test, opened or as paths. Exchanged, they give the same
+        origins.
+    rule, judge
+        How pairs are judged; a `judge` takes the place of the rule.
+    calibration
+        What `lockstep record --calibrate` made of the reference: sharper tolerances at each site.
+    noise
+        The reference's training recorded again, for the noise that only reality has.
+    mapping
+        What the two runs call by different names, or the YAML file that says it; what has another
+        name and equal contents or an equal build is found without it.
+    steps
+        Compare only these; None for all that both hold.
+    read_tensors
+        Whether tensors that were saved whole are read; otherwise sketches and statistics decide.
+    rerun
+        Whether operators are run again, in a process that may neither write nor reach out; not to be done with what a
+        stranger has recorded, where nothing of it should run at all. Without, the error model judges.
+    memory_bytes
+        Memory that comparing may take; operators that take more to be run again are judged without, and listed
+        under `notes`.
+    progress
+        Told before each pair of tensors: the step, how many pairs of it are done, of how many.
+
+    Raises
+    ------
+    RecordingError
+        If a recording cannot be read.
+    UsageError
+        If an argument is wrong, a calibration has no step of the reference or meets the fixed rule, or the mapping
+        has a name that nothing has.
+
+    Examples
+    --------
+    >>> compare_recordings("ref", "npu").verdict  # doctest: +SKIP
+    <Verdict.DIVERGED: 'diverged'>
+    """
+    rule, steps = _rule_of(rule), _steps_of(steps)
+    integer_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES)
+    reference, candidate = _opened("reference", reference), _opened("candidate", candidate)
+    given = judge
+    judge = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
+    runs = [_opened("noise", one) for one in _noise_of(noise)]
+    runs.extend([] if calibration is None else [_opened("calibration", calibration)])
+    if runs and rule is Rule.FIXED:
+        raise UsageError("the fixed rule has no use for a calibration; leave out one of the two")
+    if runs:
+        site_noise = measure_noise(reference, runs, steps=steps, read_tensors=read_tensors)
+        judge = CalibratedJudge(site_noise, judge)
+    if read_tensors and rerun and given is None and rule is Rule.ERROR_MODEL:
+        judge = _with_local_error(judge, reference, candidate, memory_bytes)
+    ranks = pair_ranks(reference, candidate)
+    view = View(reference.manifest.options, candidate.manifest.options)
+    gathered = Gathered(judge, read_tensors, _names(ranks, mapping), view)
+    stopper = why_incomparable(reference, candidate, ranks, steps, gathered.names)
+    if stopper is None:
+        with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
+            _compare_steps(gathered, reference, candidate, ranks, steps, progress)
+    return conclusion(gathered, reference, candidate, ranks, stopper, steps)
+
+
+def read_indices(recordings: Iterable[Recording], progress: Progress | None = None) -> None:
+    """Read what is where in recordings; comparing does so itself, here `progress` hears of it.
+
+    Raises
+    ------
+    CorruptError
+        If a file is damaged.
+    """
+    for recording in recordings:
+        for rank in recording.ranks.values():
+            what = f"{recording.path} ({rank.name}: reading what is where)"
+            rank.index(partial(progress, what) if progress is not None else None)
+
+
+def _with_local_error(
+    judge: Judge, reference: Recording, candidate: Recording, memory_bytes: int
+) -> Judge:
+    """The judge behind one that re-runs single operators, where both runs saved whole tensors."""
+    whole = all(
+        any(rank.has_tensors for rank in recording.ranks.values())
+        for recording in (reference, candidate)
+    )
+    if not whole:
+        return judge
+    return LocalErrorJudge(judge, memory_bytes=memory_bytes, reruns=RerunsApart)
+
+
+def _opened(name: str, recording: Given) -> Recording:
+    if isinstance(recording, (str, os.PathLike)):
+        return open_recording(path_of(name, recording))
+    if not hasattr(recording, "ranks"):
+        kind = type(recording).__name__
+        raise UsageError(f"{name} is of type {kind}; give a path, or what lockstep.open returns")
+    return recording
+
+
+def _noise_of(noise: Given | Sequence[Given]) -> Sequence[Given]:
+    """Recordings for noise; a single one is not its letters."""
+    return noise if isinstance(noise, Sequence) and not isinstance(noise, str) else [noise]
+
+
+def _rule_of(rule: Rule | str) -> Rule:
+    return (
+        rule
+        if isinstance(rule, Rule)
+        else Rule(choice_of("rule", rule, [one.value for one in Rule]))
+    )
+
+
+def _steps_of(steps: Collection[int] | None) -> frozenset[int] | None:
+    if steps is None:
+        return None
+    if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
+        raise UsageError(f"steps is {steps!r:.40}; give numbers of steps, as in {{0, 1}}")
+    return frozenset(integer_of("steps", step, least=0) for step in steps)
+
+
+def _names(
+    ranks: RankPairs,
+    mapping: NameMapping | str | os.PathLike[str] | None,
+) -> dict[str, NameMap]:
+    """What each rank of the candidate calls otherwise than the reference."""
+    if mapping is not None and not isinstance(mapping, NameMapping):
+        mapping = NameMapping.read(path_of("mapping", mapping))
+    if mapping is not None and ranks.both:
+        known = [
+            reduce(Names.__or__, map(names_in, side))
+            for side in zip(*ranks.both.values(), strict=True)
+        ]
+        mapping.check(*known)
+    return {name: names_between(*both, mapping) for name, both in ranks.both.items()}
+
+
+def _compare_steps(
+    gathered: Gathered,
+    reference: Recording,
+    candidate: Recording,
+    ranks: RankPairs,
+    steps: Collection[int] | None,
+    progress: Progress | None,
+) -> None:
+    """Step by step over all ranks, as gradients of all ranks meet in an all-reduce."""
+    for name, both in ranks.both.items():
+        gathered.add_rank(name, *both)
+    shared = {name: shared_steps(*both, steps) for name, both in ranks.both.items()}
+    every = sorted({step for numbers in shared.values() for step in numbers})
+    for done, number in enumerate(every):
+        told = None
+        if progress is not None:
+            told = partial(progress, f"step {number}" + f" ({done + 1} of {len(every)})")
+        aligned = {
+            name: gathered.extents[name].step(number) for name in shared if number in shared[name]
+        }
+        gathered.steps.add(number)
+        try:
+            _compare_step(gathered, number, aligned, told)
+        finally:
+            for ledger in gathered.ledgers.values():
+                ledger.end()
+            for recording in (reference, candidate):
+                recording.close_tensors()
+
+
+def _compare_step(
+    gathered: Gathered,
+    number: int,
+    aligned: dict[str, AlignedStep],
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    gradients: dict[str, list[State]] = defaultdict(list)
+    known = {name: len(gathered.origins[name].found) for name in aligned}
+    for name, step in aligned.items():
+        ledger, origins = gathered.ledgers[name], gathered.origins[name]
+        gathered.count(name, step)
+        gathered.dtypes.note(step.aligned, step.module_classes)
+        ledger.begin(number, (pair for item in step.aligned for pair in item.whole))
+        SetupWalk(step, ledger, origins, gathered.judge).run()
+        StepWalk(step, ledger, origins, gathered.judge).run(progress)
+        for parameter, state in _last_gradients(step, ledger).items():
+            gradients[parameter].append(state)
+    backward = cache(partial(gradients_of_backward, aligned, gathered.ledgers))
+    for name, step in aligned.items():
+        ledger, origins = gathered.ledgers[name], gathered.origins[name]
+        UpdateWalk(step, ledger, origins, gathered.judge, gradients, backward).run()
+        gathered.causes[name].explain(step, known[name])
+
+
+def _last_gradients(step: AlignedStep, ledger: Ledger) -> dict[str, State]:
+    last: dict[str, State] = {}
+    for item in step.of_kind(CallKind.GRADIENT):
+        for pair in item.complete(Role.PARAM_GRAD):
+            state = ledger.state(pair)
+            if state is not None:
+                last[pair.present.name] = state
+    return last
+
+
+__all__ = ["Progress", "Rule", "compare_recordings", "read_indices"]

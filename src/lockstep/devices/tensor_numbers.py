@@ -1,0 +1,258 @@
+"""Numbers about one tensor, taken on the tensor's own device: digest, statistics and sketch.
+
+Everything runs in blocks small enough for the cache, so that the passes over a block after the first one are cheap, and
+sums are carried in double precision. Nothing here draws random numbers or changes a global setting.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lockstep.core.records import Statistics
+from lockstep.core.sketch import (
+    SKETCH_SIZE,
+    Lanes,
+    Plan,
+    block_plan,
+    exact_sketch,
+    plan_of,
+    sign_table,
+)
+from lockstep.devices.torch_threads import on_torchs_threads
+from lockstep.kernels.digest import digest_of_bytes
+from lockstep.kernels.jit import available
+from lockstep.kernels.numbers import measured_array, numbers_of_array, prepare
+
+_BYTES, _BITS = np.dtype(np.uint8), np.dtype(np.uint16)
+_WIDENED = {torch.float16, torch.bfloat16}
+_COMPILED = (torch.float32, torch.float64, torch.bfloat16)
+_HUGE = 2.0**100
+_EIGHT_BIT = tuple(
+    getattr(torch, name)
+    for name in (
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    )
+    if hasattr(torch, name)
+)
+
+
+@cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """Framework-neutral name of a dtype, e.g. "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+class _Lent:
+    """A tensor's memory, which arrays made from it keep alive."""
+
+    __slots__ = ("__array_interface__", "_tensor")
+
+    def __init__(self, tensor: torch.Tensor, dtype: np.dtype[Any]) -> None:
+        self._tensor = tensor
+        self.__array_interface__ = {
+            "shape": (tensor.nbytes // dtype.itemsize,),
+            "typestr": dtype.str,
+            "data": (tensor.data_ptr(), False),
+            "version": 3,
+        }
+
+
+def _host_array(flat: torch.Tensor, dtype: np.dtype[Any] | None = None) -> npt.NDArray[Any]:
+    """A contiguous one-dimensional tensor as an array of its own dtype or another; shares CPU memory.
+
+    Not by `Tensor.numpy`: from then on the storage could never be resized, and FSDP and others could
+    not free what they own.
+    """
+    dtype = dtype or np.dtype(dtype_name(flat.dtype))
+    if flat.numel() == 0:
+        return np.empty(0, dtype)
+    return np.asarray(_Lent(flat.cpu(), dtype))
+
+
+def raw_bytes(flat: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """Bytes of a contiguous one-dimensional tensor as a host array, uint8, shape (nbytes,); shares CPU memory."""
+    return _host_array(flat, _BYTES)
+
+
+def digest_of(flat: torch.Tensor) -> str:
+    """Digest of a contiguous one-dimensional tensor's bytes, as 32 hex digits; see `lockstep.kernels.digest`."""
+    return digest_of_bytes(raw_bytes(flat), on_torchs_threads)
+
+
+def copy_bytes(target: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8]) -> None:
+    """Copy host memory, contiguous and of shape (n,), on torch's threads: one alone does not keep the memory busy."""
+    torch.from_numpy(target).copy_(torch.from_numpy(source))
+
+
+def prepare_kernels() -> None:
+    """Have compiled code at hand before the first tensor comes."""
+    if available():
+        prepare()
+
+
+def measured(
+    flat: torch.Tensor, *, with_sketch: bool
+) -> tuple[str, Statistics, npt.NDArray[np.float64] | None]:
+    """`digest_of` and `numbers_of` a tensor, in one pass where that can be."""
+    if _is_compiled(flat):
+        return measured_array(_array(flat), with_sketch=with_sketch, run=on_torchs_threads)
+    return digest_of(flat), *numbers_of(flat, with_sketch=with_sketch)
+
+
+def numbers_of(
+    flat: torch.Tensor, *, with_sketch: bool
+) -> tuple[Statistics, npt.NDArray[np.float64] | None]:
+    """Statistics and, for what rounds, the sketch of a contiguous one-dimensional tensor.
+
+    Parameters
+    ----------
+    flat
+        Any dtype, shape (n,), without autograd history.
+    with_sketch
+        Whether to take the sketch as well; integer and boolean tensors never have one.
+
+    Returns
+    -------
+    tuple
+        `Statistics`, and the sketch as float64 of shape (SKETCH_SIZE,) or None.
+    """
+    if _is_compiled(flat):
+        return numbers_of_array(_array(flat), with_sketch=with_sketch, run=on_torchs_threads)
+    rounds = flat.dtype.is_floating_point or flat.dtype.is_complex
+    # The two parts of a complex number are sketched as two elements.
+    width = 2 if flat.dtype.is_complex else 1
+    plan = plan_of(width * flat.numel())
+    sketch = _Sketch(width * flat.numel(), plan, flat.device) if with_sketch and rounds else None
+    total = _Totals()
+    step = plan.block // width
+    for start in range(0, flat.numel(), step):
+        part = flat[start : start + step]
+        if width == 2:
+            total.add(part.abs())
+            finite = _finite(torch.view_as_real(part).view(-1))
+        else:
+            finite = total.add(_real(part))
+        if sketch is not None:
+            sketch.add(finite, huge=total.peak > _HUGE)
+    return total.statistics(flat.numel()), None if sketch is None else sketch.numbers()
+
+
+def _is_compiled(flat: torch.Tensor) -> bool:
+    return flat.dtype in _COMPILED and flat.device.type == "cpu" and available()
+
+
+def _array(flat: torch.Tensor) -> npt.NDArray[Any]:
+    return _host_array(flat, _BITS if flat.dtype is torch.bfloat16 else None)
+
+
+def _real(part: torch.Tensor) -> torch.Tensor:
+    if part.dtype in _WIDENED or part.dtype in _EIGHT_BIT:
+        return part.to(torch.float32)
+    if part.dtype.is_floating_point:
+        return part
+    return part.to(torch.float64)
+
+
+def _finite(part: torch.Tensor) -> torch.Tensor:
+    return torch.nan_to_num(part, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+class _Totals:
+    """Running sums over the blocks of one tensor."""
+
+    def __init__(self) -> None:
+        self._minimum, self._maximum = math.inf, -math.inf
+        self._sum = self._norm = 0.0
+        self._nan_count = self._inf_count = self._zeros = 0
+
+    @property
+    def peak(self) -> float:
+        """Largest finite magnitude so far."""
+        return max(self._maximum, -self._minimum)
+
+    def add(self, part: torch.Tensor) -> torch.Tensor:
+        """Count one block; returns it with non-finite elements as zero."""
+        low, high = (float(value) for value in torch.aminmax(part))
+        self._zeros += _zero_count(part)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            part, low, high = self._without_non_finite(part)
+        self._minimum, self._maximum = min(self._minimum, low), max(self._maximum, high)
+        doubles = part.double()
+        self._sum += float(doubles.sum())
+        self._norm = math.hypot(self._norm, math.sqrt(float(torch.dot(doubles, doubles))))
+        return part
+
+    def _without_non_finite(self, part: torch.Tensor) -> tuple[torch.Tensor, float, float]:
+        self._nan_count += int(torch.isnan(part).sum())
+        self._inf_count += int(torch.isinf(part).sum())
+        kept = part[torch.isfinite(part)]
+        if kept.numel() == 0:
+            return _finite(part), math.inf, -math.inf
+        low, high = (float(value) for value in torch.aminmax(kept))
+        return _finite(part), low, high
+
+    def statistics(self, count: int) -> Statistics:
+        """What was counted, over `count` elements."""
+        finite = count - self._nan_count - self._inf_count
+        none = finite == 0
+        return Statistics(
+            minimum=math.nan if none else self._minimum,
+            maximum=math.nan if none else self._maximum,
+            mean=math.nan if none else self._sum / finite,
+            norm=self._norm,
+            nan_count=self._nan_count,
+            inf_count=self._inf_count,
+            zero_count=self._zeros,
+        )
+
+
+def _zero_count(part: torch.Tensor) -> int:
+    if part.device.type == "cpu":
+        return int(np.count_nonzero(_host_array(part) == 0))  # several times faster than torch's
+    return part.numel() - int(torch.count_nonzero(part))
+
+
+class _Sketch:
+    """The sketch of one tensor of `count` numbers as its blocks go by; see `lockstep.core.sketch`."""
+
+    def __init__(self, count: int, plan: Plan, device: torch.device) -> None:
+        self._row, self._device, self._block = plan.row, device, 0
+        self._lanes = Lanes(plan) if count > SKETCH_SIZE else None
+        self._exact: npt.NDArray[np.float64] | None = None
+
+    def add(self, part: torch.Tensor, *, huge: bool) -> None:
+        """Add the next block, finite; rows of huge numbers would overflow in single precision."""
+        if self._lanes is None:
+            self._exact = exact_sketch(_host_array(part))
+            return
+        offset, count = block_plan(self._block)[0], part.numel()
+        signed = part * _signs(self._device)[offset : offset + count]
+        whole = count // self._row * self._row
+        if whole:
+            dtype = torch.float64 if huge else signed.dtype
+            rows = signed[:whole].view(-1, self._row).sum(0, dtype=dtype)
+            self._lanes.add(self._block, _host_array(rows))
+        if whole < count:
+            self._lanes.add(self._block, _host_array(signed[whole:]))
+        self._block += 1
+
+    def numbers(self) -> npt.NDArray[np.float64]:
+        """The sketch, float64 of shape (SKETCH_SIZE,)."""
+        if self._lanes is not None:
+            return self._lanes.sketch()
+        return np.zeros(SKETCH_SIZE) if self._exact is None else self._exact
+
+
+@lru_cache(maxsize=8)
+def _signs(device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(sign_table()).to(device, torch.float32)

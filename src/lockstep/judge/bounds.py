@@ -1,0 +1,201 @@
+"""The pieces that error bounds are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from lockstep.judge.protocol import Operation
+from lockstep.measure.measured_pair import Measured
+
+DEFAULT_CONDITION = 32.0
+"""Relative condition number of an operator of which nothing is known, and its roundings in unit
+roundoffs. On 108 sound pairs (1 thread against 2, oneDNN off) of eight small networks the largest
+condition seen was 13, at a batch norm, and the most roundings 8, at a GRU."""
+
+NORMALISATION_ROUNDINGS = 16.0
+"""Roundings of mean, variance, reciprocal root and scaling, with a mean up to some deviations away
+from zero."""
+
+LINEAR_REGIME = 0.05
+"""Relative input difference up to which a first-order condition number says anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How far an output may be off, as Euclidean norms in the output's unit.
+
+    Parameters
+    ----------
+    inherited
+        What the inputs' differences explain.
+    rounding
+        Multiplied by the unit roundoff of the coarsest dtype at the site: rounding of operands and
+        results.
+    accumulation
+        Multiplied by the unit roundoff of the accumulator: single precision for 16-bit dtypes
+        (cuBLAS, oneDNN and ATen all accumulate them so), else the dtype itself.
+    """
+
+    inherited: float
+    rounding: float
+    accumulation: float = 0.0
+
+
+Rule = Callable[[Operation, Measured], Bound]
+
+
+def scaled(gain: float, distance: float) -> float:
+    """`gain * distance`, where no distance stays none whatever the gain."""
+    return 0.0 if distance == 0.0 else gain * distance
+
+
+def growth(length: float) -> float:
+    """Growth of rounding in a sum of `length` terms, relative to its Cauchy-Schwarz bound,
+    dimensionless.
+
+    Kernels add in blocks; with blocks of `sqrt(n)` terms random roundings grow like `n**0.25`
+    (Higham and Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput.
+    41, 2019, applied to blocked summation, Blanchard, Higham and Mary 2020). Halved, as the bound
+    it multiplies is loose already for terms of mixed sign.
+    """
+    return max(1.0, 0.5 * math.sqrt(math.sqrt(max(length, 1.0))))
+
+
+def spread(output: Measured, item: Measured) -> float:
+    """Gain of broadcasting an input over a larger output."""
+    return math.sqrt(max(1.0, output.numel / max(1, item.numel)))
+
+
+def gathered(large: Measured, small: Measured) -> float:
+    """How many elements of one tensor are added up into each element of a smaller one."""
+    return max(1.0, large.numel / max(1, small.numel))
+
+
+def floats(items: Iterable[Measured]) -> list[Measured]:
+    """Those that round."""
+    return [item for item in items if item.floating]
+
+
+def last_extent(item: Measured) -> int:
+    """Size of the last dimension, at least 1."""
+    return max(1, item.shape[-1]) if item.shape else 1
+
+
+def rows_of(item: Measured) -> float:
+    """Number of rows along the last dimension, at least 1."""
+    return max(1.0, item.numel / last_extent(item))
+
+
+def centred_norm(item: Measured) -> float:
+    """Norm of a tensor less its mean, at least a thousandth of its norm."""
+    statistics = item.pair.present.statistics
+    if statistics is None or not math.isfinite(statistics.mean):
+        return item.norm
+    square = item.norm * item.norm - item.numel * (statistics.mean * statistics.mean)
+    return max(math.sqrt(max(square, 0.0)), 1e-3 * item.norm)
+
+
+def relative_bound(
+    items: Iterable[Measured], output: Measured, *, condition: float, roundings: float
+) -> Bound:
+    """Bound by relative condition number: the relative differences of all inputs add up, times
+    `condition`.
+
+    Beyond `LINEAR_REGIME` nothing is claimed.
+    """
+    total = sum(item.relative for item in items if item.floating)
+    inherited = math.inf if total > LINEAR_REGIME else scaled(condition * output.norm, total)
+    return Bound(inherited, roundings * output.norm)
+
+
+def setting(operation: Operation, names: tuple[str, ...]) -> object:
+    """Value of the first of the named arguments that was recorded, else None."""
+    for name in names:
+        for key in (name, f"kwargs.{name}"):
+            if key in operation.arguments:
+                return operation.arguments[key]
+    return None
+
+
+def is_summed(operation: Operation) -> bool:
+    """Whether a loss was reduced by a sum instead of a mean."""
+    return "sum" in operation.arguments.values() if _hashable(operation) else False
+
+
+def _hashable(operation: Operation) -> bool:
+    return any(isinstance(value, str) for value in operation.arguments.values())
+
+
+def same_dtype(items: Iterable[Measured]) -> bool:
+    """Whether every pair has one dtype on both sides."""
+    for item in items:
+        left, right = item.pair.reference, item.pair.candidate
+        if left is not None and right is not None and left.dtype != right.dtype:
+            return False
+    return True
+
+
+_ADDEND_FIRST = frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addr"})
+
+
+def bilinear_operands(operation: Operation) -> tuple[list[Measured], list[Measured]]:
+    """The two factors of a sum of products, and what is added to it (bias)."""
+    inputs = floats(operation.inputs)
+    if operation.name in _ADDEND_FIRST and len(inputs) == 3:
+        return inputs[1:], inputs[:1]
+    if len(inputs) == 3 and operation.name not in ("einsum", "tensordot", "bilinear"):
+        return inputs[:2], inputs[2:]
+    return inputs, []
+
+
+def reduction_length(left: Measured, right: Measured, output: Measured) -> float:
+    """Number of products in each sum: `(n K)(K m) / (n m) = K**2`, at least 1."""
+    return max(1.0, math.sqrt(left.numel * right.numel / max(1, output.numel)))
+
+
+def patch_gain(operation: Operation) -> float:
+    """How often a convolution uses each input element, as a factor on norms; 1 elsewhere."""
+    operands, _ = bilinear_operands(operation)
+    if "conv" not in operation.name or len(operands) < 2:
+        return 1.0
+    return math.sqrt(max(1, math.prod(operands[1].shape[2:])))
+
+
+def loss_rows(operation: Operation) -> float:
+    """Number of predictions in a loss: elements of an integer target, else rows of the input."""
+    for item in operation.inputs:
+        if not item.floating and item.numel > 0:
+            return float(item.numel)
+    inputs = floats(operation.inputs)
+    return rows_of(inputs[0]) if inputs else 1.0
+
+
+def moves_exactly(inputs: Iterable[Measured], output: Measured) -> bool:
+    """Whether moving data rounds nothing: one dtype throughout, or a cast of equal numbers."""
+    inputs = list(inputs)
+    if not inputs or not same_dtype((*inputs, output)):
+        return False
+    one_dtype = all(item.pair.present.dtype == output.pair.present.dtype for item in inputs)
+    return one_dtype or all(item.equal for item in inputs)
+
+
+def usual_product_norm(operation: Operation, output: Measured) -> float:
+    """Norm that sums of products with random signs have; 0 where it is not known.
+
+    Where a result is small because its terms cancel, neither kind of error is.
+    """
+    operands, _ = bilinear_operands(operation)
+    if len(operands) != 2 or operation.name in _UNSAID_SUMS or not operands[0].shape:
+        return 0.0
+    left, right = operands
+    products = output.numel * left.shape[-1]
+    if "conv" in operation.name:
+        swept = left if "transpose" in operation.name else output
+        products = swept.numel * math.prod(right.shape[1:])
+    return left.norm * right.norm * math.sqrt(products / max(1, left.numel * right.numel))
+
+
+_UNSAID_SUMS = frozenset({"einsum", "tensordot", "bilinear", "outer", "ger"})
+"""Sums of products over extents that shapes alone do not tell, or over none."""

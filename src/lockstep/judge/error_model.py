@@ -1,0 +1,240 @@
+"""The error model: how far the output of an operator may be off, given how far its inputs are off.
+
+Everything is in Euclidean norms, which statistics give exactly. For an output `y` of inputs `x_i`
+
+    tolerance = INHERITED_MARGIN * sum_i G_i |dx_i|  +  NOISE_MARGIN * (u N + u_acc A)
+
+where the gains `G_i` come from what the operator does (a Lipschitz constant or Cauchy-Schwarz where
+there is one, a condition number elsewhere), `u` is the unit roundoff of the coarsest dtype at the
+site, and `N`, `A` are the sizes of the numbers that were rounded. With bitwise equal inputs only
+the second term is left, so the bound is sharp exactly where two runs on one machine are compared.
+
+Sources: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., chapters 3 (inner
+products) and 4 (sums); the softmax Jacobian's norm: Gao and Pavel, On the properties of the softmax
+function, 2017 (at most 1/2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lockstep.core.finding import CallPair
+from lockstep.core.operators import Family
+from lockstep.core.site import Phase, Role
+from lockstep.judge.bounds import (
+    DEFAULT_CONDITION,
+    Bound,
+    floats,
+    relative_bound,
+    same_dtype,
+)
+from lockstep.judge.forward_model import forward_bound
+from lockstep.judge.gradient_model import gradient_bound
+from lockstep.judge.protocol import (
+    AGREES,
+    Judgement,
+    Operation,
+    Region,
+    bounded_judgement,
+    is_gradient,
+)
+from lockstep.judge.region_model import region_error
+from lockstep.judge.update_model import UPDATE_ROUNDINGS, inherited_bound
+from lockstep.measure.measured_pair import Measured
+
+NOISE_MARGIN = 4.0
+"""A calibrated floor needs 2 (16-bit) to 5 (fp32), measured on a 12-layer transformer; the bounds
+here are looser than a calibration."""
+
+_OF_NUMBERS = 4.0
+"""By what factor an operator may let the distance of a number grow that is its argument: an exponent, say."""
+
+INHERITED_MARGIN = 2.0
+"""Both distances may be sketched, each with at most 4.6 % standard deviation, 20 % off once in 1e5
+(`lockstep.core.sketch`); the largest ratio seen among some 20 000 moved tensors of sound pairs was
+1.33."""
+
+SETTING_MARGIN = 0.05
+"""Noise margin where a non-tensor argument differs while all inputs are bitwise equal: then hardly
+anything but the argument can move the output."""
+
+SETTING_TRUST = 16.0
+"""Divides the inherited part where a non-tensor argument differs: typical amplification then
+decides, not the worst."""
+
+_NOISE_MARGIN_WITH_SETTING = 0.5
+
+_SINGLE = 2.0**-24
+
+
+class ErrorModel:
+    """Judges by the error model of each operator family; a `lockstep.judge.protocol.Judge`."""
+
+    @property
+    def name(self) -> str:
+        """As it stands under `judged_by`."""
+        return "error-model"
+
+    @property
+    def looks_at_set_up(self) -> bool:
+        """Set-up changes what operators compute."""
+        return True
+
+    def notes(self) -> Sequence[str]:
+        """It judges whatever there is."""
+        return ()
+
+    def operator(self, operation: Operation, output: Measured) -> Judgement:
+        """Judge one output, gradient or parameter gradient of an aligned call."""
+        if output.equal:
+            return AGREES
+        entering = operation.entering
+        if operation.family is Family.UNINITIALISED or _is_workspace(operation, output):
+            return Judgement(math.inf, math.inf, beyond_floor=False, unexplained=False)
+        if not output.floating:
+            return _whole_numbers(entering, output)
+        backward = is_gradient(output)
+        bound = gradient_bound(operation, output) if backward else forward_bound(operation, output)
+        inherited = INHERITED_MARGIN * bound.inherited
+        inherited += _OF_NUMBERS * operation.numbers_apart * output.norm
+        if operation.setting_differs:
+            inherited /= SETTING_TRUST
+        if operation.family is not Family.RANDOM and any(
+            not item.floating and not item.equal for item in entering
+        ):
+            inherited = math.inf
+        floor = _operator_floor(operation, bound, output)
+        return bounded_judgement(output, floor=floor, inherited=inherited, entering=entering)
+
+    def passage(
+        self, sources: Sequence[Measured], target: Measured, *, region: Region
+    ) -> Judgement:
+        """Judge a tensor against those that the calls of a region made it from."""
+        if target.equal:
+            return AGREES
+        if not target.floating:
+            return _whole_numbers(sources, target)
+        everything = (*sources, target)
+        if not region.operators:
+            inherited = sum(item.possible_distance for item in floats(sources))
+            size = max(sum(item.norm for item in floats(sources)), target.norm)
+            bound = Bound(inherited, size)
+        else:
+            bound = _region_bound(sources, target, region)
+        if any(not item.floating and not item.equal for item in sources):
+            bound = Bound(math.inf, bound.rounding)
+        floor = _floor(bound, everything, NOISE_MARGIN)
+        error = None if is_gradient(target) else region_error(region, target)
+        if error is not None:
+            floor = min(floor, NOISE_MARGIN * error * target.norm)
+        return bounded_judgement(
+            target, floor=floor, inherited=INHERITED_MARGIN * bound.inherited, entering=sources
+        )
+
+    def update(
+        self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
+    ) -> Judgement:
+        """Judge a parameter or a state after an optimizer step.
+
+        See `lockstep.judge.update_model`.
+        """
+        if output.equal:
+            return AGREES
+        if not output.floating:
+            return _whole_numbers(entering, output)
+        inputs = floats(entering)
+        param = max(
+            (item.norm for item in inputs if item.pair.present.role is Role.PARAM), default=0.0
+        )
+        floor = _floor(Bound(0.0, UPDATE_ROUNDINGS * (output.norm + param)), (*inputs, output), 1.0)
+        inherited = inherited_bound(inputs, output, calls, margin=INHERITED_MARGIN)
+        return bounded_judgement(output, floor=floor, inherited=inherited, entering=inputs)
+
+
+def _is_workspace(operation: Operation, output: Measured) -> bool:
+    """Bytes that `aten.mkldnn_rnn_layer` and its kin leave for their backward mean nothing."""
+    return operation.family is Family.UNKNOWN and output.pair.present.dtype == "uint8"
+
+
+def _whole_numbers(entering: Sequence[Measured], output: Measured) -> Judgement:
+    """From equal inputs integers and booleans are equal; else a decision may have flipped."""
+    same_inputs = all(item.equal for item in entering)
+    tolerance = 0.0 if same_inputs else math.inf
+    return Judgement(
+        tolerance, 0.0, beyond_floor=output.known, unexplained=output.known and same_inputs
+    )
+
+
+def _region_bound(sources: Sequence[Measured], target: Measured, region: Region) -> Bound:
+    """Bound by the number of calls alone.
+
+    Each rounds its result once to the tensors' dtype; what goes on inside of it, where numbers may cancel, is carried
+    in single precision at least.
+    """
+    roundings = math.sqrt(region.operators)
+    bound = relative_bound(sources, target, condition=DEFAULT_CONDITION, roundings=roundings)
+    inherited = bound.inherited
+    if target.pair.present.site.phase is Phase.BACKWARD:
+        # Gradients lie in buckets that ranks exchange: one that is zero but for rounding is a part of a large tensor.
+        inherited += sum(
+            one.possible_distance for one in floats(sources) if one.numel > target.numel
+        )
+    return replace(
+        bound,
+        inherited=inherited,
+        accumulation=DEFAULT_CONDITION * roundings * target.norm,
+    )
+
+
+def _floor(bound: Bound, items: Sequence[Measured], margin: float) -> float:
+    unit = max((item.unit for item in items if item.floating), default=0.0)
+    accumulator = min(unit, _SINGLE) if unit > _SINGLE else unit
+    return margin * (unit * bound.rounding + accumulator * bound.accumulation)
+
+
+def _operator_floor(operation: Operation, bound: Bound, output: Measured) -> float:
+    items = (*operation.entering, output)
+    same_inputs = all(item.equal for item in operation.entering)
+    if operation.setting_differs and same_inputs:
+        return SETTING_MARGIN * _SINGLE * (bound.rounding + bound.accumulation)
+    floor = _floor(
+        bound, items, _NOISE_MARGIN_WITH_SETTING if operation.setting_differs else NOISE_MARGIN
+    )
+    if not same_inputs or output.unit <= _SINGLE or operation.family not in _ROUNDED_ONCE:
+        return floor
+    if "conv" in operation.name and is_gradient(output):
+        return floor  # kernels without a library add overlapping patches up in 16 bits
+    if not same_dtype(items) or any(item.unit > output.unit for item in items if item.floating):
+        return floor
+    return min(floor, _flipped_roundings(bound, output))
+
+
+def _flipped_roundings(bound: Bound, output: Measured) -> float:
+    """Floor of a 16-bit result that was computed in single precision and rounded once.
+
+    An element comes out differently only where the single-precision noise `e` takes it across the
+    middle between two 16-bit numbers, a share `e / (u |y|)` of all, each then off by one unit in
+    the last place, `2 u` of it at most. (Measured on CPU: healthy kernels misround at most 0.12 %
+    of the elements.)
+    """
+    noise = NOISE_MARGIN * _SINGLE * (bound.rounding + bound.accumulation)
+    whole = output.unit * output.norm
+    if not whole > 0:
+        return noise
+    expected = min(1.0, noise / whole) * output.numel
+    flips = expected + FLIP_DEVIATIONS * math.sqrt(expected) + FLIP_DEVIATIONS
+    return FLIP_SIZE * math.sqrt(min(1.0, flips / output.numel)) * whole + noise
+
+
+FLIP_DEVIATIONS = 4.0
+"""Standard deviations of the number of flipped roundings, a Poisson variable."""
+
+FLIP_SIZE = 4.0
+"""Size of a flip in units of roundoff: one unit in the last place is 2 of them, and the few
+elements that flip may be twice the root mean square."""
+
+_ROUNDED_ONCE = frozenset(
+    {Family.SMOOTH, Family.KINKED, Family.ADDITIVE, Family.PRODUCT, Family.BILINEAR, Family.MEAN}
+)

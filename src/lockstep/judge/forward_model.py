@@ -1,0 +1,333 @@
+"""The error model of forward passes; see `lockstep.judge.error_model` for its form."""
+
+from __future__ import annotations
+
+import math
+
+from lockstep.core.operators import Family
+from lockstep.judge.bounds import (
+    DEFAULT_CONDITION,
+    LINEAR_REGIME,
+    NORMALISATION_ROUNDINGS,
+    Bound,
+    Rule,
+    bilinear_operands,
+    centred_norm,
+    floats,
+    gathered,
+    growth,
+    is_summed,
+    last_extent,
+    loss_rows,
+    moves_exactly,
+    patch_gain,
+    reduction_length,
+    relative_bound,
+    rows_of,
+    scaled,
+    setting,
+    spread,
+)
+from lockstep.judge.protocol import Operation
+from lockstep.measure.measured_pair import Measured
+
+_FREE_OF_INPUT = frozenset(
+    {"normal", "uniform", "exponential", "random", "randlike", "randnlike", "randintlike"}
+)
+
+
+def forward_bound(operation: Operation, output: Measured) -> Bound:
+    """Bound of what a call computes from its inputs."""
+    rule = _RULES.get(operation.family, _unknown)
+    return rule(operation, output)
+
+
+def _movement(operation: Operation, output: Measured) -> Bound:
+    inputs = floats(operation.inputs)
+    inherited = sum(scaled(spread(output, item), item.possible_distance) for item in inputs)
+    return Bound(inherited, 0.0 if moves_exactly(inputs, output) else output.norm)
+
+
+def _gather(operation: Operation, output: Measured) -> Bound:
+    gain = math.sqrt(rows_of(output))
+    inputs = floats(operation.inputs)
+    inherited = sum(scaled(gain, item.possible_distance) for item in inputs)
+    return Bound(inherited, 0.0 if moves_exactly(inputs, output) else output.norm)
+
+
+def _smooth(operation: Operation, output: Measured) -> Bound:
+    gain = 1.8 if operation.name in ("elu", "selu", "celu") else 1.2
+    inputs = floats(operation.inputs)
+    inherited = sum(scaled(gain * spread(output, item), item.possible_distance) for item in inputs)
+    return Bound(inherited, output.norm + sum(item.norm for item in inputs))
+
+
+def _kinked(operation: Operation, output: Measured) -> Bound:
+    gain = 3.0 if "pool" in operation.name else 1.0
+    inputs = floats(operation.inputs)
+    inherited = sum(scaled(gain * spread(output, item), item.possible_distance) for item in inputs)
+    return Bound(inherited, output.norm)
+
+
+def _additive(operation: Operation, output: Measured) -> Bound:
+    alpha = setting(operation, ("alpha",))
+    gain = max(1.0, abs(alpha)) if isinstance(alpha, (int, float)) else 1.0
+    inputs = floats(operation.inputs)
+    inherited = sum(scaled(gain * spread(output, item), item.possible_distance) for item in inputs)
+    terms = (
+        gain * sum(item.norm for item in inputs) if gain > 1.0 or operation.name == "lerp" else 0.0
+    )
+    return Bound(inherited, output.norm + terms)
+
+
+def _product(operation: Operation, output: Measured) -> Bound:
+    inputs = floats(operation.inputs)
+    if len(inputs) != 2:
+        return _by_number(inputs, output)
+    left, right = inputs
+    inherited = scaled(right.peak * spread(output, left), left.possible_distance) + scaled(
+        left.peak * spread(output, right), right.possible_distance
+    )
+    return Bound(inherited, output.norm)
+
+
+def _by_number(inputs: list[Measured], output: Measured) -> Bound:
+    """Times or divided by a number: relative differences stay as they are."""
+    inherited = sum(scaled(1.1 * output.norm, item.relative) for item in inputs)
+    return Bound(inherited, output.norm)
+
+
+def _bilinear(operation: Operation, output: Measured) -> Bound:
+    operands, addends = bilinear_operands(operation)
+    if len(operands) != 2:
+        return _unknown(operation, output)
+    left, right = operands
+    patch = patch_gain(operation)
+    product = patch * left.norm * right.norm
+    length = reduction_length(left, right, output)
+    inherited = patch * (
+        scaled(right.norm, left.possible_distance) + scaled(left.norm, right.possible_distance)
+    ) + sum(scaled(spread(output, item), item.possible_distance) for item in addends)
+    added = sum(spread(output, item) * item.norm for item in addends)
+    rounding = output.norm + 2.0 * product / math.sqrt(length) + added
+    return Bound(inherited, rounding, product * growth(length))
+
+
+def _sum(operation: Operation, output: Measured) -> Bound:
+    bound = Bound(0.0, output.norm)
+    for item in floats(operation.inputs):
+        length = gathered(item, output)
+        if operation.name == "cumsum":
+            length = max((*item.shape, 1)) ** 2
+        elif operation.name in ("indexadd", "scatteradd", "scatterreduce"):
+            length = rows_of(item)
+        size = math.sqrt(length)
+        bound = Bound(
+            bound.inherited + scaled(size, item.possible_distance),
+            bound.rounding,
+            bound.accumulation + size * item.norm * growth(length),
+        )
+    return bound
+
+
+def _mean(operation: Operation, output: Measured) -> Bound:
+    bound = Bound(0.0, output.norm)
+    picked = [item.numel for item in operation.inputs if not item.floating]
+    for item in floats(operation.inputs):
+        length = gathered(item, output)
+        if operation.name == "nllloss" and picked:
+            length = max(1.0, min(length, picked[0]))
+        gain = spread(output, item) * (
+            math.sqrt(length) if is_summed(operation) else 1.0 / math.sqrt(length)
+        )
+        bound = Bound(
+            bound.inherited + scaled(gain, item.possible_distance),
+            bound.rounding,
+            bound.accumulation + gain * item.norm * growth(length),
+        )
+    return bound
+
+
+def _softmax(operation: Operation, output: Measured) -> Bound:
+    logarithm = operation.name == "logsoftmax"
+    gain = 1.0 + math.sqrt(last_extent(output)) if logarithm else 1.0
+    inherited = sum(scaled(gain, item.possible_distance) for item in floats(operation.inputs))
+    size = output.norm + (math.sqrt(output.numel) if logarithm else 0.0)
+    return Bound(inherited, 8.0 * size)
+
+
+def _cross_entropy(operation: Operation, output: Measured) -> Bound:
+    inputs = floats(operation.inputs)
+    rows = loss_rows(operation)
+    if output.numel > 1:
+        gain = 4.0
+    else:
+        gain = 4.0 * math.sqrt(rows) if is_summed(operation) else 4.0 / math.sqrt(rows)
+    inherited = sum(scaled(gain, item.possible_distance) for item in inputs)
+    peak = max((item.peak for item in inputs[:1]), default=0.0)
+    return Bound(inherited, 8.0 * (output.norm + peak), output.norm * growth(rows))
+
+
+def _squared_error(operation: Operation, output: Measured) -> Bound:
+    inputs = floats(operation.inputs)
+    count = max((item.numel for item in inputs), default=1)
+    inherited = 0.0
+    for item in inputs:
+        far = item.possible_distance
+        if output.numel > 1 or is_summed(operation):
+            inherited += scaled(2.0 * math.sqrt(output.norm) + far, far)
+        else:
+            inherited += scaled(2.0 * math.sqrt(output.norm / count) + far / count, far)
+    return Bound(inherited, 8.0 * output.norm, output.norm * growth(count))
+
+
+def _normalisation(operation: Operation, output: Measured) -> Bound:
+    inputs = floats(operation.inputs)
+    if not inputs:
+        return Bound(0.0, NORMALISATION_ROUNDINGS * output.norm)
+    condition = DEFAULT_CONDITION * max(
+        1.0, inputs[0].norm / max(centred_norm(inputs[0]), 1e-300) / 8
+    )
+    return relative_bound(inputs, output, condition=condition, roundings=NORMALISATION_ROUNDINGS)
+
+
+def _attention(operation: Operation, output: Measured) -> Bound:
+    inputs = floats(operation.inputs)
+    if len(inputs) < 3:
+        return _unknown(operation, output)
+    _query, _key, value = inputs[:3]
+    size = max(output.norm, value.norm * spread(output, value))
+    far = sum(item.relative for item in inputs)
+    inherited = math.inf if far > LINEAR_REGIME else scaled(DEFAULT_CONDITION * size, far)
+    return Bound(inherited, 8.0 * size)
+
+
+def _dropout(operation: Operation, output: Measured) -> Bound:
+    share = setting(operation, ("p", "args.1"))
+    dropped = float(share) if isinstance(share, (int, float)) and 0 <= share < 1 else 0.5
+    inputs = floats(operation.inputs)
+    inherited = sum(scaled(1.0 / (1.0 - dropped), item.possible_distance) for item in inputs)
+    return Bound(inherited, output.norm)
+
+
+def _random(operation: Operation, output: Measured) -> Bound:
+    explained = operation.name not in _FREE_OF_INPUT and any(
+        not item.equal for item in operation.inputs
+    )
+    return Bound(math.inf if explained else 0.0, output.norm)
+
+
+def _unknown(operation: Operation, output: Measured) -> Bound:
+    inputs = floats(operation.inputs)
+    special = _SPECIAL.get(operation.name)
+    if special is not None and inputs:
+        return special(operation, output)
+    if operation.name.endswith("backward") and inputs:
+        return _backward_kernel(operation, output)
+    return relative_bound(inputs, output, condition=DEFAULT_CONDITION, roundings=DEFAULT_CONDITION)
+
+
+def _backward_kernel(operation: Operation, output: Measured) -> Bound:
+    """An aten kernel such as `native_layer_norm_backward`: sums over rows cancel."""
+    gradient = floats(operation.inputs)[0]
+    relative = relative_bound(
+        operation.inputs, output, condition=DEFAULT_CONDITION, roundings=DEFAULT_CONDITION
+    )
+    added = gathered(gradient, output)
+    if added <= 1.0:
+        return relative
+    gain = 4.0 * math.sqrt(added)
+    return Bound(
+        relative.inherited + scaled(gain, gradient.possible_distance),
+        relative.rounding,
+        gain * gradient.norm * growth(added),
+    )
+
+
+def _convolution_backward(operation: Operation, output: Measured) -> Bound:
+    """`convolution_backward(gradient, input, weight)`: the shape tells which result it is."""
+    inputs = floats(operation.inputs)
+    if len(inputs) < 3:
+        return _backward_kernel(operation, output)
+    gradient, image, weight = inputs[:3]
+    if output.shape not in (image.shape, weight.shape):
+        return _backward_kernel(operation, output)
+    other = weight if output.shape == image.shape else image
+    patch = math.sqrt(max(1, math.prod(weight.shape[2:])))
+    product = patch * gradient.norm * other.norm
+    length = reduction_length(gradient, other, output)
+    inherited = patch * (
+        scaled(other.norm, gradient.possible_distance)
+        + scaled(gradient.norm, other.possible_distance)
+    )
+    rounding = output.norm + 2.0 * product / math.sqrt(length)
+    return Bound(inherited, rounding, product * growth(length))
+
+
+def _exponential(operation: Operation, output: Measured) -> Bound:
+    inherited = scaled(output.peak, floats(operation.inputs)[0].possible_distance)
+    return Bound(inherited, 4.0 * output.norm)
+
+
+def _few_roundings(operation: Operation, output: Measured) -> Bound:
+    """A function of single elements that a library rounds to within a unit in the last place or two."""
+    inputs = floats(operation.inputs)
+    return relative_bound(inputs, output, condition=DEFAULT_CONDITION, roundings=4.0)
+
+
+def _quotient(operation: Operation, output: Measured) -> Bound:
+    inputs = floats(operation.inputs)
+    if len(inputs) == 1:
+        return _by_number(inputs, output)
+    above, below = inputs[0], inputs[-1]
+    least = _smallest_magnitude(below)
+    if least == 0.0:
+        return relative_bound(inputs, output, condition=DEFAULT_CONDITION, roundings=2.0)
+    inherited = scaled(spread(output, above) / least, above.possible_distance) + scaled(
+        spread(output, below) * output.peak / least, below.possible_distance
+    )
+    return Bound(inherited, 2.0 * output.norm)
+
+
+def _smallest_magnitude(item: Measured) -> float:
+    """Smallest magnitude of a tensor whose elements all have one sign, else 0."""
+    least = math.inf
+    for record in (item.pair.reference, item.pair.candidate):
+        statistics = record.statistics if record is not None else None
+        if statistics is None:
+            return 0.0
+        low, high = statistics.minimum, statistics.maximum
+        least = min(least, max(low, -high))
+    return max(0.0, least) if math.isfinite(least) else 0.0
+
+
+_SPECIAL: dict[str, Rule] = {
+    "exp": _exponential,
+    "convolutionbackward": _convolution_backward,
+    **dict.fromkeys(
+        ("pow", "square", "sqrt", "rsqrt", "reciprocal", "log", "log1p", "expm1", "erfc"),
+        _few_roundings,
+    ),
+    "div": _quotient,
+    "divide": _quotient,
+    "truedivide": _quotient,
+}
+
+_RULES: dict[Family, Rule] = {
+    Family.MOVEMENT: _movement,
+    Family.GATHER: _gather,
+    Family.SMOOTH: _smooth,
+    Family.KINKED: _kinked,
+    Family.ADDITIVE: _additive,
+    Family.PRODUCT: _product,
+    Family.BILINEAR: _bilinear,
+    Family.SUM: _sum,
+    Family.MEAN: _mean,
+    Family.SOFTMAX: _softmax,
+    Family.CROSS_ENTROPY: _cross_entropy,
+    Family.SQUARED_ERROR: _squared_error,
+    Family.NORMALISATION: _normalisation,
+    Family.ATTENTION: _attention,
+    Family.DROPOUT: _dropout,
+    Family.RANDOM: _random,
+}

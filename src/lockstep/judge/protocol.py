@@ -1,0 +1,237 @@
+"""What a judge is asked and what it answers.
+
+A judge looks at one step of the data flow at a time: what went in, what came out. It never sees the
+rest of the run, so that another source of knowledge (a calibration, a re-run in double precision)
+can take its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from lockstep.core.finding import CallPair, Evidence, Kind
+from lockstep.core.operators import Family, canonical_name, family_of
+from lockstep.core.records import Call
+from lockstep.core.site import Role
+from lockstep.measure.measured_pair import Measured
+
+
+@dataclass(slots=True)
+class Operation:
+    """One aligned call as a judge sees it.
+
+    Parameters
+    ----------
+    op
+        Operator or module class as recorded.
+    inputs, outputs
+        The forward tensors; `inputs` holds operand parameters too.
+    gradients
+        Gradients entering the call in the backward pass; empty when the forward pass is judged.
+    beside
+        Gradients of all parameters inside, where the call stands for a whole network of which nothing is seen.
+    arguments
+        Non-tensor arguments of the reference's call.
+    setting_differs
+        Whether a non-tensor argument was set to another value in the candidate.
+    numbers_apart
+        Relative distance of arguments that Python took from tensors, whose noise they carry.
+    calls
+        The two calls themselves with all their records; None for what is no single call.
+    """
+
+    op: str
+    inputs: tuple[Measured, ...] = ()
+    outputs: tuple[Measured, ...] = ()
+    gradients: tuple[Measured, ...] = ()
+    beside: tuple[Measured, ...] = ()
+    arguments: dict[str, Any] = field(default_factory=dict)
+    setting_differs: bool = False
+    numbers_apart: float = 0.0
+    calls: CallPair | None = None
+
+    @property
+    def family(self) -> Family:
+        """Error model that applies."""
+        return family_of(self.op)
+
+    @property
+    def name(self) -> str:
+        """Canonical operator name."""
+        return canonical_name(self.op)
+
+    @property
+    def entering(self) -> tuple[Measured, ...]:
+        """Everything that the judged outputs are computed from."""
+        return (*self.gradients, *self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Calls without partner between the tensors that enter them and the one that leaves them.
+
+    Parameters
+    ----------
+    reference_calls, candidate_calls
+        What each side calls in there, in order of time.
+    unseen
+        Calls assumed where none was recorded (level module, functional code between modules).
+    """
+
+    reference_calls: tuple[Call, ...] = ()
+    candidate_calls: tuple[Call, ...] = ()
+    unseen: int = 0
+
+    @property
+    def operators(self) -> int:
+        """How many calls there are; with none the tensor that leaves is one that entered, or a sum of such."""
+        return len(self.reference_calls) + len(self.candidate_calls) + self.unseen
+
+
+NOTHING_BETWEEN = Region()
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What a judge says of one output.
+
+    Parameters
+    ----------
+    tolerance
+        How far the output may be off here, relative to its norm like `Measured.difference`.
+    floor
+        The part of it that needs no difference of the inputs, relative too: the noise floor.
+    beyond_floor
+        The output is off by more than the noise floor.
+    unexplained
+        The output is off by more than the inputs and the floor explain.
+    open
+        The inputs are too far off for any bound, and the output is further off than they usually take it: neither
+        explained nor shown to be wrong.
+    local
+        The operator alone was held against double precision on each side's own inputs: the verdict
+        does not depend on how far the inputs are off, and stands behind an origin too.
+    kind
+        What the difference is, where the judge knows; None leaves it to the walk.
+    rounding
+        The lower precision that the candidate's (or the reference's) operator computes in, in
+        words ("inputs round to fp16"), where the judge has recognised it; else "".
+    words
+        The evidence in words, added to the reason; else "".
+    judged_by
+        The source of knowledge that decided, where it is not the judge's own name.
+    """
+
+    tolerance: float
+    floor: float
+    beyond_floor: bool
+    unexplained: bool
+    open: bool = False
+    local: bool = False
+    kind: Kind | None = None
+    rounding: str = ""
+    words: str = ""
+    judged_by: str = ""
+
+
+AGREES = Judgement(0.0, 0.0, beyond_floor=False, unexplained=False)
+"""Bitwise equal."""
+
+OPEN = Judgement(math.inf, 0.0, beyond_floor=True, unexplained=False, open=True)
+"""Nothing is known that could explain or blame a difference."""
+
+
+def as_open(judgement: Judgement) -> Judgement:
+    """What exceeds this loose bound is not judged, rather than wrong."""
+    if not judgement.unexplained:
+        return judgement
+    return replace(judgement, unexplained=False, open=True)
+
+
+class Judge(Protocol):
+    """Tells whether what leaves a site is explained by what enters it."""
+
+    @property
+    def name(self) -> str:
+        """As it stands under `judged_by`."""
+
+    @property
+    def looks_at_set_up(self) -> bool:
+        """Whether a difference in how modules are set up is an origin too; else what tensors hold alone decides."""
+
+    def notes(self) -> Sequence[str]:
+        """What could not be judged as it should have been, in sentences."""
+
+    def operator(self, operation: Operation, output: Measured) -> Judgement:
+        """Judge one output, gradient or parameter gradient of an aligned call."""
+
+    def passage(
+        self, sources: Sequence[Measured], target: Measured, *, region: Region
+    ) -> Judgement:
+        """Judge a tensor against those that it was computed from by the calls of a region.
+
+        With none the target is a source itself or a sum of sources.
+        """
+
+    def update(
+        self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
+    ) -> Judgement:
+        """Judge a parameter or a state after an optimizer step, given what entered it.
+
+        `calls` are the two updates themselves with their settings.
+        """
+
+
+def relative_judgement(output: Measured, *, floor: float, inherited: float) -> Judgement:
+    """Judge a distance against what is allowed, both in the tensor's unit."""
+    if output.equal:
+        return AGREES
+    tolerance = floor + inherited
+    scale = output.norm if output.norm > 0 else 1.0
+    known = output.known and output.distance == output.distance
+    return Judgement(
+        tolerance=tolerance / scale,
+        floor=floor / scale,
+        beyond_floor=known and output.distance > floor,
+        unexplained=known and output.distance > tolerance,
+    )
+
+
+USUAL_GAIN = 4.0
+"""Relative amplification of one operator beyond which a difference is not called explained where no bound holds, as the
+inputs are too far off. Usual ones are near 1 (`lockstep.locate.precision`: noise passes a matmul with a gain
+near 1); what grows further is said to be not judged."""
+
+
+def bounded_judgement(
+    output: Measured, *, floor: float, inherited: float, entering: Sequence[Measured]
+) -> Judgement:
+    """As `relative_judgement`; where nothing bounds what is inherited, what usually passes is explained."""
+    if inherited < math.inf:
+        return relative_judgement(output, floor=floor, inherited=inherited)
+    far = sum(item.relative for item in entering if item.floating)
+    usual = USUAL_GAIN * far * output.norm if far > 0.0 else 0.0
+    judgement = relative_judgement(output, floor=floor, inherited=usual)
+    return replace(
+        judgement, unexplained=False, open=judgement.unexplained or not math.isfinite(usual)
+    )
+
+
+def largest(items: Sequence[Measured], *, floating: bool = True) -> float:
+    """Largest relative difference among tensors that round, or 0."""
+    return max((item.relative for item in items if item.floating is floating), default=0.0)
+
+
+def is_gradient(output: Measured) -> bool:
+    """Whether a record belongs to the backward pass."""
+    return output.pair.present.role in (Role.GRAD_INPUT, Role.GRAD_OUTPUT, Role.PARAM_GRAD)
+
+
+def word_for_evidence(output: Measured) -> str:
+    """How sure the numbers are: "", "estimated " or "at least "."""
+    return {Evidence.SKETCH: "estimated ", Evidence.STATISTICS: "at least "}.get(
+        output.metrics.evidence, ""
+    )

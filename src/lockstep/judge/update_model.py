@@ -1,0 +1,156 @@
+"""The error model of optimizer updates: how far a parameter or a state may be off after one.
+
+From equal inputs the result is equal to some roundings, whichever kernel (single, foreach, fused) made it. Averages of
+gradients are linear or quadratic in the gradient. A parameter is judged by how far it was moved: `u = after - before`
+on either side, whose size sketches tell without a tensor, as they are linear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lockstep.core.finding import CallPair
+from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import Role
+from lockstep.judge.bounds import DEFAULT_CONDITION, LINEAR_REGIME, scaled
+from lockstep.measure.measured_pair import Measured
+
+UPDATE_ROUNDINGS = 16.0
+"""Roundings of one optimizer update: about ten operations per element in `torch.optim`'s Adam."""
+
+OTHER_DIRECTION = 0.95
+"""How far two updates of one parameter may be apart, in sizes of the larger, where the gradients agree. Updates by
+sign, as Adam's first, turn noise on a gradient that is zero but for rounding into a full step: in attention whose three
+biases are one parameter a third of the elements are so, and half of them flip, `sqrt(4 / 6) = 0.82`. An update that is
+lost is 1 apart, one of the wrong sign 2."""
+
+LINEAR_STATES = frozenset({"exp_avg", "grad_avg", "momentum_buffer", "prev", "exp_inf"})
+QUADRATIC_STATES = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum"})
+"""What `torch.optim` calls averages of gradients and of their squares."""
+
+_LINEAR_UPDATES = frozenset({"torch.optim.SGD", "torch.optim.ASGD"})
+
+
+def inherited_bound(
+    inputs: Sequence[Measured], output: Measured, calls: CallPair | None, *, margin: float
+) -> float:
+    """How far an update's result may be off because its inputs are, as Euclidean distance.
+
+    `margin` is that of measured distances.
+    """
+    if all(item.equal for item in inputs):
+        return 0.0
+    name = state_name(output.pair.present)
+    quadratic = name in QUADRATIC_STATES
+    if not quadratic and (name not in LINEAR_STATES or _averages_updates(name, calls)):
+        before = sum(item.possible_distance for item in inputs if _is_before(item, output))
+        return margin * before + _moved_apart(inputs, output, calls)
+    total = 0.0
+    for item in inputs:
+        squared = quadratic and item.pair.present.role is Role.PARAM_GRAD
+        total += scaled(2.0 * item.peak if squared else 1.0, item.possible_distance)
+    return margin * total
+
+
+Update = tuple[TensorRecord | None, TensorRecord | None]
+"""A parameter or a state before its update and after."""
+
+
+def update_size(before: TensorRecord | None, after: TensorRecord | None) -> float:
+    """Euclidean size of an update: from sketches, which are linear, else from tensors, else 0."""
+    moved = update_sketch(before, after)
+    return float(np.linalg.norm(moved)) if moved is not None else _exact_size(before, after)
+
+
+def update_sizes(reference: Update, candidate: Update) -> tuple[float, float]:
+    """Sizes of the updates of two runs, to be held against each other, as `update_size` has them.
+
+    Both are from the same source: two sketches of one tensor are off alike, but not a sketch and the tensor itself,
+    and a recording of an earlier build may have no sketch that can be used.
+    """
+    left, right = update_sketch(*reference), update_sketch(*candidate)
+    if left is None or right is None:
+        return _exact_size(*reference), _exact_size(*candidate)
+    return float(np.linalg.norm(left)), float(np.linalg.norm(right))
+
+
+def _exact_size(before: TensorRecord | None, after: TensorRecord | None) -> float:
+    """From whole tensors, 0 where one was not saved."""
+    if before is None or after is None or before.shape != after.shape:
+        return 0.0
+    left, right = before.content, after.content
+    if left.loader is None or right.loader is None:
+        return 0.0
+    return float(np.linalg.norm(right.load().astype(np.float64) - left.load()))
+
+
+def update_sketch(
+    before: TensorRecord | None, after: TensorRecord | None
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None:
+    """Sketch of an update, None where a side has none or the two are no tensors of one shape."""
+    if before is None or after is None or before.shape != after.shape:
+        return None
+    left, right = before.content.sketch, after.content.sketch
+    return None if left is None or right is None else right - left
+
+
+def state_name(record: TensorRecord) -> str:
+    """Bare name of an optimizer state; "" for what is none."""
+    return record.name.rpartition("|")[2] if "|" in record.name else ""
+
+
+def _is_before(item: Measured, output: Measured) -> bool:
+    """Whether an input is what the output was before the update."""
+    record, after = item.pair.present, output.pair.present
+    wanted = Role.PARAM if after.role is Role.PARAM_AFTER else Role.STATE
+    return record.role is wanted and record.name == after.name
+
+
+def _moved_apart(inputs: Sequence[Measured], output: Measured, calls: CallPair | None) -> float:
+    """How far two updates may be apart because what enters them is."""
+    noise = max(
+        (item.relative for item in inputs if item.pair.present.role is not Role.PARAM), default=0.0
+    )
+    if not math.isfinite(noise):
+        return math.inf
+    sizes = _sizes(output, calls)
+    if noise > LINEAR_REGIME:  # a gradient of rounding alone moves its parameter anywhere
+        return sum(sizes) if sizes is not None else 2.0 * output.norm
+    if sizes is None:
+        return min(1.0, math.sqrt(noise)) * output.norm
+    apart = OTHER_DIRECTION
+    if calls is not None and calls.present.site.op in _LINEAR_UPDATES:
+        apart = min(apart, DEFAULT_CONDITION * noise)
+    return apart * max(sizes)
+
+
+def _sizes(output: Measured, calls: CallPair | None) -> tuple[float, float] | None:
+    """How far either side was moved; None where that is not known."""
+    if calls is None or calls.reference is None or calls.candidate is None:
+        return None
+    sizes = (
+        _size(output, calls.reference, output.pair.reference),
+        _size(output, calls.candidate, output.pair.candidate),
+    )
+    return sizes if max(sizes) > 0 else None
+
+
+def _size(output: Measured, call: Call, after: TensorRecord | None) -> float:
+    role = Role.PARAM if output.pair.present.role is Role.PARAM_AFTER else Role.STATE
+    matching = (one for one in call.with_role(role) if after is not None and one.name == after.name)
+    before = next(matching, None)
+    if before is None and role is Role.STATE and after is not None and after.statistics is not None:
+        return after.statistics.norm  # it was made just now, and began at zero
+    return update_size(before, after)
+
+
+def _averages_updates(name: str, calls: CallPair | None) -> bool:
+    """Whether a momentum is one of normalised updates, as RMSprop's, not of gradients."""
+    return (
+        name == "momentum_buffer"
+        and calls is not None
+        and any(state_name(record) in QUADRATIC_STATES for record in calls.present.records)
+    )

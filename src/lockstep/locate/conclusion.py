@@ -1,0 +1,206 @@
+"""What gathers over the ranks and steps of a comparison, and what is concluded from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lockstep.align.extent import Extent, View, looked_at_more
+from lockstep.align.names import NameMap
+from lockstep.align.ranks import RankPairs
+from lockstep.align.step import AlignedStep
+from lockstep.core.finding import (
+    Comparison,
+    Evidence,
+    Finding,
+    Metrics,
+    Origin,
+    Outcome,
+    Pair,
+    SetupDifference,
+    Verdict,
+)
+from lockstep.core.manifest import Event
+from lockstep.core.site import CallKind
+from lockstep.judge.protocol import Judge
+from lockstep.locate.causes import Causes
+from lockstep.locate.choices import flipped_choices
+from lockstep.locate.circumstances import circumstances
+from lockstep.locate.coverage import Coverage
+from lockstep.locate.dtype_changes import DtypeChanges
+from lockstep.locate.ledger import Ledger
+from lockstep.locate.model_setup import ModelSetup, model_setup
+from lockstep.locate.origins import Origins, once_over_ranks
+from lockstep.locate.precision import PrecisionClasses
+from lockstep.locate.unaligned_calls import Unaligned
+from lockstep.store.reader import RankRecording, Recording
+
+
+@dataclass
+class Gathered:
+    """What gathers over the ranks and steps of one comparison."""
+
+    judge: Judge
+    read_tensors: bool
+    names: Mapping[str, NameMap]
+    view: View
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    origins: dict[str, Origins] = field(default_factory=dict)
+    lone: list[Finding] = field(default_factory=list)
+    precision: PrecisionClasses = field(default_factory=PrecisionClasses)
+    unaligned: Unaligned = field(default_factory=Unaligned)
+    causes: dict[str, Causes] = field(default_factory=dict)
+    setup: list[SetupDifference] = field(default_factory=list)
+    setups: dict[str, ModelSetup] = field(default_factory=dict)
+    extents: dict[str, Extent] = field(default_factory=dict)
+    dtypes: DtypeChanges = field(default_factory=DtypeChanges)
+    coverage: Coverage = field(default_factory=Coverage)
+    steps: set[int] = field(default_factory=set)
+    aligned: int = 0
+    unaligned_reference: int = 0
+    unaligned_candidate: int = 0
+
+    def add_rank(self, name: str, reference: RankRecording, candidate: RankRecording) -> None:
+        """A rank of both is about to be compared."""
+        ledger = Ledger(read_tensors=self.read_tensors, precision=self.precision)
+        setup = model_setup(reference, candidate, self.names[name])
+        if not self.judge.looks_at_set_up:
+            setup = replace(setup, modules={})
+        self.ledgers[name], self.origins[name] = ledger, Origins()
+        self.setups[name] = setup
+        self.extents[name] = Extent(reference, candidate, self.view, self.names[name])
+        self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned)
+        said = {str(one) for one in self.setup}
+        told = [*circumstances(reference.manifest, candidate.manifest), *setup.differences()]
+        self.setup.extend(one for one in told if str(one) not in said)
+
+    def count(self, rank: str, step: AlignedStep) -> None:
+        """Count what has no partner, and list it."""
+        setup = self.setups[rank]
+        if setup.compiled:
+            self.coverage.note_inside(step, setup.modules)
+        self.unaligned.gather(step)
+        self.coverage.note(step)
+        self.aligned += sum(1 for _ in step.of_kind(CallKind.MODULE, CallKind.OPERATOR))
+        for pair in step.lone:
+            self.unaligned_reference += pair.candidate is None
+            self.unaligned_candidate += pair.reference is None
+            for record in pair.present.records:
+                sides = (record, None) if pair.candidate is None else (None, record)
+                self.lone.append(_missing(Pair(*sides), "its call has no partner in the other run"))
+        for item in step.aligned:
+            for paired in item.pairs:
+                if paired.reference is None or paired.candidate is None:
+                    self.lone.append(
+                        _missing(paired, "the other run did not record it at this call")
+                    )
+
+
+def _missing(pair: Pair, reason: str) -> Finding:
+    return Finding(
+        pair, Outcome.MISSING, Metrics(Evidence.NONE), float("nan"), float("nan"), reason
+    )
+
+
+def _not_compared(gathered: Gathered, ranks: RankPairs, steps: Collection[int] | None) -> list[str]:
+    """Ranks and steps that only one side has, and what only one side looked at."""
+    sentences = list(ranks.alone)
+    for extent in gathered.extents.values():
+        sentences.extend(extent.not_compared(steps))
+    return [*sentences, *looked_at_more(gathered.view, gathered.extents.values())]
+
+
+def conclusion(
+    gathered: Gathered,
+    reference: Recording,
+    candidate: Recording,
+    ranks: RankPairs,
+    stopper: str | None,
+    steps: Collection[int] | None,
+) -> Comparison:
+    """What a comparison found, as a whole.
+
+    `stopper` tells why nothing could be compared, None where something was; `steps` are those that were asked for.
+    """
+    uniform = (*gathered.precision.hidden_changes(), *gathered.dtypes.uniform())
+    origins = once_over_ranks(gathered.precision.without_members(_ordered(gathered)))
+    findings = [finding for ledger in gathered.ledgers.values() for finding in ledger.findings]
+    not_compared = [stopper] if stopper else _not_compared(gathered, ranks, steps)
+    if stopper is None and gathered.aligned == 0:
+        not_compared.append("no call of one run could be aligned with a call of the other")
+    not_compared.extend(gathered.coverage.gaps(findings))
+    verdict = Verdict.AGREE
+    if origins or uniform:
+        verdict = Verdict.DIVERGED
+    elif not_compared:
+        verdict = Verdict.INCOMPARABLE
+    notes = [
+        f"{recording.path}: {text}"
+        for recording in (reference, candidate)
+        for text in recording.missing
+    ]
+    notes.extend((*ranks.notes, *gathered.view.notes()))
+    notes.extend(dict.fromkeys(note for names in gathered.names.values() for note in names.notes()))
+    notes.extend(gathered.judge.notes())
+    return Comparison(
+        reference=str(reference.path),
+        candidate=str(candidate.path),
+        verdict=verdict,
+        judged_by=gathered.judge.name,
+        origins=tuple(origins),
+        findings=(*findings, *gathered.lone),
+        inherited=_inherited_sites(findings, origins),
+        compared=len(findings),
+        missing=len(gathered.lone),
+        unaligned_reference=gathered.unaligned_reference,
+        unaligned_candidate=gathered.unaligned_candidate,
+        steps=tuple(sorted(gathered.steps)),
+        not_compared=tuple(not_compared),
+        notes=tuple(notes),
+        events=(*_events(reference, candidate), *flipped_choices(findings)),
+        uniform=uniform,
+        unaligned_calls=gathered.unaligned.calls,
+        other_classes=gathered.unaligned.classes,
+        setup=tuple(gathered.setup),
+        trained=(_trained(reference), _trained(candidate)),
+        unrecorded=tuple(dict.fromkeys((*reference.unrecorded, *candidate.unrecorded))),
+    )
+
+
+def _trained(recording: Recording) -> int | None:
+    return max((rank.manifest.trained or 0 for rank in recording.ranks.values()), default=0) or None
+
+
+def _ordered(gathered: Gathered) -> list[Origin]:
+    found = [origin for origins in gathered.origins.values() for origin in origins.found]
+    return sorted(
+        gathered.dtypes.named_in(found),
+        key=lambda origin: (
+            # When it shows: a buffer that nobody was seen to change does so where it is used next.
+            origin.finding.pair.present.step,
+            origin.phase.value != CallKind.INIT.value,
+            origin.sequence,
+            origin.rank,
+        ),
+    )
+
+
+def _inherited_sites(findings: Sequence[Finding], origins: Sequence[Origin]) -> int:
+    """Number of sites that differ because an earlier one does."""
+    own = {(origin.rank, origin.step, origin.finding.pair.present.site) for origin in origins}
+    sites = {
+        (record.rank, record.step, record.site)
+        for finding in findings
+        if finding.inherited
+        for record in (finding.pair.present,)
+    }
+    return len(sites - own)
+
+
+def _events(reference: Recording, candidate: Recording) -> tuple[Event, ...]:
+    seen: dict[tuple[str, int, str], Event] = {}
+    for recording in (reference, candidate):
+        for rank in recording.ranks.values():
+            for event in rank.manifest.events:
+                seen.setdefault((event.kind, event.step, event.detail), event)
+    return tuple(seen.values())

@@ -1,0 +1,150 @@
+"""The same elements in another order of axes: NCHW against NHWC, a weight that is kept transposed.
+
+A sketch depends on the order of elements, so two layouts of one tensor can be held against each
+other exactly only where both were saved whole. Elsewhere norm, mean, extremes and the number of
+zeros, which no order changes, decide; that they are equal says that the elements may be the same,
+and no more. Activations of equal shape are never taken for two layouts: a tensor that is transposed by
+mistake looks just like that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.finding import Axes, Evidence, Metrics
+from lockstep.core.records import Array, Content
+from lockstep.measure.metrics import measure, measure_statistics, measure_tensors
+
+TRANSPOSED: Axes = (1, 0)
+
+_NEAR = 64.0
+"""Unit roundoffs that statistics of equal elements may be off, relative to their size."""
+
+_MAX_ORDERS = 24
+"""Orders of axes that whole tensors are tried in."""
+
+
+def other_layout(
+    reference: Content, candidate: Content, *, known: Collection[Axes] = ()
+) -> Axes | None:
+    """Order of the reference's axes in the candidate, extents of 1 left out.
+
+    Parameters
+    ----------
+    reference, candidate
+        Two contents of different shapes.
+    known
+        Orders met elsewhere in the same step: taken where the shapes fit, whatever is inside.
+
+    Returns
+    -------
+    tuple of int or None
+        None where the shapes are no reordering of each other or the elements are not the same. The
+        natural order `(0, 1, ...)` says that just extents of 1 differ.
+
+    Examples
+    --------
+    >>> other_layout(Content(0, "float32", (2, 3, 4), "cpu", None, None),
+    ...              Content(0, "float32", (2, 4, 3), "cpu", None, None), known={(0, 2, 1)})
+    (0, 2, 1)
+    """
+    if reference.shape == candidate.shape:
+        return None
+    orders = list(itertools.islice(_orders(_extents(reference), _extents(candidate)), _MAX_ORDERS))
+    if not orders:
+        return None
+    if not _holds_the_same(reference, candidate):
+        return next((axes for axes in orders if axes in known), None)
+    if len(orders) == 1 or reference.loader is None or candidate.loader is None:
+        return orders[0]
+    left, right = reference.load(), candidate.load()
+    return min(orders, key=lambda axes: (_distance(_reordered(left, axes), right), axes))
+
+
+def may_be_transposed(reference: Content, candidate: Content) -> bool:
+    """Whether two square matrices of different contents may be each other's transpose."""
+    shape = _extents(reference)
+    return (
+        len(shape) == 2
+        and shape[0] == shape[1]
+        and shape == _extents(candidate)
+        and reference.digest != candidate.digest
+        and _holds_the_same(reference, candidate)
+    )
+
+
+def is_transposed(reference: Content, candidate: Content, *, otherwise: bool) -> bool:
+    """Whether whole matrices are each other's transpose; `otherwise` where they were not saved."""
+    if reference.loader is None or candidate.loader is None:
+        return otherwise
+    left, right = reference.load(), candidate.load()
+    near = _NEAR * max(unit_roundoff(reference.dtype), unit_roundoff(candidate.dtype))
+    return _distance(_reordered(left, TRANSPOSED), right) <= near * float(np.linalg.norm(right))
+
+
+def measure_layouts(
+    reference: Content, candidate: Content, axes: Axes, *, read_tensors: bool
+) -> Metrics:
+    """Measure two layouts of one tensor.
+
+    Whole tensors are put into one order; where only extents of 1 differ every evidence counts; else
+    statistics alone are compared.
+    """
+    if axes == tuple(range(len(axes))):
+        return measure(reference, candidate, read_tensors=read_tensors)
+    if read_tensors and reference.loader is not None and candidate.loader is not None:
+        dtype = max(reference.dtype, candidate.dtype, key=unit_roundoff)
+        return measure_tensors(
+            _reordered(reference.load(), axes), np.asarray(candidate.load()), dtype=dtype
+        )
+    if reference.statistics is None or candidate.statistics is None:
+        return Metrics(Evidence.NONE)
+    return measure_statistics(reference, candidate)
+
+
+def _extents(content: Content) -> tuple[int, ...]:
+    return tuple(extent for extent in content.shape if extent != 1)
+
+
+def _orders(left: tuple[int, ...], right: tuple[int, ...]) -> Iterator[Axes]:
+    """Orders of axes that make one shape of the other."""
+    if sorted(left) != sorted(right):
+        return
+    choices = [[axis for axis, extent in enumerate(left) if extent == wanted] for wanted in right]
+    for axes in itertools.product(*choices):
+        if len(set(axes)) == len(axes):
+            yield axes
+
+
+def _holds_the_same(reference: Content, candidate: Content) -> bool:
+    """Whether all numbers that do not depend on an order are equal up to rounding."""
+    if reference.digest is not None and reference.digest == candidate.digest:
+        return True
+    left, right = reference.statistics, candidate.statistics
+    if left is None or right is None:
+        return False
+    near = _NEAR * max(unit_roundoff(reference.dtype), unit_roundoff(candidate.dtype))
+    peak = max(abs(left.minimum), abs(left.maximum))
+    # A mean near zero is as uncertain as the elements are large.
+    spread = left.norm / math.sqrt(max(1, reference.numel))
+    return (
+        (left.nan_count, left.inf_count) == (right.nan_count, right.inf_count)
+        and abs(left.norm - right.norm) <= near * left.norm
+        and abs(left.mean - right.mean) <= near * spread
+        and abs(left.minimum - right.minimum) <= near * peak
+        and abs(left.maximum - right.maximum) <= near * peak
+    )
+
+
+def _reordered(array: Array, axes: Axes) -> Array:
+    return np.asarray(array).reshape([n for n in array.shape if n != 1]).transpose(axes)
+
+
+def _distance(left: Array, right: Array) -> float:
+    difference = left.astype(np.float64) - np.asarray(right).reshape(left.shape)
+    return float(np.linalg.norm(difference))

@@ -1,0 +1,288 @@
+"""Two aligned tensors with what judging needs: how large they are and how far apart, in the
+tensors' own unit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lockstep.core.dtypes import is_floating, unit_roundoff
+from lockstep.core.finding import Evidence, Metrics, Pair
+from lockstep.core.records import MEMORY_AS_FOUND, PART_OF, Content, Sketch, TensorRecord
+from lockstep.core.sketch import distances
+from lockstep.measure.axis_order import measure_layouts
+from lockstep.measure.masks import is_same_mask
+from lockstep.measure.metrics import IDENTICAL, measure, measure_sketches, symmetric_difference
+
+_RESOLUTION = 2.0**-44
+"""Share of a tensor's norm below which its measured distance means nothing: distances come from
+double-precision sums (unit roundoff 2**-53) over up to 1e9 elements. Only tensors with an attention
+mask's -3e38 among small numbers feel it."""
+
+_FEW_ELEMENTS = 8.0
+"""Distance in units of `unit * peak` that a sketch may lose: where just a few elements differ by an
+ulp or two, two of them may share a lane (see `lockstep.core.sketch`) and cancel."""
+
+_UNSEEN_ROUNDINGS = 256.0
+"""Roundings that statistics may hide: where only norms are known, tensors of equal norm may still
+be apart by a network's usual noise, some hundred unit roundoffs (measured on a 12-layer
+transformer)."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """A pair of tensors, measured.
+
+    Parameters
+    ----------
+    difference
+        Symmetric relative Euclidean distance; `inf` where one side has NaN, Inf or a shape that the
+        other lacks; NaN where it is not known.
+    norm, distance
+        Larger Euclidean norm and Euclidean distance of the two, in the tensors' unit.
+    peak
+        Largest magnitude among finite elements on either side.
+    unit
+        Unit roundoff of the coarser of the two dtypes.
+    """
+
+    pair: Pair
+    metrics: Metrics
+    equal: bool
+    difference: float
+    norm: float
+    distance: float
+    peak: float
+    numel: int
+    unit: float
+    floating: bool
+
+    def at(self, pair: Pair) -> Measured:
+        """The same numbers for another pair of records with the same contents."""
+        return Measured(
+            pair,
+            self.metrics,
+            self.equal,
+            self.difference,
+            self.norm,
+            self.distance,
+            self.peak,
+            self.numel,
+            self.unit,
+            self.floating,
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents."""
+        return self.pair.present.shape
+
+    @property
+    def shape_differs(self) -> bool:
+        """Whether the two have different extents, and not just another layout."""
+        left, right = self.pair.reference, self.pair.candidate
+        if left is None or right is None or self.pair.layout is not None:
+            return False
+        return left.shape != right.shape and not is_placed_otherwise(left.content, right.content)
+
+    @property
+    def means_nothing(self) -> bool:
+        """Whether it is memory that nobody has written to, which nothing follows from."""
+        left, right = self.pair.reference, self.pair.candidate
+        notes = {record.content.note for record in (left, right) if record is not None}
+        return MEMORY_AS_FOUND in notes
+
+    @property
+    def known(self) -> bool:
+        """Whether it can be said if the two agree."""
+        return self.equal or not math.isnan(self.difference)
+
+    @property
+    def possible_distance(self) -> float:
+        """How far apart the two may be, as far as the numbers can show: an input's difference."""
+        if self.equal:
+            return 0.0
+        if not self.known:
+            return math.inf
+        if self.metrics.evidence is Evidence.STATISTICS:
+            return 8.0 * self.distance + _UNSEEN_ROUNDINGS * self.unit * self.norm
+        lost = (
+            _FEW_ELEMENTS * self.unit * self.peak
+            if self.metrics.evidence is Evidence.SKETCH
+            else 0.0
+        )
+        return self.distance + _RESOLUTION * self.norm + lost
+
+    @property
+    def relative(self) -> float:
+        """`possible_distance` over the norm, 0 for equal tensors."""
+        far = self.possible_distance
+        if far == 0.0:
+            return 0.0
+        return far / self.norm if self.norm > 0 else math.inf
+
+
+def alone(record: TensorRecord) -> Measured:
+    """A tensor beside itself: its sizes, in the form that bounds are made from."""
+    content = record.content
+    floating = is_floating(content.dtype)
+    return Measured(
+        pair=Pair(record, record),
+        metrics=IDENTICAL,
+        equal=True,
+        difference=0.0,
+        norm=_norm(content),
+        distance=0.0,
+        peak=_peak(content),
+        numel=content.numel,
+        unit=unit_roundoff(content.dtype),
+        floating=floating,
+    )
+
+
+def pooled(tensors: Iterable[Measured]) -> Measured | None:
+    """Many tensors as one; None where all are equal or nothing is known of them."""
+    known = [item for item in tensors if item.known and math.isfinite(item.distance)]
+    if not known or all(item.equal for item in known):
+        return None
+    norm = math.sqrt(sum(item.norm * item.norm for item in known))
+    distance = math.sqrt(sum(item.distance * item.distance for item in known))
+    relative = distance / norm if norm > 0 else 0.0
+    return replace(known[0], equal=False, norm=norm, distance=distance, difference=relative)
+
+
+def sketched_distances(pairs: Iterable[Pair], *, read_tensors: bool) -> Iterator[float | None]:
+    """Distances of the sketches of many aligned pairs, at once; None where something else decides."""
+    pairs = iter(pairs)
+    while some := list(itertools.islice(pairs, _AT_ONCE)):
+        chosen = [_by_sketches(pair, read_tensors) for pair in some]
+        lefts, rights = ([one[side] for one in chosen if one is not None] for side in (0, 1))
+        found = iter(distances(lefts, rights))
+        yield from (None if one is None else next(found) for one in chosen)
+
+
+def is_read_whole(pair: Pair, *, read_tensors: bool) -> bool:
+    """Whether measuring an aligned pair, as it lies in memory, takes whole tensors of equal size."""
+    assert pair.reference is not None
+    assert pair.candidate is not None
+    left, right = pair.reference.content, pair.candidate.content
+    if not read_tensors or left.loader is None or right.loader is None:
+        return False
+    if pair.layout is not None or left.shape != right.shape:
+        return False
+    return left.digest is None or left.digest != right.digest
+
+
+_AT_ONCE = 1024
+"""Pairs of sketches in memory at once, 4 MB."""
+
+
+def _by_sketches(pair: Pair, read_tensors: bool) -> tuple[Sketch, Sketch] | None:
+    """Both sketches, where they are the best evidence of how far apart a pair is."""
+    assert pair.reference is not None
+    assert pair.candidate is not None
+    left, right = pair.reference.content, pair.candidate.content
+    if left.sketch_loader is None or right.sketch_loader is None or pair.layout is not None:
+        return None
+    if left.shape != right.shape or left.statistics is None or right.statistics is None:
+        return None
+    if left.digest is not None and left.digest == right.digest:
+        return None
+    if read_tensors and left.loader is not None and right.loader is not None:
+        return None
+    return left.sketch_loader(), right.sketch_loader()
+
+
+def measure_pair(
+    pair: Pair,
+    *,
+    read_tensors: bool = False,
+    sketched: float | None = None,
+    whole: Metrics | None = None,
+) -> Measured:
+    """Measure two aligned records; both must be there.
+
+    `sketched` is what `sketched_distances` said of this pair, `whole` what was measured where `is_read_whole`.
+    """
+    assert pair.reference is not None
+    assert pair.candidate is not None
+    left, right = pair.reference.content, pair.candidate.content
+    floating = is_floating(left.dtype) or is_floating(right.dtype)
+    equal = (left.digest, left.shape) == (right.digest, right.shape) and left.digest is not None
+    if not equal and pair.layout is None and floating:
+        equal = is_same_mask(left, right, read_tensors=read_tensors)
+    if equal:
+        metrics, difference = IDENTICAL, 0.0
+    elif whole is not None:
+        metrics, difference = whole, _difference(left, right, whole)
+    elif pair.layout is not None:
+        metrics = measure_layouts(left, right, pair.layout, read_tensors=read_tensors)
+        difference = _difference(left, right, metrics)
+        if metrics.evidence is Evidence.STATISTICS and not floating and metrics.rel_l2 == 0:
+            difference = math.nan  # equal statistics are not equal numbers
+    elif left.shape != right.shape:
+        metrics = Metrics(Evidence.NONE)
+        difference = math.nan if is_placed_otherwise(left, right) else math.inf
+    elif sketched is not None:
+        metrics = measure_sketches(left, right, sketched)
+        difference = _difference(left, right, metrics)
+    else:
+        with np.errstate(
+            invalid="ignore", over="ignore"
+        ):  # sketches of attention masks may overflow
+            metrics = measure(left, right, read_tensors=read_tensors)
+        difference = _difference(left, right, metrics)
+    norm = max(_norm(left), _norm(right))
+    alike = floating or left.dtype == right.dtype
+    if alike and difference == 0.0 and metrics.evidence in (Evidence.DIGEST, Evidence.TENSORS):
+        equal = True  # the same numbers, though maybe in another dtype
+    return Measured(
+        pair=pair,
+        metrics=metrics,
+        equal=equal,
+        difference=difference,
+        norm=norm,
+        distance=0.0 if difference == 0.0 else difference * norm if norm > 0 else difference,
+        peak=max(_peak(left), _peak(right)),
+        numel=max(left.numel, right.numel),
+        unit=max(unit_roundoff(left.dtype), unit_roundoff(right.dtype)),
+        floating=floating,
+    )
+
+
+def is_placed_otherwise(left: Content, right: Content) -> bool:
+    """Whether two contents are of tensors of one shape, which one run alone spreads over ranks, or in another way."""
+    placed = PART_OF.match(left.note) or PART_OF.match(right.note)
+    return placed is not None and _whole_shape(left) == _whole_shape(right)
+
+
+def _whole_shape(content: Content) -> tuple[int, ...]:
+    part = PART_OF.match(content.note)
+    return content.shape if part is None else tuple(map(int, re.findall(r"\d+", part[1])))
+
+
+def _difference(left: Content, right: Content, metrics: Metrics) -> float:
+    if metrics.evidence is Evidence.NONE:
+        return math.nan
+    if is_floating(left.dtype) and is_floating(right.dtype):
+        return symmetric_difference(left, right, metrics)
+    if metrics.evidence is Evidence.TENSORS:
+        return symmetric_difference(left, right, metrics)
+    return math.inf if left.dtype == right.dtype or metrics.rel_l2 > 0 else math.nan
+
+
+def _norm(content: Content) -> float:
+    norm = content.statistics.norm if content.statistics is not None else 0.0
+    return norm if math.isfinite(norm) else 0.0
+
+
+def _peak(content: Content) -> float:
+    if content.statistics is None:
+        return 0.0
+    low, high = content.statistics.minimum, content.statistics.maximum
+    return max((abs(value) for value in (low, high) if math.isfinite(value)), default=0.0)

@@ -1,0 +1,230 @@
+"""Re-runs in a process of their own: a native kernel that a recording's numbers crash takes that process with it."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lockstep.core.finding import CallPair
+from lockstep.core.records import TensorRecord
+from lockstep.core.text import message
+from lockstep.judge.protocol import Judgement, Operation, Region
+from lockstep.measure.measured_pair import Measured
+from lockstep.replay.messages import Begin, Known, Question, judgement_in, packed, send
+from lockstep.replay.refusals import Crashed
+from lockstep.replay.worker import ONE_THREAD, READY
+from lockstep.store.tensors import TensorFiles
+
+_MOST_CRASHES = 8
+"""Processes that one comparison loses before it asks for no more."""
+
+_PATIENCE_S = 120.0
+_SECONDS_A_BYTE = 1e-6
+_MOST_PATIENCE_S = 3600.0
+"""How long an answer may take: two minutes, and a second for each megabyte of the tensors that are compared; an hour at
+most, for a shape may be made up."""
+
+_CODE = "import sys; sys.path[:] = {path!r}; from lockstep.replay.worker import main; main()"
+
+
+class RerunsApart:
+    """Asks a process to judge, as `lockstep.replay.verdict.Verdicts` does in this one.
+
+    The process is started when it is first needed, serves the comparisons of this process one after the other, and ends
+    with it. One that dies is replaced.
+
+    Parameters
+    ----------
+    memory_bytes
+        Memory that the comparison may take.
+    """
+
+    _numbers = itertools.count()
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._number = next(self._numbers)
+        self._memory_bytes = memory_bytes
+        self._crashes = 0
+
+    def operator(self, operation: Operation, output: Measured) -> Judgement:
+        """As `Verdicts.operator`.
+
+        Raises
+        ------
+        CannotReplay
+            If the call cannot be run again, or doing so ends the process.
+        """
+        alone = replace(operation, inputs=(), outputs=(), gradients=(), beside=())
+        return self._asked("operator", alone, output, about=output)
+
+    def passage(self, sources: Sequence[Measured], target: Measured, region: Region) -> Judgement:
+        """As `Verdicts.passage`.
+
+        Raises
+        ------
+        CannotReplay
+            As `operator`.
+        """
+        return self._asked("passage", tuple(sources), target, region, about=target)
+
+    def update(self, calls: CallPair, output: Measured) -> Judgement:
+        """As `Verdicts.update`.
+
+        Raises
+        ------
+        CannotReplay
+            As `operator`.
+        """
+        return self._asked("update", calls, output, about=output)
+
+    def _asked(self, method: str, *arguments: Any, about: Measured) -> Judgement:
+        if self._crashes >= _MOST_CRASHES:
+            raise Crashed(f"{_MOST_CRASHES} re-runs ended their process, so no more are made")
+        data, files = packed(Question(method, arguments))
+        with _lock:
+            try:
+                process = _process()
+                process.serve(self._number, self._memory_bytes)
+                line = process.answer(data, files, _patience_s(about))
+            except Crashed:
+                self._crashes += 1
+                raise
+        return judgement_in(line)
+
+
+class _Process:
+    """One process that re-runs, and what it was told."""
+
+    def __init__(self) -> None:
+        environment = {key: value for key, value in os.environ.items() if key[:9] != "LOCKSTEP_"}
+        # Read by torch as it is loaded: large tensors in large pages. A re-run makes and drops many of them, and
+        # most of its time went into getting their memory, 4 KiB at a time.
+        environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+        try:
+            self._popen = subprocess.Popen(
+                [sys.executable or "python3", "-c", _CODE.format(path=sys.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**environment, ONE_THREAD: "1"},
+            )
+        except OSError as error:
+            raise Crashed(f"no process for it could be started ({error.strerror})") from error
+        self._known: set[Path] = set()
+        self._serves = -1
+        assert self._popen.stdout is not None
+        if self._popen.stdout.readline() != READY:
+            why = self._why_not_ready()
+            self.end()
+            raise Crashed(why)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be asked."""
+        return self._popen.poll() is None
+
+    def serve(self, number: int, memory_bytes: int) -> None:
+        """Begin a comparison, unless it is at it."""
+        if number != self._serves:
+            self._serves = number
+            self._known.clear()
+            self._send(packed(Begin(memory_bytes))[0])
+
+    def answer(self, question: bytes, files: dict[Path, TensorFiles], patience_s: float) -> bytes:
+        """Ask, and wait for the answer.
+
+        Raises
+        ------
+        Crashed
+            If it ends first, or takes longer than `patience_s` seconds.
+        """
+        for directory, tensors in files.items():
+            if directory not in self._known:
+                self._known.add(directory)
+                self._send(packed(Known(directory, tensors.unchecked))[0])
+        self._send(question)
+        assert self._popen.stdout is not None
+        with (
+            selectors.DefaultSelector() as selector
+        ):  # `select` itself knows no file beyond the 1024th
+            selector.register(self._popen.stdout, selectors.EVENT_READ)
+            ready = selector.select(patience_s)
+        if not ready:
+            self.end()
+            raise Crashed(f"its re-run took more than {patience_s:.0f} s")
+        line = self._popen.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise Crashed(f"its re-run ended the process that made it ({self._how_it_ended()})")
+        return line
+
+    def end(self) -> None:
+        """End it, and wait for that."""
+        self._popen.kill()
+        self._popen.wait()
+        for stream in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
+            with suppress(OSError):  # what could not be sent to it
+                if stream is not None:
+                    stream.close()
+
+    def _send(self, data: bytes) -> None:
+        assert self._popen.stdin is not None
+        with suppress(BrokenPipeError):  # its end shows as there being no answer
+            send(self._popen.stdin, data)
+
+    def _how_it_ended(self) -> str:
+        code = self._popen.wait()
+        return (
+            signal.Signals(-code).name if -code in signal.valid_signals() else f"exit code {code}"
+        )
+
+    def _why_not_ready(self) -> str:
+        assert self._popen.stderr is not None
+        said = self._popen.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
+        return message(f"no process for it could be started ({''.join(said)})")
+
+
+_lock = threading.RLock()
+_running: list[_Process] = []
+
+
+def _process() -> _Process:
+    """The process that is there, or else a new one."""
+    while _running and not _running[0].is_alive:
+        _running.pop().end()
+    if not _running:
+        _running.append(_Process())
+    return _running[0]
+
+
+def _end() -> None:
+    while _running:
+        _running.pop().end()
+
+
+def _forget() -> None:
+    """After a fork: the process is the parent's."""
+    global _lock
+    _lock = threading.RLock()
+    _running.clear()
+
+
+atexit.register(_end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _patience_s(output: Measured) -> float:
+    sides: tuple[TensorRecord | None, ...] = (output.pair.reference, output.pair.candidate)
+    size_bytes = sum(8 * side.content.numel for side in sides if side is not None)
+    return min(_PATIENCE_S + _SECONDS_A_BYTE * size_bytes, _MOST_PATIENCE_S)

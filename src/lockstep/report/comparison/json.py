@@ -1,0 +1,134 @@
+"""A comparison as JSON: the stable contract that other tools read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from lockstep.core.finding import Comparison, Origin, UnalignedCalls
+from lockstep.report.comparison.tally import tally_of
+
+JSON_SCHEMA_VERSION = 1
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """Everything but the single findings, as JSON values.
+
+    Numbers that are unknown or infinite are null. `origin` is the first of `origins`, or null.
+
+    Examples
+    --------
+    >>> comparison_json(comparison)["verdict"]                                  # doctest: +SKIP
+    'diverged'
+    """
+    origins = [_origin(origin, comparison) for origin in comparison.origins]
+    tally = tally_of(comparison.findings)
+    return {
+        "schema": JSON_SCHEMA_VERSION,
+        "verdict": comparison.verdict.value,
+        "origin": origins[0] if origins else None,
+        "origins": origins,
+        "steps": list(comparison.steps),
+        "trained": dict(zip(("reference", "candidate"), comparison.trained, strict=True)),
+        "inherited": comparison.inherited,
+        "compared": comparison.compared,
+        "equal": tally.equal,
+        "inside_tolerance": tally.inside,
+        "unjudged": tally.unjudged,
+        "missing": comparison.missing,
+        "unaligned": {
+            "reference": comparison.unaligned_reference,
+            "candidate": comparison.unaligned_candidate,
+        },
+        "unaligned_calls": [_calls(calls) for calls in comparison.unaligned_calls],
+        "other_classes": [dataclasses.asdict(one) for one in comparison.other_classes],
+        "setup": [dataclasses.asdict(one) for one in comparison.setup],
+        "not_compared": list(comparison.not_compared),
+        "unrecorded": list(comparison.unrecorded),
+        "notes": list(comparison.notes),
+        "judged_by": comparison.judged_by,
+        "uniform": [
+            {"class": change.name, "sites": len(change.members)} for change in comparison.uniform
+        ],
+        "events": [
+            {"kind": event.kind, "step": event.step, "detail": event.detail}
+            for event in comparison.events
+        ],
+    }
+
+
+def render_json(comparison: Comparison) -> str:
+    """The same as strict JSON text (RFC 8259: no NaN, no infinities), ASCII only."""
+    return json.dumps(comparison_json(comparison), indent=1, allow_nan=False)
+
+
+def write_json(comparison: Comparison, path: Path) -> None:
+    """Write what `render_json` gives; a file that is there already is replaced.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    path.write_text(render_json(comparison))
+
+
+def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:
+    metrics = origin.finding.metrics
+    return {
+        "step": origin.step,
+        **_rank(origin.rank),
+        "phase": origin.phase.value,
+        "module": origin.module,
+        "op": origin.op,
+        "call": origin.call,
+        "role": origin.role.value,
+        "index": origin.index,
+        "tensor": origin.tensor,
+        "source": origin.source,
+        "library": origin.library,
+        "metrics": {
+            "cosine": _number(metrics.cosine),
+            "max_abs": _number(metrics.max_abs),
+            "rel_l2": _number(metrics.rel_l2),
+        },
+        "evidence": metrics.evidence.value,
+        "kind": origin.kind.value,
+        "judged_by": origin.finding.judged_by or comparison.judged_by,
+        "tolerance": _number(origin.finding.tolerance),
+        "margin": _number(origin.finding.margin),
+        "reason": origin.reason,
+    }
+
+
+def _calls(calls: UnalignedCalls) -> dict[str, Any]:
+    return {
+        "side": calls.side,
+        "step": calls.step,
+        **_rank(calls.rank),
+        "phase": calls.phase.value,
+        "module": calls.module,
+        "op": calls.op,
+        "source": calls.source,
+        "library": calls.library,
+        "count": calls.count,
+        "inside_unaligned": calls.inside,
+        "recomputed": calls.recomputed,
+        "returns_as": calls.returns_as,
+    }
+
+
+def _rank(name: str) -> dict[str, int | str]:
+    """`rank2` is 2; a second process of a rank, `rank2-1`, says so."""
+    found = re.fullmatch(r"rank(\d+)(-\d+)?", name)
+    if found is None:
+        return {"rank": 0, "process": name}
+    return {"rank": int(found[1]), **({"process": name} if found[2] else {})}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,407 @@
+"""A comparison on one screen of a terminal: the verdict, where, why, and what was not seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from lockstep.core.finding import (
+    Comparison,
+    Evidence,
+    Finding,
+    Kind,
+    Origin,
+    Outcome,
+    UniformChange,
+    Verdict,
+)
+from lockstep.core.site import Phase
+from lockstep.judge.fixed_rule import accuracy_reached
+from lockstep.report.comparison.lone_calls import unaligned_sentences
+from lockstep.report.comparison.pairs import reached_word, tensor_name
+from lockstep.report.comparison.tally import Tally, tally_of
+from lockstep.report.paragraphs import (
+    WIDTH,
+    Page,
+    add_line,
+    add_paragraph,
+    add_wrapped,
+    counted,
+    printable,
+    terminal_width,
+    width_of,
+)
+
+NEXT_ORIGINS = 5
+MEMBERS = 4
+UNALIGNED = 6
+
+_STYLES = {
+    Verdict.AGREE: "bold green",
+    Verdict.DIVERGED: "bold red",
+    Verdict.INCOMPARABLE: "bold yellow",
+}
+_SIGNS = {Evidence.SKETCH: ("~", ">="), Evidence.STATISTICS: (">=", ">=")}
+"""What stands before cosine and distance, and before the maximum error, by evidence."""
+
+_JUDGES = {
+    "error-model": "an error model of each operator and dtype",
+    "calibration": "the calibration of each site",
+    "local-error": "a double-precision run of each operator",
+    "fixed": "the fixed rule (cosine 0.99 with max abs 0.001, cosine 0.9, max abs 1)",
+}
+
+
+def render_comparison(
+    comparison: Comparison,
+    *,
+    show_all: bool = False,
+    cosine: float | None = None,
+    limit: int | None = None,
+    width: int | None = None,
+) -> Text:
+    """Lay a comparison out as text, so many columns wide but for paths and names.
+
+    Parameters
+    ----------
+    comparison
+        What to show.
+    show_all
+        Whether the table of all pairs follows.
+    cosine
+        Where given, pairs under this cosine follow, lowest first.
+    limit
+        Cap on the lines of either table; None for no cap.
+    width
+        Columns of the terminal; without one there are 100, and a line of a table is never broken.
+
+    Returns
+    -------
+    rich.text.Text
+        Print it with `soft_wrap=True`, so that no path is broken; `.plain` is the text without
+        colour.
+    """
+    text, tally = Page(width or WIDTH), tally_of(comparison.findings)
+    first = Page(width_of(text))
+    _add_headline(first, comparison, tally)
+    add_wrapped(text, first.plain)
+    text.stylize(_STYLES[comparison.verdict], 0, len(comparison.verdict.name))
+    for origin in comparison.origins[:1]:
+        add_paragraph(text, _verdict(origin))
+        add_paragraph(text, _tolerance(origin))
+    _add_uniform(text, comparison)
+    _add_next_origins(text, comparison, tally)
+    _add_counts(text, comparison, tally)
+    _add_setup(text, comparison)
+    _add_unaligned(text, comparison, show_all=show_all)
+    said = comparison.verdict is Verdict.INCOMPARABLE
+    _add_list(text, "Not compared", comparison.not_compared[said:])
+    events = [f"step {event.step}: {event.kind}: {event.detail}" for event in comparison.events]
+    _add_list(text, "Events", events)
+    _add_list(text, "Notes", comparison.notes)
+    if show_all or cosine is not None:
+        add_paragraph(text, _signs(tally))
+    if show_all:
+        _add_table(
+            text, f"All pairs: {len(comparison.findings)}", comparison.findings, limit, width
+        )
+    if cosine is not None:
+        _add_under_cosine(text, comparison.findings, cosine, limit, width)
+    text.rstrip()
+    return text
+
+
+def headline(comparison: Comparison) -> str:
+    """The verdict in one sentence, with its place."""
+    text = Page()
+    _add_headline(text, comparison, tally_of(comparison.findings))
+    return " ".join(text.plain.split())
+
+
+def print_comparison(
+    comparison: Comparison,
+    *,
+    show_all: bool = False,
+    cosine: float | None = None,
+    limit: int | None = None,
+) -> None:
+    """Print what `render_comparison` lays out to standard output, in colour on a terminal only."""
+    width = terminal_width()
+    text = render_comparison(comparison, show_all=show_all, cosine=cosine, limit=limit, width=width)
+    Console().print(text, soft_wrap=True, highlight=False)
+
+
+def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
+    text.append(comparison.verdict.name)
+    if comparison.verdict is Verdict.INCOMPARABLE:
+        reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
+        more = f"; {_agreement(comparison, tally)}" if comparison.compared else ""
+        add_line(text, f": {reasons[0]}{more}")
+    elif comparison.origins:
+        where, source = _place(comparison.origins[0], tally), _source(comparison.origins[0])
+        _add_with_source(text, f" at {where}", source, used=len(comparison.verdict.name))
+    elif comparison.verdict is Verdict.DIVERGED and comparison.uniform:
+        add_line(text, f": {_uniform(comparison.uniform[0])}; no single operator is at fault")
+    elif comparison.verdict is Verdict.DIVERGED:
+        add_line(text, f": {comparison.inherited} tensors differ, but none can be named the first")
+    else:
+        add_line(text, f": {_agreement(comparison, tally)}")
+
+
+def _agreement(comparison: Comparison, tally: Tally) -> str:
+    """What was compared and how it came out; what was not judged, where there is any."""
+    steps = _steps(comparison.steps, comparison.trained)
+    if not comparison.compared:
+        return f"{steps}no tensor was compared, so nothing was held against anything"
+    compared = f"{steps}{comparison.compared} tensors compared"
+    unaligned = comparison.unaligned_reference + comparison.unaligned_candidate
+    parts = (
+        (tally.equal, "equal bit by bit"),
+        (tally.inside, "inside their tolerance"),
+        (tally.unjudged, "could not be judged"),
+        (comparison.missing, "without partner"),
+        (unaligned, "call unaligned" if unaligned == 1 else "calls unaligned"),
+    )
+    said = [f"{count} {words}" for count, words in parts if count]
+    if tally.equal == comparison.compared and len(said) == 1:
+        said[0] = "all equal bit by bit"
+    beside = ", ".join(comparison.unrecorded)
+    return ", ".join([compared, *said]) + (f"; not recorded: {beside}" if beside else "")
+
+
+def _steps(steps: Sequence[int], trained: Sequence[int | None]) -> str:
+    """`steps 0-1 of 4 trained, `; without gaps as a range."""
+    if not steps:
+        return ""
+    if steps[-1] - steps[0] == len(steps) - 1:
+        shown = f"{steps[0]}-{steps[-1]}" if len(steps) > 1 else f"{steps[0]}"
+    else:
+        shown = ", ".join(map(str, steps))
+    known = sorted({count for count in trained if count is not None and count > len(steps)})
+    of = f" of {' and '.join(map(str, known))} trained" if known else ""
+    return f"{'steps' if len(steps) > 1 else 'step'} {shown}{of}, "
+
+
+def _place(origin: Origin, tally: Tally) -> str:
+    ranks = tally.ranks | {origin.rank}
+    rank = f"{origin.rank}, " if ranks != {"rank0"} else ""
+    when = f"{rank}step {origin.step}, "
+    if origin.phase is Phase.DATA:
+        return f"{when}data: {origin.tensor or 'the batch'}"
+    if origin.phase in (Phase.INIT, Phase.OPTIMIZER):
+        owner = f" ({origin.op})" if origin.op else ""
+        return (
+            f"{when}{origin.phase.value} of {origin.tensor or origin.module or 'the model'}{owner}"
+        )
+    call = f", call {origin.call + 1}" if origin.call else ""
+    return f"{when}{origin.phase.value} of {origin.module or 'the model'} ({origin.op}{call})"
+
+
+def _source(origin: Origin) -> str:
+    """The user's line, and the library's that it led to."""
+    return f"{origin.source} through {origin.library}" if origin.library else origin.source
+
+
+def _verdict(origin: Origin) -> str:
+    """Kind and reason of an origin, the kind once."""
+    kind, reason = origin.kind.value, origin.reason
+    return reason if reason.startswith(f"the {kind}") else f"{kind}: {reason}"
+
+
+def _uniform(change: UniformChange) -> str:
+    return f"{change.name}, at {counted(len(change.members), 'site')}"
+
+
+def _add_uniform(text: Text, comparison: Comparison) -> None:
+    if not comparison.uniform:
+        return
+    text.append("\nUniform precision changes\n", style="bold")
+    for change in comparison.uniform:
+        modules = list(dict.fromkeys(site.module or "the model" for site in change.members))
+        shown = ", ".join(modules[:MEMBERS])
+        more = f" and {len(modules) - MEMBERS} more" if len(modules) > MEMBERS else ""
+        add_paragraph(text, f"{_uniform(change)}: {shown}{more}")
+
+
+def _tolerance(origin: Origin) -> str:
+    """What was allowed, and how much more it is."""
+    finding = origin.finding
+    if math.isnan(finding.tolerance) or not finding.margin:
+        return ""
+    margin = "" if math.isinf(finding.margin) else f", {_figure(finding.margin)} times less"
+    return f"tolerance here: rel {_figure(finding.tolerance)}{margin}"
+
+
+def _add_next_origins(text: Text, comparison: Comparison, tally: Tally) -> None:
+    following = comparison.origins[1:]
+    if not following:
+        return
+    text.append("\nNext origins\n", style="bold")
+    for number, origin in enumerate(following[:NEXT_ORIGINS], start=2):
+        kind = "" if origin.kind is Kind.FAULT else f": {origin.kind.value}"
+        line, entry = f"  {number}. {_place(origin, tally)}{kind}", Page(width_of(text))
+        _add_with_source(entry, line, _source(origin), used=0)
+        add_wrapped(text, entry.plain)
+    if len(following) > NEXT_ORIGINS:
+        add_line(text, f"  and {len(following) - NEXT_ORIGINS} more (--json lists them)")
+
+
+def _add_counts(text: Text, comparison: Comparison, tally: Tally) -> None:
+    origins = counted(len(comparison.origins), "origin")
+    later = counted(comparison.inherited, "later site")
+    unaligned = (comparison.unaligned_reference, comparison.unaligned_candidate)
+    counts = (
+        (comparison.compared, "compared"),
+        (tally.equal, "equal bit by bit"),
+        (tally.inside, "differ inside their tolerance"),
+        (tally.beyond, f"differ beyond it: at {origins} and, inherited, at {later}"),
+        (
+            tally.amplified,
+            "of these amplified: ill-conditioned there, small differences grow far",
+        ),
+        (tally.flipped, "choices flipped inside the noise (see Events)"),
+        (tally.unjudged, "could not be judged"),
+        (comparison.missing, "missing on one side"),
+        (
+            sum(unaligned),
+            f"unaligned: {unaligned[0]} in the reference, {unaligned[1]} in the candidate",
+        ),
+    )
+    if any(count for count, _ in counts):
+        text.append("\nTensors\n", style="bold")
+    for count, words in counts:
+        if count:
+            add_paragraph(text, words, first=f"{count:>8}  ", indent=" " * 10)
+    if comparison.compared:
+        add_paragraph(text, _judgement(comparison))
+
+
+def _add_setup(text: Text, comparison: Comparison) -> None:
+    """What the two runs were set up with otherwise, a line each: reference / candidate."""
+    if comparison.setup:
+        text.append("\n")
+    for one in comparison.setup:
+        add_paragraph(text, str(one), indent="")
+
+
+def _add_unaligned(text: Text, comparison: Comparison, *, show_all: bool) -> None:
+    """Calls of one run only; with `show_all` every one, else the first few."""
+    sentences = unaligned_sentences(comparison)
+    shown = sentences if show_all else sentences[:UNALIGNED]
+    more = len(sentences) - len(shown)
+    _add_list(text, "Calls without partner", shown)
+    if more:
+        add_line(text, f"  and {more} more (--all lists them)")
+
+
+def _judgement(comparison: Comparison) -> str:
+    return f"Judged by {_JUDGES.get(comparison.judged_by, comparison.judged_by)}."
+
+
+def _signs(tally: Tally) -> str:
+    """What the signs in front of numbers mean, where there are any."""
+    words = []
+    if Evidence.SKETCH in tally.evidence:
+        words.append("~ marks estimates from sketches")
+    if tally.evidence & {Evidence.SKETCH, Evidence.STATISTICS}:
+        words.append(">= lower bounds from statistics")
+    return ", ".join(words)
+
+
+def _add_under_cosine(
+    text: Text,
+    findings: Sequence[Finding],
+    cosine: float,
+    limit: int | None,
+    width: int | None,
+) -> None:
+    under = [finding for finding in findings if finding.metrics.cosine < cosine]
+    under.sort(key=lambda finding: finding.metrics.cosine)
+    unknown = sum(math.isnan(finding.metrics.cosine) for finding in findings)
+    beside = f"; {unknown} more have no known cosine" if unknown else ""
+    _add_table(
+        text, f"Pairs with a cosine under {cosine:g}: {len(under)}{beside}", under, limit, width
+    )
+
+
+def _add_table(
+    text: Text, title: str, findings: Sequence[Finding], limit: int | None, width: int | None
+) -> None:
+    text.append(f"\n{title}\n", style="bold")
+    shown = findings if limit is None else findings[:limit]
+    if not shown:
+        return
+    header = ("Outcome", "Cosine", "MaxAbsErr", "RelL2", "Margin", "Reached", "Step", "Name")
+    add_line(text, _columns(header))
+    for finding in shown:
+        text.append(f"{_row(finding, width)}\n", style=_row_style(finding))
+    if len(shown) < len(findings):
+        add_line(text, f"... and {len(findings) - len(shown)} more")
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    metrics, record = finding.metrics, finding.pair.present
+    sign, bound = _SIGNS.get(metrics.evidence, ("", ""))
+    alone = "" if finding.pair.candidate else " (reference only)"
+    alone = alone if finding.pair.reference else " (candidate only)"
+    return (
+        "inherited" if finding.inherited else finding.outcome.value,
+        _figure(metrics.cosine, sign),
+        _figure(metrics.max_abs, bound),
+        _figure(metrics.rel_l2, sign),
+        _figure(finding.margin),
+        reached_word(accuracy_reached(metrics)),
+        f"{record.step}",
+        f"{record.rank}: {tensor_name(record)}{alone}",
+    )
+
+
+def _row(finding: Finding, width: int | None) -> str:
+    """A line of a table; where it is wider than the terminal, its name stands below."""
+    row = printable(_columns(_cells(finding)))
+    if width is None or len(row) <= width:
+        return row
+    name = Page(width)
+    add_paragraph(name, row[_NAME_AT:], indent="    ")
+    return f"{row[:_NAME_AT].rstrip()}\n{name.plain.rstrip()}"
+
+
+_NAME_AT = 72
+"""Column of a table at which names begin."""
+
+
+def _columns(cells: Sequence[str]) -> str:
+    outcome, *numbers, reached, step, name = cells
+    middle = " ".join(f"{number:>10}" for number in numbers)
+    return f"{outcome:<12} {middle} {reached:>7} {step:>5}  {name}"
+
+
+def _row_style(finding: Finding) -> str:
+    if finding.outcome is Outcome.DIFFER:
+        return "" if finding.inherited else "red"
+    return "" if finding.outcome is Outcome.AGREE else "yellow"
+
+
+def _add_list(text: Text, title: str, sentences: Sequence[str]) -> None:
+    if not sentences:
+        return
+    text.append(f"\n{title}\n", style="bold")
+    for sentence in sentences:
+        add_paragraph(text, sentence)
+
+
+def _add_with_source(text: Text, line: str, source: str, *, used: int) -> None:
+    """Add a line and its `file:line`, on a line of its own where both do not fit."""
+    whole = f"{line}, {source}" if source else line
+    if source and used + len(whole) > width_of(text):
+        add_line(text, line)
+        add_line(text, f"     in {source}")
+    else:
+        add_line(text, whole)
+
+
+def _figure(value: float, sign: str = "") -> str:
+    return "-" if math.isnan(value) else f"{sign}{value:.4g}"

@@ -1,0 +1,87 @@
+"""Small contents: their bytes wait for the writing thread, which measures many of them in one compiled call.
+
+To measure or to store a tensor of a few numbers by itself is all overhead, and the training would wait for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.core.records import Statistics
+from lockstep.kernels.numbers import numbers_of_each
+from lockstep.store.tensors import RawTensor
+
+SmallContent = tuple[int, str, tuple[int, ...], str, str, bytes, bool, bool]
+"""Number, dtype, shape, device, digest, bytes of a content, whether it gets a sketch, and whether it is kept whole."""
+
+_DTYPES = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16}
+
+
+def can_wait(dtype: str) -> bool:
+    """Whether contents of a dtype, of at most `SKETCH_SIZE` elements, may be left to `measured`."""
+    return dtype in _DTYPES
+
+
+def measured(contents: Sequence[SmallContent], shard: int) -> list[tuple[Any, ...]]:
+    """Rows of `schema.CONTENTS`, with statistics and sketches; those that are kept whole are in that shard."""
+    rows: list[tuple[Any, ...]] = []
+    for (dtype, with_sketch), group in groupby(sorted(contents, key=_alike), _alike):
+        rows += _measured(list(group), shard, _DTYPES[dtype], with_sketch=with_sketch)
+    return rows
+
+
+def whole(contents: Iterable[SmallContent]) -> list[RawTensor]:
+    """Those that are kept whole, as they are stored."""
+    return [
+        RawTensor(number, dtype, (math.prod(shape),), np.frombuffer(data, np.uint8))
+        for number, dtype, shape, _, _, data, _, is_kept in contents
+        if is_kept
+    ]
+
+
+def _alike(content: SmallContent) -> tuple[str, bool]:
+    return content[1], content[6]
+
+
+def _measured(
+    contents: list[SmallContent], shard: int, dtype: npt.DTypeLike, *, with_sketch: bool
+) -> list[tuple[Any, ...]]:
+    values = np.frombuffer(bytearray().join(content[5] for content in contents), dtype)
+    sizes = [len(content[5]) // values.itemsize for content in contents]
+    found, sketches = numbers_of_each(values, sizes, with_sketch=with_sketch)
+    packed = [sketch.tobytes() for sketch in sketches] if with_sketch else [None] * len(contents)
+    return [
+        (
+            number,
+            name,
+            shape,
+            device,
+            digest,
+            *columns_of(numbers),
+            sketch,
+            *((number, shard) if is_kept else (None, None)),
+            "",
+        )
+        for (number, name, shape, device, digest, _, _, is_kept), numbers, sketch in zip(
+            contents, found, packed, strict=True
+        )
+    ]
+
+
+def columns_of(numbers: Statistics) -> tuple[float, ...]:
+    """Statistics in the order of a content's row."""
+    return (
+        numbers.minimum,
+        numbers.maximum,
+        numbers.mean,
+        numbers.norm,
+        numbers.nan_count,
+        numbers.inf_count,
+        numbers.zero_count,
+    )

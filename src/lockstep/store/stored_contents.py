@@ -1,0 +1,179 @@
+"""Tensor contents as they are asked for: numbers now, sketches and whole tensors when something looks at them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from lockstep.core.errors import CorruptError
+from lockstep.core.records import Content, Sketch, Statistics
+from lockstep.core.sketch import SKETCH_SIZE
+from lockstep.store import schema
+from lockstep.store.limits import MOST_ELEMENTS
+from lockstep.store.stored_tensor import StoredTensor
+from lockstep.store.tables import Chunks, LatestChunks
+from lockstep.store.tensors import TensorFiles
+
+_MOST_ROWS = 1 << 16
+"""Contents that stay in memory at most, of 2 kB where they have a sketch."""
+
+
+class StoredContents:
+    """The distinct contents of one rank.
+
+    A content is made when a step first speaks of it, and shared by all that speaks of it in this step and the next;
+    nothing is kept for longer than somebody outside holds it, but for the latest chunks.
+
+    Parameters
+    ----------
+    chunks
+        The rank's tables.
+    with_sketches
+        Whether its sketches are read: they must be of today's plan.
+    """
+
+    def __init__(self, chunks: Chunks, *, with_sketches: bool) -> None:
+        self._directory = chunks.directory
+        self._with_sketches = with_sketches
+        self._rows = LatestChunks(chunks, "contents", schema.CONTENTS, self._split, _MOST_ROWS)
+        self._tensors = TensorFiles(chunks.directory, chunks.files)
+        self._latest: dict[int, Content] = {}
+        self._shapes: dict[tuple[int | None, ...], tuple[int, ...]] = {}
+
+    def of(self, places: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> dict[int, Content]:
+        """Contents by number.
+
+        Parameters
+        ----------
+        places
+            Content numbers with their rows in the file, by chunk.
+
+        Raises
+        ------
+        CorruptError
+            If a row makes no sense.
+        """
+        known, found = self._latest, {}
+        wanted: dict[int, list[int]] = {}
+        for chunk, (numbers, rows) in places.items():
+            for number, row in zip(numbers, rows, strict=True):
+                if number in known:
+                    found[number] = known[number]
+                else:
+                    wanted.setdefault(chunk, []).append(row)
+        for (chunk, new), table in zip(wanted.items(), self._rows.of(list(wanted)), strict=True):
+            found.update(self._made(chunk, new, *table))
+        self._latest = found
+        return found
+
+    def _made(
+        self, chunk: int, rows: list[int], frame: pl.DataFrame, sketches: list[bytes | None]
+    ) -> dict[int, Content]:
+        made = {}
+        for row, values in zip(rows, frame[rows].iter_rows(), strict=True):
+            sketch = StoredSketch(self, chunk, row) if sketches[row] is not None else None
+            made[values[0]] = self._content(sketch, *values)
+        return made
+
+    def _content(
+        self,
+        sketch: StoredSketch | None,
+        number: int,
+        dtype: str,
+        extents: list[int | None],
+        device: str,
+        digest: str | None,
+        minimum: float | None,
+        maximum: float | None,
+        mean: float | None,
+        norm: float | None,
+        nan_count: int | None,
+        inf_count: int | None,
+        zero_count: int | None,
+        stored: int | None,
+        shard: int | None,
+        note: str | None,
+    ) -> Content:
+        shape = self._shape(number, extents)
+        statistics = None
+        if norm is not None:
+            statistics = Statistics(
+                math.nan if minimum is None else minimum,
+                math.nan if maximum is None else maximum,
+                math.nan if mean is None else mean,
+                norm,
+                nan_count or 0,
+                inf_count or 0,
+                zero_count or 0,
+            )
+        tensor = None if shard is None else StoredTensor(self._tensors, shard, stored, shape)
+        return Content(
+            number,
+            sys.intern(dtype),
+            shape,
+            sys.intern(device),
+            digest,
+            statistics,
+            sketch,
+            note or "",
+            tensor,
+        )
+
+    def _shape(self, number: int, extents: list[int | None]) -> tuple[int, ...]:
+        """A shape, kept once for all tensors that have it."""
+        known = self._shapes.get(tuple(extents))
+        if known is None:
+            known = tuple(extent for extent in extents if extent is not None and extent >= 0)
+            if len(known) < len(extents) or math.prod(known) > MOST_ELEMENTS:
+                raise CorruptError(
+                    f"{self._directory}: tensor {number} has an impossible shape {tuple(extents)};"
+                    " record again"
+                )
+            self._shapes[known] = known
+        return known
+
+    def _split(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[bytes | None]]:
+        """One chunk: everything but the sketches, and the sketches by row."""
+        frame = pl.DataFrame(frame.get_columns())  # of its own, so that the one read stays as it is
+        column = frame.drop_in_place("sketch")
+        if not self._with_sketches:
+            return frame, [None] * frame.height
+        sketches = column.to_list()
+        for row, sketch in enumerate(sketches):
+            if sketch is not None and len(sketch) != _SKETCH_BYTES:
+                raise CorruptError(
+                    f"{self._directory}: the sketch of tensor {frame['content'][row]} has a wrong length;"
+                    " record again"
+                )
+        return frame, sketches
+
+    def sketch(self, chunk: int, row: int) -> Sketch:
+        """One sketch, float64 of shape (SKETCH_SIZE,); its chunk is read again where it was let go."""
+        data = self._rows.one(chunk)[1][row]
+        assert data is not None
+        return np.frombuffer(data, dtype="<f8")
+
+    def close_tensors(self) -> None:
+        """Let go of the files of whole tensors until one is asked for."""
+        self._tensors.close()
+
+
+_SKETCH_BYTES = 8 * SKETCH_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSketch:
+    """Reads one sketch when called."""
+
+    contents: StoredContents
+    chunk: int
+    row: int
+
+    def __call__(self) -> Sketch:
+        """The sketch, float64 of shape (SKETCH_SIZE,)."""
+        return self.contents.sketch(self.chunk, self.row)

@@ -1,0 +1,79 @@
+"""A tensor that was saved whole, read from its shard when it is asked for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lockstep.core.errors import CorruptError
+from lockstep.core.records import Array, Pieces
+from lockstep.store.derived.formulas import Derived, Formula, Stored
+from lockstep.store.tensors import TensorFiles
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Reads one whole tensor when called.
+
+    Parameters
+    ----------
+    files
+        The shards of its rank.
+    shard, stored
+        Where it is stored.
+    shape
+        What the table of contents says of it.
+    """
+
+    files: TensorFiles
+    shard: int
+    stored: int | None
+    shape: tuple[int, ...]
+
+    def __call__(self) -> Array:
+        """The tensor.
+
+        Raises
+        ------
+        CorruptError
+            If it is not there, is damaged, or has another number of elements.
+        """
+        array = self.files.load(self.shard, self.stored)
+        self._check(array.size)
+        return array.reshape(self.shape)
+
+    def pieces(self) -> Pieces:
+        """The tensor, to be read in pieces.
+
+        Raises
+        ------
+        CorruptError
+            As when it is called.
+        """
+        pieces = self.files.open(self.shard, self.stored)
+        self._check(pieces.size)
+        return pieces
+
+    @property
+    def place(self) -> Stored | None:
+        """Where it is stored, as formulas of the same rank name it."""
+        return None if self.stored is None else Stored(self.shard, self.stored)
+
+    def formula(self) -> Formula | None:
+        """What the writer has shown it to follow from, to the last bit; None where it was kept as it is or corrected.
+
+        Raises
+        ------
+        CorruptError
+            If it is not there or is damaged.
+        """
+        if self.stored is None:
+            return None
+        found = self.files.find(Stored(self.shard, self.stored))
+        return found.formula if isinstance(found, Derived) and not found.places.size else None
+
+    def _check(self, size: int) -> None:
+        if size != math.prod(self.shape):
+            raise CorruptError(
+                f"{self.files.directory}: tensor {self.stored} has {size} elements, not {self.shape}; record again"
+            )

@@ -1,0 +1,194 @@
+"""Re-runs in a process of their own: the same verdicts, and nothing that a recording does there gets out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from replay_bench import altered, judged, loaded, operators, record_of, recorded
+from torch.nn import functional as F
+
+from lockstep.core.errors import CorruptError
+from lockstep.core.finding import Kind, Pair
+from lockstep.core.records import Call
+from lockstep.core.site import Role
+from lockstep.judge.error_model import ErrorModel
+from lockstep.judge.protocol import Judgement
+from lockstep.measure.measured_pair import measure_pair
+from lockstep.replay import rerun_process as apart
+from lockstep.replay.confinement import landlock_version
+from lockstep.replay.local_error import LocalErrorJudge
+from lockstep.replay.messages import judgement_in
+from lockstep.replay.refusals import CannotReplay, Crashed
+from lockstep.replay.rerun_process import RerunsApart
+
+MEMORY_BYTES = 1 << 30
+
+
+class Does:
+    """Does something in the process that unpacks it."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.done = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.done
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Call]:
+    """Operators of a recording on disk, by name."""
+
+    def program() -> None:
+        torch.manual_seed(0)
+        image = torch.randn(2, 3, 8, 8, requires_grad=True)
+        pooled, indices = torch.ops.aten.max_pool2d_with_indices(image, [2, 2], [2, 2])
+        torch.ops.aten.max_pool2d_with_indices_backward(
+            torch.ones_like(pooled), image, [2, 2], [2, 2], [0, 0], [1, 1], False, indices
+        )
+        (F.gelu(image).sum() + torch.erf(image).sum()).backward()
+
+    found = operators(recorded(tmp_path_factory.mktemp("calls") / "ref", program))
+    return {call.site.op.rpartition(".")[2]: call for call in found}
+
+
+def apart_judge() -> LocalErrorJudge:
+    return LocalErrorJudge(ErrorModel(), reruns=RerunsApart)
+
+
+@pytest.mark.parametrize("factor", [1.0 + 2.0**-23, 1.01])
+@pytest.mark.parametrize("op", ["gelu", "erf"])
+def test_verdicts_are_those_of_this_process(calls: dict[str, Call], op: str, factor: float) -> None:
+    # given a result that is off by a rounding, and one that is wrong
+    result = loaded(calls[op], Role.OUTPUT).numpy()
+    other = altered(calls[op], Role.OUTPUT, 0, (result * factor).astype(result.dtype))
+    # when both processes judge it, its inputs read from their files and the result given
+    here, there = judged(calls[op], other), judged(calls[op], other, judge=apart_judge())
+    # then they say the same
+    assert here == there
+    assert here.local
+    assert (here.kind is Kind.FAULT) is (factor == 1.01)
+
+
+def asked(*arguments: Any, call: Call) -> Judgement:
+    """The answer to a question that does something on the way to the process."""
+    output = record_of(call, Role.OUTPUT)
+    about = measure_pair(Pair(output, output))
+    reruns = RerunsApart(MEMORY_BYTES)
+    return reruns._asked("operator", *arguments, about=about)
+
+
+@pytest.mark.parametrize("end", [Does(os.abort), Does(os.getpid)])
+def test_a_process_that_dies_is_no_verdict_and_is_replaced(
+    calls: dict[str, Call], end: Does
+) -> None:
+    # given a question that ends the process, or (the twin) one that does not
+    survives = end.done[0] is os.getpid
+    words = "TypeError" if survives else "ended the process that made it"
+    with pytest.raises(CannotReplay, match=words):
+        asked(end, call=calls["gelu"])
+    # then the next is answered
+    result = loaded(calls["gelu"], Role.OUTPUT).numpy() * np.float32(1.01)
+    wrong = altered(calls["gelu"], Role.OUTPUT, 0, result)
+    assert judged(calls["gelu"], wrong, judge=apart_judge()).kind is Kind.FAULT
+
+
+def test_a_crash_stands_in_the_notes(
+    calls: dict[str, Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a call whose re-run crashes
+    monkeypatch.setattr(RerunsApart, "_asked", lambda *_, **__: asked_once())
+    judge = apart_judge()
+
+    def asked_once() -> Judgement:
+        raise Crashed("its re-run ended the process that made it (SIGSEGV)")
+
+    wrong = altered(calls["gelu"], Role.OUTPUT, 0, loaded(calls["gelu"], Role.OUTPUT).numpy() + 1)
+    # when it is judged, then the next judge decides, and it is said
+    assert judged(calls["gelu"], wrong, judge=judge).unexplained
+    assert (judge.decided, judge.name) == (0, ErrorModel().name)
+    assert judge.notes() == [
+        "torch.nn.functional.gelu: judged without a re-run: its re-run ended the process that made it (SIGSEGV)"
+    ]
+
+
+@pytest.mark.parametrize("executable", ["/no/such/python", "/bin/false"])
+def test_where_no_process_can_be_started_that_is_said(
+    calls: dict[str, Call], monkeypatch: pytest.MonkeyPatch, executable: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    monkeypatch.setattr(apart, "_running", [])
+    with pytest.raises(Crashed, match="no process for it could be started"):
+        asked(call=calls["gelu"])
+
+
+def test_after_some_crashes_no_more_is_asked(
+    calls: dict[str, Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "_MOST_CRASHES", 1)
+    output = record_of(calls["gelu"], Role.OUTPUT)
+    about = measure_pair(Pair(output, output))
+    reruns = RerunsApart(MEMORY_BYTES)
+    with pytest.raises(CannotReplay, match="SIGABRT"):
+        reruns._asked("operator", Does(os.abort), about=about)
+    with pytest.raises(CannotReplay, match="1 re-runs ended their process, so no more"):
+        reruns._asked("operator", about=about)
+
+
+def test_an_answer_that_never_comes_is_not_waited_for(
+    calls: dict[str, Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given no patience, and a question that blocks
+    monkeypatch.setattr(apart, "_PATIENCE_S", 0.0)
+    with pytest.raises(CannotReplay, match="took more than"):
+        asked(Does(signal.pause), call=calls["gelu"])
+
+
+@pytest.mark.skipif(landlock_version() < 1, reason="the system has no Landlock")
+def test_the_process_may_not_write(tmp_path: Path, calls: dict[str, Call]) -> None:
+    with pytest.raises(CannotReplay, match="exit code 1"):
+        asked(Does(os.mkdir, str(tmp_path / "made")), call=calls["gelu"])
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("make", [lambda: LocalErrorJudge(ErrorModel()), apart_judge])
+def test_indices_beyond_all_tensors_are_refused(
+    calls: dict[str, Call], make: Callable[[], LocalErrorJudge]
+) -> None:
+    # given indices of which one points a gigabyte behind the tensor, in both runs
+    call = calls["max_pool2d_with_indices_backward"]
+    call = replace(call, site=replace(call.site, op=f"{call.site.op}.default"))
+    index = next(r for r in call.with_role(Role.INPUT) if r.dtype == "int64")
+    far = loaded(call, Role.INPUT, index.index).numpy().copy()
+    far.flat[0] = 1 << 30
+    hostile = altered(call, Role.INPUT, index.index, far)
+    other = altered(hostile, Role.OUTPUT, 0, loaded(call, Role.OUTPUT).numpy() + 1)
+    judge = make()
+    judged(hostile, other, judge=judge)
+    assert ["points beyond every tensor" in why for _, why in judge.refused] == [True]
+    # The twin, whose indices are its own, is run again
+    wrong = altered(call, Role.OUTPUT, 0, loaded(call, Role.OUTPUT).numpy() + 1)
+    assert judged(call, wrong, judge=make()).kind is Kind.FAULT
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"x", b"[]", b"{}", b'{"judgement": 1}', b'{"judgement": {}}', b'{"too_large": "x"}',
+     b'{"judgement": {"tolerance": 0, "floor": 0, "kind": "\\u001b"}}', b"[" * 100_000],
+)  # fmt: skip
+def test_what_is_no_answer_is_no_verdict(line: bytes) -> None:
+    with pytest.raises(CannotReplay):
+        judgement_in(line)
+
+
+def test_a_damaged_file_is_said_as_here() -> None:
+    with pytest.raises(CorruptError, match=r"^x: was changed\\x1b$"):
+        judgement_in(b'{"damaged": "x: was changed\\u001b"}')
