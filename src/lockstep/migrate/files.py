@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.replacement import aside_of, replacing
 
 
 def digest(data: bytes) -> str:
@@ -48,12 +49,6 @@ def naming(path: Path, advice: str) -> Iterator[None]:
         raise OutputExistsError(f"{path}: cannot be written ({what}); {advice}") from error
 
 
-def aside_of(path: Path) -> Path:
-    """Where a file's new content waits: beside it, so that moving it needs no space; short whatever its name."""
-    name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
-    return path.with_name(f".lockstep-{name}.part")
-
-
 def stage(path: Path, data: bytes, like: Path | None = None) -> Path:
     """Write content beside `path`, with mode, owner and attributes of `like`; gives the file to move.
 
@@ -85,13 +80,8 @@ def replace(path: Path, data: bytes, like: Path | None = None) -> None:
     OSError
         If it cannot be written; what was there stays as it was.
     """
-    aside = stage(path, data, like)
-    try:
-        aside.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            aside.unlink()
-        raise
+    with replacing(path):
+        stage(path, data, like)
 
 
 @contextmanager

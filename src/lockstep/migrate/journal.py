@@ -17,9 +17,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 from lockstep.core.errors import CorruptError, OutputExistsError, UsageError
+from lockstep.core.replacement import aside_of
 from lockstep.core.version import VERSION
 from lockstep.migrate.files import (
-    aside_of,
     digest,
     inside,
     locked,

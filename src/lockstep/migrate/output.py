@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.migrate.files import aside_of, inside, make_executable, naming, replace
+from lockstep.core.replacement import replacing
+from lockstep.migrate.files import inside, make_executable, naming, replace
 from lockstep.migrate.plan import NewFile, Plan
 from lockstep.migrate.walk import Collection, Found, Link
 
@@ -161,13 +162,8 @@ def _write(place: Path, found: Found, changed: dict[PurePosixPath, bytes]) -> No
     if found.path in changed:
         replace(place, changed[found.path], like=found.location)
         return
-    aside = aside_of(place)
-    try:
+    with replacing(place) as aside:
         shutil.copy2(found.location, aside)
-        aside.replace(place)
-    finally:
-        with suppress(OSError):
-            aside.unlink()
 
 
 def _add(folder: Path, out: Path, new: NewFile, advice: str) -> None:

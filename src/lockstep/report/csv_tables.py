@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lockstep.report.output import writing
+from lockstep.core.replacement import replacing
 
 Cell = str | int | float | None
 
@@ -25,7 +25,7 @@ def write_csv_table(path: Path, titles: Sequence[str], rows: Iterable[Sequence[C
         If the file cannot be written.
     """
     with (
-        writing(path) as aside,
+        replacing(path) as aside,
         aside.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")

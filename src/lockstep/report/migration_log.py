@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from lockstep.core.replacement import replacing
 from lockstep.core.version import VERSION
 from lockstep.migrate.plan import (
     Edit,
@@ -21,7 +22,6 @@ from lockstep.migrate.plan import (
 )
 from lockstep.migrate.text import SourceText
 from lockstep.report.migration_rows import counts_of, counts_of_plan
-from lockstep.report.output import writing
 from lockstep.report.paragraphs import counted, printable
 
 
@@ -34,7 +34,7 @@ def write_migration_log(plan: Plan, path: Path) -> None:
         If the file cannot be written.
     """
     with (
-        writing(path) as aside,
+        replacing(path) as aside,
         aside.open("w", encoding="utf-8", errors="backslashreplace") as file,
     ):
         file.writelines(f"{line}\n" for line in log_lines(plan))

@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+from lockstep.core.replacement import replacing
 from lockstep.core.version import VERSION
 from lockstep.migrate.plan import Edit, Failure, FilePlan, Mention, Outcome, Plan, Span
 from lockstep.migrate.text import SourceText
 from lockstep.report.migration_rows import HEAD, RULES, UNREADABLE, is_advice
-from lockstep.report.output import writing
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT_ID = "%SRCROOT%"
@@ -33,7 +33,7 @@ def write_sarif(plan: Plan, path: Path, help_of: Callable[[str], str]) -> None:
     OSError
         If the file cannot be written.
     """
-    with writing(path) as aside:
+    with replacing(path) as aside:
         aside.write_text(json.dumps(sarif_json(plan, help_of), allow_nan=False) + "\n")
 
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lockstep.core.replacement import replacing
 from lockstep.report.csv_tables import Cell
-from lockstep.report.output import writing
 
 SHEET_ROWS = 1_048_576
 """Rows that a sheet can hold, the title row included (Excel specifications and limits)."""
@@ -39,7 +39,7 @@ def workbook_at(path: Path) -> Iterator[Any]:
     import xlsxwriter  # takes as long to load as a small job takes, and few ask for a workbook
     from xlsxwriter.exceptions import FileCreateError
 
-    with writing(path) as aside, aside.open("wb") as file:
+    with replacing(path) as aside, aside.open("wb") as file:
         workbook = xlsxwriter.Workbook(file, _OPTIONS)
         yield workbook
         try:

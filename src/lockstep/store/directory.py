@@ -18,6 +18,7 @@ from typing import Any
 from lockstep.core.errors import CorruptError, OutputExistsError
 from lockstep.core.manifest import Options, RunManifest
 from lockstep.core.redaction import REDACTED
+from lockstep.core.replacement import replacing
 from lockstep.core.secrets import masked_command
 from lockstep.core.version import VERSION
 from lockstep.store.claim import Claim, is_recorded_into
@@ -143,15 +144,10 @@ class RunDirectory:
 
     def _write(self, directory: Path) -> None:
         """Write the manifest aside and rename it."""
-        aside = directory / f".{MANIFEST}.{os.getpid()}"
-        try:
-            text = json.dumps(dataclasses.asdict(self.manifest), indent=1)
+        text = json.dumps(dataclasses.asdict(self.manifest), indent=1)
+        with replacing(directory / MANIFEST) as aside:
             write_private(aside, with_digest(text))
-            aside.replace(directory / MANIFEST)
-            self._written = True
-        except OSError:
-            aside.unlink(missing_ok=True)
-            raise
+        self._written = True
 
 
 def _check_may_go(path: Path, *, force: bool) -> None:

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.errors import CorruptError
+from lockstep.core.replacement import PART
 from lockstep.store.limits import read_manifest, values_of
 from lockstep.store.schema import MANIFEST
-
-PART = ".part"
-"""How the name of a file ends that is being written."""
 
 
 def sweep(recording: Path) -> None:

@@ -30,11 +30,11 @@ import numpy.typing as npt
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.records import Frame
+from lockstep.core.replacement import replacing
 from lockstep.store import schema
 from lockstep.store.derived.formulas import Derived, Elements, Stored
 from lockstep.store.encoding import Row, parquet_bytes
 from lockstep.store.integrity import DigestedFile, Sink, with_digest
-from lockstep.store.leftovers import PART
 from lockstep.store.pace import REST_S, Pace
 from lockstep.store.permissions import open_private
 from lockstep.store.small_tensors import SmallContent, measured, whole
@@ -447,19 +447,14 @@ class RankWriter:
 
     def _replace(self, name: str, fill: Callable[[Sink], None]) -> None:
         """Write a file aside and rename it, so that no reader ever sees half of one."""
-        target, aside = self.directory / name, self.directory / f".{name}{PART}"
-        try:
+        target = self.directory / name
+        with replacing(target) as aside:
             with open_private(aside, "wb") as file:
                 digested = DigestedFile(file)
                 fill(digested)
             replaced_bytes = target.stat().st_size if target.exists() else 0
             self.bytes_written += digested.size_bytes - replaced_bytes
-            aside.replace(target)
-            self._files[name] = digested.mark
-        except Exception:
-            with suppress(OSError):
-                aside.unlink()
-            raise
+        self._files[name] = digested.mark
 
 
 def _leave_room(directory: Path, size_bytes: int) -> None:
