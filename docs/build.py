@@ -6,7 +6,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from lockstep.cli.main import VERBS, cli
+from lockstep.cli.main import cli
+from lockstep.plugins import verbs
 
 PAGE = Path(__file__).parent / "cli.md"
 
@@ -14,7 +15,7 @@ PAGE = Path(__file__).parent / "cli.md"
 def page() -> str:
     """The whole page."""
     parts = ["# Command line\n\nMade by `make docs` from the commands' own help.\n"]
-    parts += [_section("lockstep", []), *(_section(f"lockstep {verb}", [verb]) for verb in VERBS)]
+    parts += [_section("lockstep", []), *(_section(f"lockstep {verb}", [verb]) for verb in verbs())]
     return "\n".join(parts)
 
 

@@ -18,9 +18,9 @@ import counter
 import emitted
 from pyflakes import checker
 
-from lockstep.migrate.options import MigrationOptions
-from lockstep.migrate.plan import FilePlan, Outcome, Plan, Row, rows_of
-from lockstep.migrate.project import plan_migration
+from lockstep.wings.migrate.options import MigrationOptions
+from lockstep.wings.migrate.plan import FilePlan, Outcome, Plan, Row, rows_of
+from lockstep.wings.migrate.project import plan_migration
 
 UNACCOUNTED = "unaccounted"
 

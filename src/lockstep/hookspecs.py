@@ -14,11 +14,36 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:  # those who migrate or record compare nothing, and load no arrays
+    import click
+
     from lockstep.core.finding import Comparison
 
 NAME = "lockstep"
 hookspec = pluggy.HookspecMarker(NAME)
 hookimpl = pluggy.HookimplMarker(NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb of the command line.
+
+    Parameters
+    ----------
+    name
+        As it is typed: `lockstep NAME ...`. Lockstep's own verbs cannot be replaced.
+    summary
+        One line of `lockstep --help`.
+    group
+        The heading that it stands under there.
+    load
+        Gives the command; called when the verb is used, so that `--help` is quick. Its return value is the exit code:
+        0 agrees or done, 1 differs, 2 failed. A `lockstep.LockstepError` that it raises is said in one sentence.
+    """
+
+    name: str
+    summary: str
+    group: str
+    load: Callable[[], click.Command]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +80,7 @@ class MigrationTarget:
     environment
         Environment variables, CUDA's name to the device's own.
     rules
-        The text of the target's own table; columns as in `lockstep.migrate.rules.table`.
+        The text of the target's own table; columns as in `lockstep.wings.migrate.torch.table`.
     has_name
         Whether the device's software has a dotted name; no other name is ever written.
     """
@@ -71,6 +96,11 @@ class MigrationTarget:
     method: str = ""
     is_device: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@hookspec
+def lockstep_commands() -> list[Verb]:  # type: ignore[empty-body]
+    """Verbs of the command line."""
 
 
 @hookspec

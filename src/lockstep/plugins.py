@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 
 import pluggy
 
 from lockstep import hookspecs
+from lockstep.core.version import DISTRIBUTION
+
+_broken: list[str] = []
 
 
-@lru_cache(maxsize=1)
+@cache
 def manager() -> pluggy.PluginManager:
-    """The manager with every plug-in loaded whose entry point is in the group `lockstep`."""
+    """The manager with every plug-in loaded whose entry point is in the group `lockstep`, the built-in ones first."""
     plugins = pluggy.PluginManager(hookspecs.NAME)
     plugins.add_hookspecs(hookspecs)
-    plugins.load_setuptools_entrypoints(hookspecs.NAME)
+    for entry in sorted(entry_points(group=hookspecs.NAME), key=_of_others):
+        try:
+            plugins.register(entry.load(), entry.name)
+        except Exception as error:  # one that is broken takes nothing with it but itself
+            _broken.append(f"the plug-in {entry.name} ({entry.value}) cannot be loaded: {error}")
     return plugins
+
+
+def broken_plugins() -> list[str]:
+    """Which plug-ins could not be loaded, and why, in sentences."""
+    manager()
+    return _broken
+
+
+def verbs() -> dict[str, hookspecs.Verb]:
+    """Every verb by name; one that is there already is not replaced."""
+    found: dict[str, hookspecs.Verb] = {}
+    for given in reversed(manager().hook.lockstep_commands()):
+        for verb in given:
+            found.setdefault(verb.name, verb)
+    return found
 
 
 def report_writers() -> dict[str, hookspecs.ReportWriter]:
@@ -28,3 +51,7 @@ def migration_targets() -> dict[str, hookspecs.MigrationTarget]:
     """Every migration target by name, the built-in ones first."""
     found = manager().hook.lockstep_migration_targets()
     return {target.name: target for targets in reversed(found) for target in targets}
+
+
+def _of_others(entry: EntryPoint) -> tuple[bool, str]:
+    return entry.dist is None or entry.dist.name != DISTRIBUTION, entry.name

@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from lockstep.cli import copies
-from lockstep.cli.copies import Ground, make_copy
+from lockstep.wings.migrate.verify import copies
+from lockstep.wings.migrate.verify.copies import Ground, make_copy
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from workplace import BIN
 
-from lockstep.cli import copies
 from lockstep.cli.main import main
+from lockstep.wings.migrate.verify import copies
 
 NET = """import torch
 import torch.nn.functional as F

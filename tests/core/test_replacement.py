@@ -22,8 +22,13 @@ def test_what_was_written_aside_takes_the_place(tmp_path: Path) -> None:
 def test_what_fails_leaves_what_was_there(tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_text("old")
-    with pytest.raises(OSError, match="full"), replacing(target) as aside:
-        aside.write_text("half")
-        raise OSError("full")
+
+    def write() -> None:
+        with replacing(target) as aside:
+            aside.write_text("half")
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        write()
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]

@@ -12,14 +12,14 @@ import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
-from lockstep.migrate.plan import FilePlan, Outcome
-from lockstep.migrate.scopes import ModuleScopes
-from lockstep.migrate.tensorflow import Generation, Start, tensorflow_mentions
-from lockstep.migrate.text import read_python
+from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.text import read_python
+from lockstep.wings.migrate.plan import FilePlan, Outcome
+from lockstep.wings.migrate.tensorflow import Generation, Start, tensorflow_mentions
 
 _RUNNER = '''
 import importlib.abc, importlib.machinery, json, sys, types
-from lockstep.migrate.names import names_of
+from lockstep.wings.migrate.names import names_of
 
 LISTED = names_of("npu_bridge")
 ROOTS = ("tensorflow", "npu_bridge", "npu_device", "hccl")

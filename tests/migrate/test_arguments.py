@@ -6,10 +6,10 @@ import ast
 
 import pytest
 
-from lockstep.migrate.arguments import ArgumentEdits, CannotRewriteError, removals
-from lockstep.migrate.plan import apply, merged
-from lockstep.migrate.scopes import ModuleScopes
-from lockstep.migrate.text import SourceText
+from lockstep.wings.migrate.engine.arguments import ArgumentEdits, CannotRewriteError, removals
+from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.text import SourceText
+from lockstep.wings.migrate.plan import apply, merged
 
 
 def call_of(code: str) -> tuple[ModuleScopes, ast.Call]:

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lockstep.migrate.plan import Edit, FilePlan, Mention, Outcome, Span, rows_of
-from lockstep.migrate.text import read_python
+from lockstep.wings.migrate.engine.text import read_python
+from lockstep.wings.migrate.plan import Edit, FilePlan, Mention, Outcome, Span, rows_of
 
 _FOLDER = Path(__file__).parents[2] / "benchmarks" / "migrate"
 _MODULES = ("corpus", "counter", "emitted", "measures")

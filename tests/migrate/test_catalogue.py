@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lockstep import migrate
-from lockstep.migrate.catalogue import Catalogue
-from lockstep.migrate.rules.table import table_of
 from lockstep.plugins import migration_targets
+from lockstep.wings.migrate.catalogue import Catalogue
+from lockstep.wings.migrate.torch.table import table_of
 
 SOURCES = Path(migrate.__file__).parent
 CLAIMS = ("claim", "rewrite", "list", "keep", "supersede", "suggest", "offer", "Mention")

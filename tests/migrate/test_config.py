@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.migrate.config import RULES, ConfigKind, config_kind, config_mentions
-from lockstep.migrate.plan import Outcome
-from lockstep.migrate.scalars import json_scalars, toml_scalars, yaml_scalars
+from lockstep.wings.migrate.files.config import RULES, ConfigKind, config_kind, config_mentions
+from lockstep.wings.migrate.files.scalars import json_scalars, toml_scalars, yaml_scalars
+from lockstep.wings.migrate.plan import Outcome
 
 
 def mentions(text, kind=ConfigKind.YAML, target="npu"):

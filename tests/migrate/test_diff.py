@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import contents, file_plan, plan_for, plant
 
-from lockstep.migrate.diff import unified_diff
-from lockstep.migrate.plan import Edit, FilePlan, Mention, NewFile, Outcome, Plan, Span
-from lockstep.migrate.text import read_plain
+from lockstep.wings.migrate.delivery.diff import unified_diff
+from lockstep.wings.migrate.engine.text import read_plain
+from lockstep.wings.migrate.plan import Edit, FilePlan, Mention, NewFile, Outcome, Plan, Span
 
 
 def diff_bytes(plan):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.migrate.options import Framework, MigrationOptions
-from lockstep.migrate.plan import Outcome, Plan
-from lockstep.migrate.project import plan_migration
+from lockstep.wings.migrate.options import Framework, MigrationOptions
+from lockstep.wings.migrate.plan import Outcome, Plan
+from lockstep.wings.migrate.project import plan_migration
 
 TENSORFLOW = 'import tensorflow as tf\nwith tf.device("/gpu:0"):\n    x = tf.constant(1)\n'
 HOROVOD = "import horovod.tensorflow as hvd\nhvd.init()\n"

@@ -11,11 +11,11 @@ import pytest
 from trees import LAUNCH, contents, file_plan, plan_for, plan_of, plant
 
 from lockstep.core.errors import CorruptError, LockstepError, OutputExistsError, UsageError
-from lockstep.migrate import journal
-from lockstep.migrate.files import aside_of, locked
-from lockstep.migrate.journal import undo, write_in_place
-from lockstep.migrate.plan import NewFile, Plan
-from lockstep.migrate.walk import collect
+from lockstep.wings.migrate.delivery import journal
+from lockstep.wings.migrate.delivery.journal import undo, write_in_place
+from lockstep.wings.migrate.delivery.writing import aside_of, locked
+from lockstep.wings.migrate.files.collection import collect
+from lockstep.wings.migrate.plan import NewFile, Plan
 
 HERE = Path(__file__).parent
 TREE = {
@@ -158,7 +158,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from trees import LAUNCH, plan_for
-from lockstep.migrate.journal import undo, write_in_place
+from lockstep.wings.migrate.delivery.journal import undo, write_in_place
 left = int(sys.argv[3])
 def dying(name):
     real = getattr(Path, name)
@@ -214,7 +214,7 @@ from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from trees import plan_for
 from lockstep.core.errors import OutputExistsError
-from lockstep.migrate.journal import write_in_place
+from lockstep.wings.migrate.delivery.journal import write_in_place
 root = Path(sys.argv[1])
 plan = plan_for(root)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -290,7 +290,7 @@ def test_names_that_are_no_text_come_back(tmp_path):
 HOLD = """
 import os, sys
 from pathlib import Path
-from lockstep.migrate.files import locked
+from lockstep.wings.migrate.delivery.writing import locked
 with locked(Path(sys.argv[1])):
     print(os.getpid(), flush=True)
     sys.stdin.read()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.migrate.literals import LiteralError, pieces_of
-from lockstep.migrate.plan import Span
+from lockstep.wings.migrate.engine.literals import LiteralError, pieces_of
+from lockstep.wings.migrate.plan import Span
 
 
 def parts(text: str) -> list[tuple[str, bool]]:

@@ -10,9 +10,9 @@ import pytest
 from trees import LAUNCH, contents, plan_of, plant
 
 from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.migrate.output import copy_root_mode, write_tree
-from lockstep.migrate.plan import Failure, NewFile
-from lockstep.migrate.walk import collect
+from lockstep.wings.migrate.delivery.output import copy_root_mode, write_tree
+from lockstep.wings.migrate.files.collection import collect
+from lockstep.wings.migrate.plan import Failure, NewFile
 
 HERE = Path(__file__).parent
 TREE = {
@@ -191,8 +191,8 @@ from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from trees import plan_of
 from lockstep.core.errors import OutputExistsError
-from lockstep.migrate.output import copy_root_mode, write_tree
-from lockstep.migrate.walk import collect
+from lockstep.wings.migrate.delivery.output import copy_root_mode, write_tree
+from lockstep.wings.migrate.files.collection import collect
 collection = collect([Path(sys.argv[1])])
 plan = plan_of(collection)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -216,8 +216,8 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from trees import plan_of
-from lockstep.migrate.output import copy_root_mode, write_tree
-from lockstep.migrate.walk import collect
+from lockstep.wings.migrate.delivery.output import copy_root_mode, write_tree
+from lockstep.wings.migrate.files.collection import collect
 left = int(sys.argv[3])
 def dying(name):
     real = getattr(Path, name)

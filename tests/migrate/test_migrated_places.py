@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.migrate.options import MigrationOptions
-from lockstep.migrate.places import MigratedFile
-from lockstep.migrate.plan import FilePlan
-from lockstep.migrate.project import plan_migration
+from lockstep.wings.migrate.options import MigrationOptions
+from lockstep.wings.migrate.plan import FilePlan
+from lockstep.wings.migrate.project import plan_migration
+from lockstep.wings.migrate.verify.places import MigratedFile
 
 SCRIPT = '''"""A model."""
 import torch

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from migrating import TARGETS, new_warnings, plan_of_code
 
-from lockstep.migrate.plan import Outcome
+from lockstep.wings.migrate.plan import Outcome
 
 IMPORTS = [
     "import torch",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.migrate import names
-from lockstep.migrate.names import TARGETS, has_name, header_of, names_of
+from lockstep.wings.migrate import names
+from lockstep.wings.migrate.names import TARGETS, has_name, header_of, names_of
 
 LISTS = sorted(Path(names.__file__).parent.glob("*.txt"))
 DEVICES = ("npu", "hpu", "xpu", "mps", "neutral")

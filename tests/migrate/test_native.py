@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.migrate.native import RULES, native_mentions
-from lockstep.migrate.plan import Outcome
+from lockstep.wings.migrate.files.native import RULES, native_mentions
+from lockstep.wings.migrate.plan import Outcome
 
 KERNELS = """\
 // a __global__ void not_this_one(int) {}

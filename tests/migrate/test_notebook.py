@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.migrate import magics
-from lockstep.migrate.notebook import notebook_mentions
-from lockstep.migrate.notebook_json import NotebookError
-from lockstep.migrate.plan import Edit, FilePlan, Mention, Outcome, Span
-from lockstep.migrate.text import read_plain
+from lockstep.wings.migrate.engine.text import read_plain
+from lockstep.wings.migrate.files import magics
+from lockstep.wings.migrate.files.notebook import notebook_mentions
+from lockstep.wings.migrate.files.notebook_json import NotebookError
+from lockstep.wings.migrate.plan import Edit, FilePlan, Mention, Outcome, Span
 
 
 def rename(code):

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from lockstep.migrate.own import OwnNames, merged_own, own_names
+from lockstep.wings.migrate.engine.own_names import OwnNames, merged_own, own_names
 
 
 def own(code: str, path: str = "module.py") -> OwnNames:

@@ -16,9 +16,9 @@ from migrating import (
     rewritten,
 )
 
-from lockstep.migrate.names import has_name
-from lockstep.migrate.options import MigrationOptions
-from lockstep.migrate.project import plan_migration
+from lockstep.wings.migrate.names import has_name
+from lockstep.wings.migrate.options import MigrationOptions
+from lockstep.wings.migrate.project import plan_migration
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.migrate.plan import (
+from lockstep.wings.migrate.engine.text import read_python
+from lockstep.wings.migrate.plan import (
     Edit,
     FilePlan,
     Mention,
@@ -19,7 +20,6 @@ from lockstep.migrate.plan import (
     merged,
     rows_of,
 )
-from lockstep.migrate.text import read_python
 
 
 def edit(start: int, end: int, text: str) -> Edit:

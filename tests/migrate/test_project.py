@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lockstep.core.errors import UsageError
-from lockstep.migrate.options import MigrationOptions
-from lockstep.migrate.plan import Outcome, Plan
-from lockstep.migrate.project import plan_migration, target_named
+from lockstep.wings.migrate.options import MigrationOptions
+from lockstep.wings.migrate.plan import Outcome, Plan
+from lockstep.wings.migrate.project import plan_migration, target_named
 
 
 def planned(folder: Path, files: dict[str, str | bytes], target: str = "neutral") -> Plan:

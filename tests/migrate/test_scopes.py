@@ -6,8 +6,8 @@ import ast
 
 import pytest
 
-from lockstep.migrate.scopes import ModuleScopes
-from lockstep.migrate.text import SourceText, read_python
+from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.text import SourceText, read_python
 
 
 def scopes_of(code: str) -> ModuleScopes:

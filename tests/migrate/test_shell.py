@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.migrate.plan import FilePlan, Outcome, apply, merged
-from lockstep.migrate.shell import RULES, shell_mentions
-from lockstep.migrate.shell_words import take_apart
-from lockstep.migrate.surroundings import DEVICES, NEUTRAL, surroundings
-from lockstep.migrate.text import read_plain
+from lockstep.wings.migrate.engine.text import read_plain
+from lockstep.wings.migrate.files.shell import RULES, shell_mentions
+from lockstep.wings.migrate.files.shell_words import take_apart
+from lockstep.wings.migrate.files.surroundings import DEVICES, NEUTRAL, surroundings
+from lockstep.wings.migrate.plan import FilePlan, Outcome, apply, merged
 
 
 def migrated(text, target="npu"):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.migrate.text import UndecodableError, read_plain, read_python
+from lockstep.wings.migrate.engine.text import UndecodableError, read_plain, read_python
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 import torch
 from migrating import TARGETS, migrated, plan_of_code
 
-from lockstep.migrate.names import has_name, names_of
-from lockstep.migrate.plan import Outcome
-from lockstep.migrate.project import target_named
-from lockstep.migrate.rules.table import (
+from lockstep.wings.migrate.names import has_name, names_of
+from lockstep.wings.migrate.plan import Outcome
+from lockstep.wings.migrate.project import target_named
+from lockstep.wings.migrate.torch.table import (
     Action,
     Entry,
     TableError,

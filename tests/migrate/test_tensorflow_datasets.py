@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tensorflow_stand_in import calls_of, migrated, outcomes
 
-from lockstep.migrate.plan import Outcome
+from lockstep.wings.migrate.plan import Outcome
 
 HEAD = "import tensorflow as tf\n"
 MADE = "tf.data.Dataset.from_tensor_slices(x)"

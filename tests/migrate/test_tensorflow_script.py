@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow_stand_in import migrated, plan_of
 
-from lockstep.migrate.names import has_name
-from lockstep.migrate.plan import FilePlan, Outcome
-from lockstep.migrate.scopes import ModuleScopes
-from lockstep.migrate.tensorflow import (
+from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.text import read_python
+from lockstep.wings.migrate.names import has_name
+from lockstep.wings.migrate.plan import FilePlan, Outcome
+from lockstep.wings.migrate.tensorflow import (
     RULES,
     Generation,
     Start,
@@ -21,7 +22,6 @@ from lockstep.migrate.tensorflow import (
     project_of,
     tensorflow_mentions,
 )
-from lockstep.migrate.text import read_python
 
 # Statements that hold every kind of site, put together at random.
 STATEMENTS = [

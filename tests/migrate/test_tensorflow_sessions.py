@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tensorflow_stand_in import calls_of, migrated, outcomes, plan_of
 
-from lockstep.migrate.plan import Outcome
-from lockstep.migrate.tensorflow import Generation
+from lockstep.wings.migrate.plan import Outcome
+from lockstep.wings.migrate.tensorflow import Generation
 
 WRAPPED = "npu_bridge.npu_init.npu_config_proto"
 

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from lockstep.core.errors import UsageError
 from lockstep.hookspecs import MigrationTarget
-from lockstep.migrate.plan import FilePlan, Mention, Outcome
-from lockstep.migrate.python import migrate_python
-from lockstep.migrate.rules.table import Table, table_of
-from lockstep.migrate.rules.user import find_user_rules
-from lockstep.migrate.scopes import ModuleScopes
-from lockstep.migrate.text import SourceText
-from lockstep.migrate.unit import OwnNames, Settings, Unit
-from lockstep.migrate.user_rules import (
+from lockstep.plugins import migration_targets
+from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.text import SourceText
+from lockstep.wings.migrate.engine.unit import OwnNames, Settings, Unit
+from lockstep.wings.migrate.plan import FilePlan, Mention, Outcome
+from lockstep.wings.migrate.torch.python import migrate_python
+from lockstep.wings.migrate.torch.table import Table, table_of
+from lockstep.wings.migrate.torch.user import find_user_rules
+from lockstep.wings.migrate.torch.user_rules import (
     ArgumentRule,
     FunctionRule,
     ModuleRule,
@@ -28,7 +29,6 @@ from lockstep.migrate.user_rules import (
     parse_user_rules,
     read_user_rules,
 )
-from lockstep.plugins import migration_targets
 
 TARGET = MigrationTarget("none", "", "", has_name=lambda name: True)
 

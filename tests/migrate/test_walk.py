@@ -8,8 +8,16 @@ import pytest
 from trees import plant
 
 from lockstep.core.errors import UsageError
-from lockstep.migrate.text import UndecodableError
-from lockstep.migrate.walk import SMALL_BYTES, SOURCE_BYTES, Found, Kind, collect, failure, read
+from lockstep.wings.migrate.engine.text import UndecodableError
+from lockstep.wings.migrate.files.collection import (
+    SMALL_BYTES,
+    SOURCE_BYTES,
+    Found,
+    Kind,
+    collect,
+    failure,
+    read,
+)
 
 
 def kinds(collection):

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path, PurePosixPath
 
-from lockstep.migrate.plan import Edit, FilePlan, Mention, NewFile, Outcome, Plan, Span
-from lockstep.migrate.text import read_plain
-from lockstep.migrate.walk import Collection, Kind, collect
+from lockstep.wings.migrate.engine.text import read_plain
+from lockstep.wings.migrate.files.collection import Collection, Kind, collect
+from lockstep.wings.migrate.plan import Edit, FilePlan, Mention, NewFile, Outcome, Plan, Span
 
 
 def plant(root: Path, files: dict[str, bytes | str]) -> Path:

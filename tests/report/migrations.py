@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
-from lockstep.migrate.plan import Edit, Failure, FilePlan, Mention, Outcome, Plan, Span
-from lockstep.migrate.text import SourceText
+from lockstep.wings.migrate.engine.text import SourceText
+from lockstep.wings.migrate.plan import Edit, Failure, FilePlan, Mention, Outcome, Plan, Span
 
 SCRIPT = (
     "import torch\r\n# für\r\nmodel = net.cuda()\r\nopt = FusedAdam(model)\r\nargs.cuda = 1\r\n"

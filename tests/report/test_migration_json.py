@@ -7,8 +7,8 @@ from pathlib import PurePosixPath
 
 from migrations import BROKEN, plan
 
-from lockstep.migrate.plan import NewFile
-from lockstep.report.migration_json import migration_json, render_migration_json
+from lockstep.wings.migrate.delivery.json import migration_json, render_migration_json
+from lockstep.wings.migrate.plan import NewFile
 
 
 def test_everything_is_in_it_by_file() -> None:

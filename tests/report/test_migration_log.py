@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from migrations import BROKEN, SCRIPT, file_of, listed, plan, rewritten, script
 
 from lockstep.core.version import VERSION
-from lockstep.migrate.plan import Edit, NewFile, Span
-from lockstep.report.migration_log import log_lines, write_migration_log
+from lockstep.wings.migrate.delivery.log import log_lines, write_migration_log
+from lockstep.wings.migrate.plan import Edit, NewFile, Span
 
 
 def test_the_log_tells_every_site_with_its_lines() -> None:

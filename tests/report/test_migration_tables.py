@@ -9,14 +9,14 @@ import pytest
 from migrations import BROKEN, SCRIPT, file_of, kept, listed, plan, rewritten, script
 from test_xlsx import Workbook
 
-from lockstep.migrate.plan import NewFile
-from lockstep.report.migration_tables import (
+from lockstep.wings.migrate.delivery.tables import (
     CHANGE_TITLES,
     UNSUPPORTED_TITLES,
     write_changes,
     write_unsupported_csv,
     write_unsupported_xlsx,
 )
+from lockstep.wings.migrate.plan import NewFile
 
 
 def read(path: Path) -> list[dict[str, str]]:

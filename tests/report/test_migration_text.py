@@ -9,10 +9,10 @@ import pytest
 from migrations import BROKEN, SCRIPT, file_of, kept, listed, plan, rewritten, script
 from rich.console import Console
 
-from lockstep.migrate.plan import FilePlan, NewFile, Plan
-from lockstep.report import migration_text
-from lockstep.report.migration_text import Delivery, print_migration, render_migration
 from lockstep.report.paragraphs import WIDTH
+from lockstep.wings.migrate.delivery import screen as migration_text
+from lockstep.wings.migrate.delivery.screen import Delivery, print_migration, render_migration
+from lockstep.wings.migrate.plan import FilePlan, NewFile, Plan
 
 NOWHERE = Delivery(next_command="lockstep migrate train.py -o OUT")
 

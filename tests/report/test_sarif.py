@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from migrations import BROKEN, SCRIPT, file_of, kept, listed, plan, rewritten, script, source_of
 
-from lockstep.migrate.plan import Edit, FilePlan, Mention, Outcome, Span, apply
-from lockstep.report.sarif import relative_uri, sarif_json, write_sarif
+from lockstep.wings.migrate.delivery.sarif import relative_uri, sarif_json, write_sarif
+from lockstep.wings.migrate.plan import Edit, FilePlan, Mention, Outcome, Span, apply
 
 LINE_END = re.compile("\r\n|\n|\r")
 

@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.report.paragraphs import WIDTH
-from lockstep.report.verification import (
+from lockstep.wings.migrate.verify.screen import (
     Result,
     Verification,
     print_verification,

@@ -1,0 +1,1 @@
+"""Which call of one run is which of the other."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import sys
@@ -17,36 +16,30 @@ from lockstep.core.errors import LockstepError
 from lockstep.core.text import message
 from lockstep.core.version import VERSION
 from lockstep.locate.garbage import rare_collections
-
-VERBS = {
-    "record": "Run a command and record its training.",
-    "compare": "Compare two recordings and name the operator at fault.",
-    "show": "Show what is in a recording.",
-    "migrate": "Rewrite CUDA scripts for another device.",
-}
+from lockstep.plugins import broken_plugins, verbs
 
 
-class _LazyGroup(click.Group):
-    """A group whose verbs live in `lockstep.cli.<verb>`, each with a command of the verb's name."""
+class _Verbs(click.Group):
+    """All verbs, found as plug-ins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(verbs())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = getattr(
-            importlib.import_module(f"lockstep.cli.{cmd_name}"), cmd_name
-        )
-        return command
+        verb = verbs().get(cmd_name)
+        return None if verb is None else verb.load()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for verb in verbs().values():
+            groups.setdefault(verb.group, []).append((verb.name, verb.summary))
+        for group, rows in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(rows)
 
 
 @click.group(
-    cls=_LazyGroup,
+    cls=_Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(VERSION, prog_name="lockstep")
@@ -67,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _escape_unprintable()
     if in_the_way := shadow():
         print(f"lockstep: {in_the_way}", file=sys.stderr)
+    for sentence in broken_plugins():
+        print(f"lockstep: {message(sentence)}", file=sys.stderr)
     try:
         with rare_collections():  # loading modules makes many objects too
             code = cli.main(args=arguments, prog_name="lockstep", standalone_mode=False)

@@ -1,0 +1,1 @@
+"""The vocabulary of everything else. No torch."""

@@ -1,0 +1,1 @@
+"""How far apart two tensors are: numbers in, numbers out."""

@@ -1,0 +1,1 @@
+"""Drawing what was found; opens no tensor."""

@@ -28,7 +28,7 @@ def lockstep_report_writers() -> list[ReportWriter]:
 
 def _loaded(module: str, function: str) -> Callable[[Comparison, Path], None]:
     def write(comparison: Comparison, path: Path) -> None:
-        found = getattr(importlib.import_module(f"lockstep.report.{module}"), function)
+        found = getattr(importlib.import_module(f"lockstep.report.comparison.{module}"), function)
         cast("Callable[[Comparison, Path], None]", found)(comparison, path)
 
     return write

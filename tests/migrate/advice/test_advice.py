@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from advising import advise
 
-from lockstep.migrate.advice import PREFIX, RULES, may_need_advice
-from lockstep.migrate.advice.words import all_words
-from lockstep.migrate.catalogue import Catalogue
-from lockstep.migrate.names import has_name
-from lockstep.migrate.options import MigrationOptions
-from lockstep.migrate.project import plan_migration
 from lockstep.plugins import migration_targets
+from lockstep.wings.migrate.advice import PREFIX, RULES, may_need_advice
+from lockstep.wings.migrate.advice.words import all_words
+from lockstep.wings.migrate.catalogue import Catalogue
+from lockstep.wings.migrate.names import has_name
+from lockstep.wings.migrate.options import MigrationOptions
+from lockstep.wings.migrate.project import plan_migration
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))

@@ -6,8 +6,8 @@ import pytest
 import torch
 from advising import advise
 
-from lockstep.migrate.advice.optimizers import known_optimizers
-from lockstep.migrate.names import has_name
+from lockstep.wings.migrate.advice.optimizers import known_optimizers
+from lockstep.wings.migrate.names import has_name
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adadelta"])

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from lockstep.migrate.options import Distribution, MigrationOptions
-from lockstep.migrate.output import write_tree
-from lockstep.migrate.project import plan_collection
-from lockstep.migrate.walk import collect
+from lockstep.wings.migrate.delivery.output import write_tree
+from lockstep.wings.migrate.files.collection import collect
+from lockstep.wings.migrate.options import Distribution, MigrationOptions
+from lockstep.wings.migrate.project import plan_collection
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

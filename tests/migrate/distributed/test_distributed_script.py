@@ -8,7 +8,7 @@ from places import HEAD, Migrated, many, module
 from pyflakes import checker
 from runs import SCRIPTS
 
-from lockstep.migrate.distributed import WRAP, distribute
+from lockstep.wings.migrate.distributed import WRAP, distribute
 
 LOOP = """
 for epoch in range(3):

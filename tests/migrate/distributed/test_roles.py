@@ -7,12 +7,12 @@ import pytest
 from places import HEAD
 
 from lockstep.core.errors import UsageError
-from lockstep.migrate.distributed import WRAP, imported_modules, launch_script
-from lockstep.migrate.options import Distribution, MigrationOptions
-from lockstep.migrate.plan import Outcome
-from lockstep.migrate.project import plan_migration
-from lockstep.migrate.python import parse
 from lockstep.plugins import migration_targets
+from lockstep.wings.migrate.distributed import WRAP, imported_modules, launch_script
+from lockstep.wings.migrate.options import Distribution, MigrationOptions
+from lockstep.wings.migrate.plan import Outcome
+from lockstep.wings.migrate.project import plan_migration
+from lockstep.wings.migrate.torch.python import parse
 
 MAIN = (
     HEAD

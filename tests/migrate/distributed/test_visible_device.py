@@ -3,7 +3,7 @@
 import pytest
 from places import visible
 
-from lockstep.migrate.plan import Outcome
+from lockstep.wings.migrate.plan import Outcome
 
 
 def test_a_number_becomes_the_first_device_that_is_seen():

@@ -1,0 +1,1 @@
+"""A CPU that computes as other hardware would."""

@@ -1,0 +1,1 @@
+"""A comparison on a screen, as tables and as JSON."""

@@ -1,0 +1,1 @@
+"""Tensors that are kept as a formula over others: known to the store alone."""

@@ -1,0 +1,485 @@
+"""Rewrite CUDA scripts for another device, every site rewritten or listed."""
+
+from __future__ import annotations
+
+import enum
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+import click
+
+from lockstep.cli.paths import PATH
+from lockstep.cli.progress import progress_bar
+from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.plugins import migration_targets
+from lockstep.report.output import check_output_file
+from lockstep.wings.migrate.delivery.diff import unified_diff
+from lockstep.wings.migrate.delivery.journal import undo, write_in_place
+from lockstep.wings.migrate.delivery.json import render_migration_json
+from lockstep.wings.migrate.delivery.output import copy_root_mode, is_file_name, write_tree
+from lockstep.wings.migrate.delivery.reports import (
+    NAMES,
+    PEER_LAUNCHER,
+    PEER_NAMES,
+    PEER_SUFFIX,
+    ReportNames,
+    write_reports,
+)
+from lockstep.wings.migrate.delivery.screen import Delivery, print_migration
+from lockstep.wings.migrate.files.collection import REPORT_FOLDER, Collection, collect
+from lockstep.wings.migrate.options import Distribution, Framework, MigrationOptions
+from lockstep.wings.migrate.plan import NewFile, Plan
+from lockstep.wings.migrate.project import plan_collection, target_named
+from lockstep.wings.migrate.torch.user_rules import UserRules, read_user_rules
+
+_NEUTRAL = "neutral"
+
+_ASIDE = ("--diff", "--dry-run", "--check", "--json", "--all", "--verify")
+"""Options that a next command does not repeat."""
+
+_FOR_PYTORCH = ("distributed", "visible_device", "similar", "advice_apply", "rules")
+
+
+class _Command(click.Command):
+    """Takes what stands behind `--` as the command of `--verify`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["lockstep.arguments"] = list(args)
+        if "--verify" in args and "--" in args:
+            at = args.index("--")
+            ctx.meta["lockstep.command"] = tuple(args[at + 1 :])
+            ctx.meta["lockstep.arguments"] = args[:at]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+class _Writes(enum.Enum):
+    """Where the migrated files go."""
+
+    NOWHERE = "nowhere"
+    OUTPUT = "an output folder"
+    IN_PLACE = "their own places"
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What was asked for, checked."""
+
+    paths: tuple[Path, ...]
+    options: MigrationOptions
+    writes: _Writes
+    output: Path
+    names: ReportNames
+    report: Path | None
+    sarif: Path | None
+    force: bool
+    arguments: tuple[str, ...]
+
+
+def _show_rules(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    """Print every rule of the target and end, as `--help` does."""
+    if not wanted or context.resilient_parsing:
+        return
+    from lockstep.wings.migrate.catalogue import Catalogue  # it loads every rule there is
+
+    for entry in Catalogue(target_named(context.params.get("to", _NEUTRAL))):
+        click.echo(f"{entry.rule}\n    {entry.words}")
+    context.exit()
+
+
+def _targets() -> list[str]:
+    return list(migration_targets())
+
+
+@click.command(cls=_Command)
+@click.argument("paths", nargs=-1, metavar="PATH... [-- CMD]", type=PATH)
+@click.option("-o", "--output", type=PATH, help="Write the migrated project here.")
+@click.option("--in-place", is_flag=True, help="Change the files where they are.")
+@click.option(
+    "--to",
+    type=click.Choice(_targets()),
+    default=_NEUTRAL,
+    show_default=True,
+    is_eager=True,
+    help="The device to write scripts for; neutral ones take whatever device there is.",
+)
+@click.option(
+    "--from",
+    "framework",
+    type=click.Choice([framework.value for framework in Framework]),
+    default=Framework.PYTORCH.value,
+    show_default=True,
+    help="What the scripts are written for.",
+)
+@click.option("--diff", is_flag=True, help="Print a unified diff; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Do everything but write.")
+@click.option("--check", is_flag=True, help="Exit with 1 where a file would change; write nothing.")
+@click.option("--undo", "undoing", is_flag=True, help="Take back the latest --in-place in PATH.")
+@click.option("--force", is_flag=True, help="Replace what is there.")
+@click.option("--rules", type=PATH, help="JSON file with rules of your own; they win.")
+@click.option(
+    "--similar", is_flag=True, help="Replace what has no equal by what is similar; listed as risks."
+)
+@click.option(
+    "--rules-list",
+    is_flag=True,
+    expose_value=False,
+    callback=_show_rules,
+    help="Print what each rule does, then end.",
+)
+@click.option(
+    "--distributed", is_flag=True, help="From one card to many; needs --main, see also --model."
+)
+@click.option("--main", type=PATH, help="The script that is started.")
+@click.option("--model", help="The variable that holds the model there.  [default: model]")
+@click.option(
+    "--visible-device", is_flag=True, help="Take the device's number from the environment."
+)
+@click.option("--advice-apply", is_flag=True, help="Write faster equal forms, not only list them.")
+@click.option(
+    "--peer-layout", is_flag=True, help="Folder and report names of the vendor's own tool."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--sarif", type=PATH, help="Write SARIF for code hosts.")
+@click.option("--report", type=PATH, help="Write the reports into this folder.")
+@click.option("--all", "show_all", is_flag=True, help="Print every place.")
+@click.option(
+    "--verify", is_flag=True, help="Record CMD with the original and the migrated files; compare."
+)
+@click.pass_context
+def migrate(
+    context: click.Context,
+    paths: tuple[Path, ...],
+    output: Path | None,
+    in_place: bool,
+    to: str,
+    framework: str,
+    diff: bool,
+    dry_run: bool,
+    check: bool,
+    undoing: bool,
+    force: bool,
+    rules: Path | None,
+    similar: bool,
+    distributed: bool,
+    main: Path | None,
+    model: str | None,
+    visible_device: bool,
+    advice_apply: bool,
+    peer_layout: bool,
+    as_json: bool,
+    sarif: Path | None,
+    report: Path | None,
+    show_all: bool,
+    verify: bool,
+) -> int:
+    """Rewrite the CUDA scripts below PATH for another device; what needs a person is listed with a reason.
+
+    Without -o or --in-place it is a preview: nothing is written. Exit code 0 when done, 1 if --check finds work or
+    --verify a difference, 2 if a file could not be read (all others are done).
+
+    \b
+    lockstep migrate train.py
+    lockstep migrate project -o project-neutral
+    lockstep migrate project --in-place --to npu
+    lockstep migrate project -o out --verify -- python project/train.py
+    """
+    if undoing:
+        return _undo(paths, force=force)
+    if diff and as_json:
+        raise UsageError("--diff and --json both print the result; give one of them")
+    if framework == Framework.TENSORFLOW.value:
+        _check_tensorflow(context.params)
+    options = MigrationOptions(
+        target=to,
+        framework=Framework(framework),
+        user_rules=read_user_rules(rules) if rules is not None else UserRules(),
+        similar=similar,
+        distribution=_distribution(distributed, main, model),
+        visible_device=visible_device,
+        advice_apply=advice_apply,
+    )
+    request = _Request(
+        paths,
+        options,
+        _where(output, in_place, writing=not (diff or dry_run or check)),
+        _output_folder(paths, output, peer_layout=peer_layout),
+        PEER_NAMES if peer_layout else NAMES,
+        report,
+        sarif,
+        force,
+        tuple(context.meta["lockstep.arguments"]),
+    )
+    if dry_run and (report is not None or sarif is not None):
+        raise UsageError("--dry-run writes nothing; leave out --report and --sarif, or --dry-run")
+    command = _command(context, request, verify=verify)
+    _check_reports(request)
+    collection, plan = _planned(request)
+    delivery = _deliver(plan, collection, request)
+    if diff:
+        _print_diff(plan)
+    elif as_json:
+        click.echo(render_migration_json(plan))
+        for path in filter(None, (delivery.place, *delivery.written)):
+            click.echo(f"wrote {path}", err=True)
+    else:
+        print_migration(plan, delivery, show_all=show_all)
+    verified = _verify(plan, collection, command, request, as_json=as_json) if command else 0
+    if plan.failures:
+        return 2
+    return 1 if check and _has_work(plan) else verified
+
+
+def _check_tensorflow(given: Mapping[str, object]) -> None:
+    """Refuse options that have no effect on TensorFlow scripts."""
+    if given["to"] != "npu":
+        raise UsageError("--from tensorflow is there for one target: add --to npu")
+    names = [f"--{name.replace('_', '-')}" for name in _FOR_PYTORCH if given[name]]
+    if names:
+        raise UsageError(
+            f"--from tensorflow with {' and '.join(names)}: is for PyTorch scripts only; leave it out"
+        )
+
+
+def _distribution(wanted: bool, main: Path | None, model: str | None) -> Distribution | None:
+    if not wanted:
+        if main is not None or model is not None:
+            raise UsageError(
+                "--main and --model belong to --distributed; add it, or leave them out"
+            )
+        return None
+    if main is None:
+        raise UsageError("--distributed needs to know the script that is started: add --main FILE")
+    return Distribution(main, model or "model")
+
+
+def _command(context: click.Context, request: _Request, *, verify: bool) -> tuple[str, ...]:
+    command: tuple[str, ...] = context.meta.get("lockstep.command", ())
+    if verify and not command:
+        raise UsageError("--verify needs a command behind --, as in: --verify -- python train.py")
+    if command:
+        from lockstep.wings.migrate.verify.verification import (
+            check_command,  # it loads what nothing else needs
+        )
+
+        check_command(command, _outputs(request))
+    return command
+
+
+def _outputs(request: _Request) -> list[Path]:
+    return [request.output] if request.writes is _Writes.OUTPUT else []
+
+
+def _where(output: Path | None, in_place: bool, *, writing: bool) -> _Writes:
+    if output is not None and in_place:
+        raise UsageError("-o and --in-place name two places to write to; give one of them")
+    if not writing or (output is None and not in_place):
+        return _Writes.NOWHERE
+    return _Writes.IN_PLACE if in_place else _Writes.OUTPUT
+
+
+def _output_folder(paths: Iterable[Path], output: Path | None, *, peer_layout: bool) -> Path:
+    """Where `-o` leads; for the vendor's layout a folder inside it, named after the input."""
+    if not peer_layout:
+        return output or Path()
+    if output is None:
+        raise UsageError("--peer-layout writes a folder: give its parent with -o")
+    first = next(iter(paths), Path()).resolve()
+    name = first.stem if first.is_file() else first.name
+    return output / f"{name}{PEER_SUFFIX}"
+
+
+def _check_reports(request: _Request) -> None:
+    """Refuse to replace a report before any work is done."""
+    if request.report is not None:
+        for name, _ in request.names.writers():
+            if (request.report / name).exists():
+                check_output_file(request.report / name, force=request.force)
+    if request.sarif is not None:
+        check_output_file(request.sarif, force=request.force)
+
+
+def _planned(request: _Request) -> tuple[Collection, Plan]:
+    exclude = [request.output] if request.writes is _Writes.OUTPUT else []
+    with progress_bar("migrating") as progress:
+        collection = collect(request.paths, exclude=exclude)
+        plan = plan_collection(collection, _named_options(request, collection), progress)
+    if request.names is PEER_NAMES:
+        plan = replace(plan, new_files=tuple(map(_peer_named, plan.new_files)))
+    return collection, plan
+
+
+def _named_options(request: _Request, collection: Collection) -> MigrationOptions:
+    """The options, with the name that a single script gets: the launch script starts that."""
+    asked = request.options.distribution
+    renames = request.writes is _Writes.OUTPUT and collection.single
+    if asked is None or not renames or not is_file_name(collection, request.output):
+        return request.options
+    return replace(request.options, distribution=replace(asked, started=request.output.name))
+
+
+def _peer_named(new: NewFile) -> NewFile:
+    """The launch script under the name of the vendor's tool."""
+    launcher = new.executable and new.path.suffix == ".sh"
+    return replace(new, path=PurePosixPath(PEER_LAUNCHER)) if launcher else new
+
+
+def _has_work(plan: Plan) -> bool:
+    return bool(plan.new_files) or any(file.changed for file in plan.files)
+
+
+# -- writing
+
+
+def _deliver(plan: Plan, collection: Collection, request: _Request) -> Delivery:
+    """Write what was asked for, and say where it is."""
+    place, folder = "", request.report
+    if request.writes is _Writes.OUTPUT:
+        written = write_tree(plan, collection, request.output, force=request.force)
+        place = _short(written)
+        folder = folder or _beside(written, request.names)
+    elif request.writes is _Writes.IN_PLACE:
+        write_in_place(plan, collection.root, force=request.force)
+        place = "place"
+    reports = write_reports(plan, folder, request.names) if folder is not None else ()
+    if request.sarif is not None:
+        reports = (*reports, _write_sarif(plan, request.sarif))
+    if request.writes is _Writes.OUTPUT and written.is_dir():
+        copy_root_mode(written, collection)
+    unsupported = next((path for path in reports if path.stem.startswith("unsupported")), None)
+    return Delivery(
+        place=place,
+        written=tuple(map(_short, reports)),
+        unsupported=_short(unsupported) if unsupported else "",
+        next_command=_next_command(plan, collection, request),
+        prefix=_prefix(collection.root),
+        not_read=tuple(f"{item.path}: {item.reason}" for item in collection.skipped),
+    )
+
+
+def _beside(written: Path, names: ReportNames) -> Path:
+    """The folder for reports of an output: inside it, or beside a single file and named after it."""
+    if not written.is_dir():
+        return written.with_name(f"{written.stem}-migrate")
+    return written if names is PEER_NAMES else written / REPORT_FOLDER
+
+
+def _write_sarif(plan: Plan, path: Path) -> Path:
+    from lockstep.wings.migrate.catalogue import Catalogue
+    from lockstep.wings.migrate.delivery.sarif import write_sarif
+
+    try:
+        write_sarif(plan, path, Catalogue(target_named(plan.target)).words)
+    except OSError as error:
+        raise OutputExistsError(
+            f"{path}: cannot be written ({error.strerror or error}); give another name"
+        ) from error
+    return path
+
+
+def _print_diff(plan: Plan) -> None:
+    for line in unified_diff(plan):
+        click.echo(line.encode("utf-8", "surrogateescape"), nl=False)
+
+
+def _undo(paths: tuple[Path, ...], *, force: bool) -> int:
+    if len(paths) > 1:
+        raise UsageError("--undo takes one path: the folder, or a file in it")
+    given = paths[0] if paths else Path()
+    done = undo(given if given.is_dir() else given.parent, force=force)
+    click.echo(f"restored {len(done.restored)} files, removed {len(done.removed)} that were added")
+    if done.runs_left:
+        click.echo(f"an earlier run can be undone too: {done.runs_left} left")
+    return 0
+
+
+# -- words
+
+
+def _next_command(plan: Plan, collection: Collection, request: _Request) -> str:
+    """The one thing to type next; nothing where there is nothing to do."""
+    if not _has_work(plan):
+        return ""
+    given = [word for word in request.arguments if word not in _ASIDE]
+    if request.writes is _Writes.IN_PLACE:
+        return shlex.join(["lockstep", "migrate", "--undo", _short(collection.root)])
+    if request.writes is _Writes.OUTPUT:
+        return _trial(plan, collection, request, _preview(given))
+    if "-o" in given or "--output" in given or "--in-place" in given:
+        return shlex.join(["lockstep", "migrate", *given])
+    words = ["lockstep", "migrate", *_preview(given), "-o", _suggested(collection, plan.target)]
+    return shlex.join(words)
+
+
+def _preview(given: list[str]) -> list[str]:
+    """The same arguments without those that write."""
+    words, waiting = [], iter(given)
+    for word in waiting:
+        if word in ("-o", "--output", "--report", "--sarif"):
+            next(waiting, None)
+        elif not word.startswith(("--output=", "--report=", "--sarif=")) and word not in (
+            "--force",
+            "--peer-layout",
+        ):
+            words.append(word)
+    return words
+
+
+def _trial(plan: Plan, collection: Collection, request: _Request, given: list[str]) -> str:
+    """How to see that the result does what the original does: here where it runs anywhere, else on the device."""
+    trainings = [
+        file
+        for file in plan.files
+        if file.path.suffix == ".py" and file.changed and ".backward(" in file.source.text
+    ]
+    started = [file for file in trainings if "__main__" in file.source.text] or trainings
+    script = started[0].path if len(started) == 1 else None
+    if plan.target == _NEUTRAL:
+        words, folder = ["lockstep", "migrate", *given, "--verify", "--"], collection.root
+    else:
+        words, folder = ["lockstep", "record", "-o", "candidate", "--"], request.output
+    if script is None:
+        return f"{shlex.join(words)} CMD"
+    place = request.output if folder == request.output and folder.is_file() else folder / script
+    return shlex.join([*words, "python", _short(place)])
+
+
+def _suggested(collection: Collection, target: str) -> str:
+    if collection.single:
+        given = collection.files[0].path
+        return f"{given.stem}_{target}{given.suffix}"
+    return f"{collection.root.name}-{target}"
+
+
+def _prefix(root: Path) -> str:
+    relative = _short(root)
+    return "" if relative == "." else f"{relative}/"
+
+
+def _short(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("..") else str(path)
+
+
+def _verify(
+    plan: Plan,
+    collection: Collection,
+    command: tuple[str, ...],
+    request: _Request,
+    *,
+    as_json: bool,
+) -> int:
+    # Here, as it loads what reads recordings, which nothing else in this verb needs.
+    from lockstep.wings.migrate.verify.verification import verify
+
+    return verify(
+        plan,
+        collection,
+        command,
+        report=request.report,
+        outputs=_outputs(request),
+        to_error=as_json,
+    )

@@ -1,0 +1,1 @@
+"""What becomes of a plan: files, reports, undoing."""

@@ -1,0 +1,73 @@
+"""A migration as JSON, for other tools."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lockstep.wings.migrate.delivery.rows import counts_of, counts_of_plan, edit_rows
+from lockstep.wings.migrate.plan import FilePlan, Plan, Row
+
+JSON_SCHEMA_VERSION = 1
+
+
+def migration_json(plan: Plan) -> dict[str, Any]:
+    """Everything that a plan says, as JSON values; lines and columns count from 1.
+
+    Examples
+    --------
+    >>> migration_json(plan)["rewritten"]                                       # doctest: +SKIP
+    17
+    """
+    counts = counts_of_plan(plan)
+    return {
+        "schema": JSON_SCHEMA_VERSION,
+        "target": plan.target,
+        "changed": sum(file.changed for file in plan.files),
+        "rewritten": counts.rewritten,
+        "listed": counts.listed,
+        "kept": counts.kept,
+        "advised": counts.advised,
+        "files": [_file(file) for file in plan.files],
+        "new_files": [
+            {"file": str(new.path), "reason": new.reason, "executable": new.executable}
+            for new in plan.new_files
+        ],
+        "failures": [
+            {"file": str(failure.path), "line": failure.line or None, "reason": failure.reason}
+            for failure in plan.failures
+        ],
+    }
+
+
+def render_migration_json(plan: Plan) -> str:
+    """The same as strict JSON text, ASCII only."""
+    return json.dumps(migration_json(plan), indent=1, allow_nan=False)
+
+
+def _file(file: FilePlan) -> dict[str, Any]:
+    counts = counts_of(file)
+    return {
+        "file": str(file.path),
+        "changed": file.changed,
+        "rewritten": counts.rewritten,
+        "listed": counts.listed,
+        "kept": counts.kept,
+        "advised": counts.advised,
+        "sites": [_site(row) for row in edit_rows(file)],
+    }
+
+
+def _site(row: Row) -> dict[str, Any]:
+    return {
+        "line": row.line,
+        "column": row.column,
+        "end_line": row.end_line,
+        "end_column": row.end_column,
+        "rule": row.rule,
+        "outcome": row.outcome.value,
+        "before": row.before,
+        "after": row.after,
+        "reason": row.reason,
+        "replacement": row.replacement,
+    }

@@ -1,0 +1,106 @@
+"""What reports tell of a migration, built apart from any file format."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lockstep.wings.migrate.advice import PREFIX
+from lockstep.wings.migrate.plan import FilePlan, Outcome, Plan, Row, rows_of
+
+HEAD = "file/head"
+"""Rule of what a file gains at its head for all its sites: imports, helpers."""
+
+NEW_FILE = "file/new"
+"""Rule of a file that migrating adds."""
+
+UNREADABLE = "file/unreadable"
+"""Rule of a file that could not be read as what it claims to be."""
+
+RULES = {
+    HEAD: "What the changes of a file share stands once at its head: an import, a device variable, a helper.",
+    NEW_FILE: "A file that migrating adds, such as a launch script.",
+    UNREADABLE: "The file could not be read as what its name says, so it stays as it is; all other files are done.",
+}
+"""What the rules mean that belong to whole files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Sites by what became of them; advice that is listed only is counted apart."""
+
+    rewritten: int = 0
+    listed: int = 0
+    kept: int = 0
+    advised: int = 0
+
+    @property
+    def sites(self) -> int:
+        """All of them."""
+        return self.rewritten + self.listed + self.kept + self.advised
+
+
+def counts_of(file: FilePlan) -> Counts:
+    """The sites of one file."""
+    found = Counter(mention.outcome for mention in file.mentions)
+    advised = sum(
+        mention.outcome is Outcome.LISTED and is_advice(mention.rule) for mention in file.mentions
+    )
+    listed = found[Outcome.LISTED] - advised
+    return Counts(found[Outcome.REWRITTEN], listed, found[Outcome.KEPT], advised)
+
+
+def counts_of_plan(plan: Plan) -> Counts:
+    """The sites of all files."""
+    each = [counts_of(file) for file in plan.files]
+    return Counts(
+        sum(counts.rewritten for counts in each),
+        sum(counts.listed for counts in each),
+        sum(counts.kept for counts in each),
+        sum(counts.advised for counts in each),
+    )
+
+
+def listed_rows(plan: Plan) -> list[Row]:
+    """The sites that need a person, in the order of files and lines."""
+    return [row for row in _listed(plan) if not is_advice(row.rule)]
+
+
+def advice_rows(plan: Plan) -> list[Row]:
+    """The places where a faster form exists that was not written."""
+    return [row for row in _listed(plan) if is_advice(row.rule)]
+
+
+def is_advice(rule: str) -> bool:
+    """Whether a rule says what would be faster, not what would be wrong."""
+    return rule.startswith(PREFIX)
+
+
+def _listed(plan: Plan) -> Iterator[Row]:
+    return (row for row in plan.rows() if row.outcome is Outcome.LISTED)
+
+
+def edit_rows(file: FilePlan) -> Iterator[Row]:
+    """One row a site, and one for each edit at the head of the file, in the order of the text."""
+    rows = [*_head_rows(file), *rows_of(file)]
+    yield from sorted(rows, key=lambda row: (row.line, row.column))
+
+
+def _head_rows(file: FilePlan) -> Iterator[Row]:
+    for edit in file.additions:
+        line, column = file.source.position(edit.span.start)
+        end_line, end_column = file.source.position(edit.span.end)
+        yield Row(
+            file=str(file.path),
+            line=line,
+            column=column,
+            end_line=end_line,
+            end_column=end_column,
+            rule=HEAD,
+            outcome=Outcome.REWRITTEN,
+            before=file.source.text[edit.span.start : edit.span.end],
+            after=edit.text,
+            reason="what the changes of this file share",
+            replacement="",
+        )

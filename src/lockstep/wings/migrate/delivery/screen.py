@@ -1,0 +1,268 @@
+"""A migration on one screen of a terminal: what changes, what needs a person, what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from lockstep.report.paragraphs import add_line, add_paragraph, counted, printable
+from lockstep.wings.migrate.delivery.log import place_of
+from lockstep.wings.migrate.delivery.rows import (
+    Counts,
+    advice_rows,
+    counts_of,
+    counts_of_plan,
+    listed_rows,
+)
+from lockstep.wings.migrate.delivery.tables import api_of
+from lockstep.wings.migrate.plan import FilePlan, Outcome, Plan, Row
+
+FILES = 12
+GROUPS = 8
+ADVICE = 3
+PLACES = 4
+EXAMPLE_CHARACTERS = 48
+FAILURES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Where the result of a migration went.
+
+    Parameters
+    ----------
+    place
+        Where the migrated files are; empty where nothing was written.
+    written
+        What else was written, reports first.
+    unsupported
+        The report with all sites that need a person; empty where there is none.
+    next_command
+        What to type next.
+    prefix
+        What makes a plan's path one that is found from here: `project/`.
+    not_read
+        What was passed over, each with its reason.
+    """
+
+    place: str = ""
+    written: tuple[str, ...] = ()
+    unsupported: str = ""
+    next_command: str = ""
+    prefix: str = ""
+    not_read: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Sites that need a person for the same reason."""
+
+    reason: str
+    replacement: str
+    rows: tuple[Row, ...]
+
+    @property
+    def example(self) -> str:
+        """The shortest of what they use, and whether there is more than that."""
+        found = sorted({api_of(row) for row in self.rows}, key=lambda api: (len(api), api))
+        more = " and the like" if len(found) > 1 else ""
+        return f"{_cut(found[0])}{more}"
+
+
+def render_migration(plan: Plan, delivery: Delivery, *, show_all: bool = False) -> Text:
+    """Lay a migration out as text, at most 100 columns but for paths and names.
+
+    Parameters
+    ----------
+    plan
+        What becomes of the files.
+    delivery
+        Where it went.
+    show_all
+        Whether every file, every place and what was kept is shown, rather than the first of each.
+    """
+    text = Text()
+    _add_headline(text, plan, delivery)
+    _add_counts(text, plan)
+    _add_groups(text, plan, delivery, show_all=show_all)
+    _add_advice(text, plan, delivery, show_all=show_all)
+    if show_all:
+        _add_kept(text, plan, delivery.prefix)
+    _add_failures(text, plan, delivery.prefix, show_all=show_all)
+    _add_not_read(text, delivery, show_all=show_all)
+    _add_files(text, plan, delivery.prefix, show_all=show_all)
+    _add_written(text, plan, delivery)
+    text.rstrip()
+    return text
+
+
+def print_migration(plan: Plan, delivery: Delivery, *, show_all: bool = False) -> None:
+    """Print what `render_migration` lays out to standard output, in colour on a terminal only."""
+    text = render_migration(plan, delivery, show_all=show_all)
+    Console().print(text, soft_wrap=True, highlight=False)
+
+
+def groups_of(rows: Iterable[Row]) -> list[Group]:
+    """Sites by reason, the most frequent reason first, else in the order of the text."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.reason, row.replacement), []).append(row)
+    groups = [Group(reason, instead, tuple(rows)) for (reason, instead), rows in found.items()]
+    return sorted(groups, key=lambda group: -len(group.rows))
+
+
+def _add_headline(text: Text, plan: Plan, delivery: Delivery) -> None:
+    counts, changed = counts_of_plan(plan), sum(file.changed for file in plan.files)
+    style = "bold yellow" if counts.listed or plan.failures else "bold green"
+    files = counted(len(plan.files), "file")
+    if not plan.files and not plan.failures:
+        text.append("NOTHING TO MIGRATE", style=style)
+        add_line(text, ": no file was found")
+    elif not counts.sites and not plan.new_files and not plan.failures:
+        text.append("NOTHING TO MIGRATE", style=style)
+        add_line(text, f": nothing in {files} is tied to CUDA")
+    elif delivery.place:
+        text.append("MIGRATED", style=style)
+        add_line(text, f" to {plan.target} in {delivery.place}: {changed} of {files} changed")
+    else:
+        text.append("PREVIEW", style=style)
+        add_line(text, f" for {plan.target}: {changed} of {files} would change; nothing is written")
+
+
+def _add_counts(text: Text, plan: Plan) -> None:
+    counts = counts_of_plan(plan)
+    for count, words in (
+        (counts.rewritten, "rewritten"),
+        (counts.listed, "left to a person"),
+        (counts.advised, "advice: a faster form exists"),
+        (counts.kept, "kept: names of your own, prose, code that runs on any device"),
+        (len(plan.new_files), "added: new files"),
+        (len(plan.failures), "failed: files that could not be read"),
+    ):
+        if count:
+            add_line(text, f"{count:>8}  {words}")
+
+
+def _add_groups(text: Text, plan: Plan, delivery: Delivery, *, show_all: bool) -> None:
+    groups = groups_of(listed_rows(plan))
+    if groups:
+        text.append("\nNeeds a person\n", style="bold")
+    shown = groups if show_all else groups[:GROUPS]
+    for group in shown:
+        _add_group(text, group, delivery.prefix, show_all=show_all)
+    _add_rest(text, groups[len(shown) :], delivery.unsupported)
+
+
+def _add_advice(text: Text, plan: Plan, delivery: Delivery, *, show_all: bool) -> None:
+    groups = groups_of(advice_rows(plan))
+    if groups:
+        text.append("\nAdvice (--advice-apply writes what is equal)\n", style="bold")
+    shown = groups if show_all else groups[:ADVICE]
+    for group in shown:
+        _add_group(text, group, delivery.prefix, show_all=show_all)
+    _add_rest(text, groups[len(shown) :], "")
+
+
+def _add_group(text: Text, group: Group, prefix: str, *, show_all: bool) -> None:
+    add_paragraph(text, f"{len(group.rows)} x {group.example}: {group.reason}")
+    if group.replacement:
+        add_paragraph(text, f"instead: {group.replacement}", indent="      ")
+    if show_all:
+        for row in group.rows:
+            add_line(text, f"      {prefix}{row.file}:{row.line}  {api_of(row)}")
+        return
+    places = [f"{prefix}{place}" for place in _places(group.rows)]
+    more = [f"and {len(places) - PLACES} more"] if len(places) > PLACES else []
+    add_paragraph(text, ", ".join([*places[:PLACES], *more]), indent="      ")
+
+
+def _places(rows: Sequence[Row]) -> list[str]:
+    """Each line once; the first of every file comes before the second of any."""
+    lines: dict[str, dict[int, None]] = {}
+    for row in rows:
+        lines.setdefault(row.file, {})[row.line] = None
+    ranked = [
+        (number, place, f"{file}:{line}")
+        for place, (file, found) in enumerate(lines.items())
+        for number, line in enumerate(found)
+    ]
+    return [words for *_, words in sorted(ranked)]
+
+
+def _add_rest(text: Text, groups: Sequence[Group], report: str) -> None:
+    """Say how many places are not shown, and where they are."""
+    count = sum(len(group.rows) for group in groups)
+    if count:
+        where = f"in {report}" if report else "with --all"
+        add_line(text, f"  and {counted(count, 'more place')} {where}")
+
+
+def _add_kept(text: Text, plan: Plan, prefix: str) -> None:
+    groups = groups_of(row for row in plan.rows() if row.outcome is Outcome.KEPT)
+    if groups:
+        text.append("\nKept\n", style="bold")
+    for group in groups:
+        _add_group(text, group, prefix, show_all=True)
+
+
+def _add_failures(text: Text, plan: Plan, prefix: str, *, show_all: bool) -> None:
+    if not plan.failures:
+        return
+    text.append("\nCould not be read\n", style="bold red")
+    shown = plan.failures if show_all else plan.failures[:FAILURES]
+    for failure in shown:
+        add_paragraph(text, printable(f"{prefix}{place_of(failure)}: {failure.reason}"))
+    if len(shown) < len(plan.failures):
+        add_line(text, f"  and {len(plan.failures) - len(shown)} more with --all")
+
+
+def _add_not_read(text: Text, delivery: Delivery, *, show_all: bool) -> None:
+    if not delivery.not_read:
+        return
+    text.append("\nNot read\n", style="bold")
+    if not show_all:
+        count = counted(len(delivery.not_read), "path")
+        add_line(
+            text,
+            f"  {count}: caches, environments, links, data or earlier output; --all names each",
+        )
+        return
+    for sentence in delivery.not_read:
+        add_paragraph(text, sentence)
+
+
+def _add_files(text: Text, plan: Plan, prefix: str, *, show_all: bool) -> None:
+    """The files with sites; those that need a person first, then those with most changes."""
+    found = [(file, counts_of(file)) for file in plan.files]
+    found = [(file, counts) for file, counts in found if counts.sites]
+    found.sort(key=lambda pair: (-pair[1].listed, -pair[1].rewritten, str(pair[0].path)))
+    if not found:
+        return
+    shown: Sequence[tuple[FilePlan, Counts]] = found if show_all else found[:FILES]
+    text.append("\nFiles\n", style="bold")
+    add_line(text, "  rewritten  listed    kept")
+    for file, counts in shown:
+        numbers = f"{counts.rewritten:>11} {counts.listed:>7} {counts.kept:>7}"
+        add_line(text, f"{numbers}  {prefix}{file.path}")
+    if len(shown) < len(found):
+        add_line(text, f"  and {len(found) - len(shown)} more with --all")
+
+
+def _add_written(text: Text, plan: Plan, delivery: Delivery) -> None:
+    for new in plan.new_files:
+        text.append("\nNew\n" if new is plan.new_files[0] else "", style="bold")
+        add_paragraph(text, f"{new.path}: {new.reason}")
+    if delivery.written:
+        text.append("\nWrote\n", style="bold")
+        for path in delivery.written:
+            add_line(text, f"  {path}")
+    if delivery.next_command:
+        text.append("\nNext\n", style="bold")
+        add_line(text, f"  {delivery.next_command}")
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= EXAMPLE_CHARACTERS else f"{words[: EXAMPLE_CHARACTERS - 3]}..."

@@ -1,0 +1,57 @@
+"""Devices that the main script chooses by number: each process has to take its own."""
+
+from __future__ import annotations
+
+import ast
+
+from lockstep.wings.migrate.engine.unit import Unit
+from lockstep.wings.migrate.plan import Edit
+from lockstep.wings.migrate.torch.indices import (
+    Number,
+    device_numbers,
+    drop_number,
+    is_inside_lambda,
+)
+
+_RULE = "distributed/device"
+
+
+def bind_devices(unit: Unit, local_rank: str) -> None:
+    """Let device 0 be the process's own; other numbers are listed.
+
+    A script that is started alone has local rank 0, so that its device stays what it was.
+
+    Parameters
+    ----------
+    unit
+        The script.
+    local_rank
+        What the script calls the number of a process on its machine.
+    """
+    for number in device_numbers(unit):
+        if unit.is_claimed(number.node) or _is_own(number, local_rank):
+            continue
+        if number.index == 0 and _bind(unit, number, local_rank):
+            continue
+        place = unit.scopes.span(number.node)
+        unit.list(
+            ast.Pass(),
+            _RULE,
+            "every process would take this device",
+            replacement=f"{local_rank}, which is 0 in a script that is started alone",
+            span=place,
+        )
+
+
+def _bind(unit: Unit, number: Number, local_rank: str) -> bool:
+    reason = "each process has a device of its own"
+    if drop_number(unit, number, _RULE, reason):
+        return True
+    if number.is_text or is_inside_lambda(unit, number):
+        return False
+    unit.rewrite(number.node, _RULE, [Edit(unit.scopes.span(number.node), local_rank)], reason)
+    return True
+
+
+def _is_own(number: Number, local_rank: str) -> bool:
+    return isinstance(number.node, ast.Name) and number.node.id == local_rank

@@ -1,0 +1,152 @@
+"""What a file is in a migration from one card to many: the main script, a module of it, or neither."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from lockstep.core.errors import UsageError
+from lockstep.hookspecs import MigrationTarget
+from lockstep.wings.migrate.engine.text import UndecodableError
+from lockstep.wings.migrate.files.collection import Collection, Found, Kind, read
+from lockstep.wings.migrate.options import Distribution, MigrationOptions
+from lockstep.wings.migrate.plan import FilePlan, NewFile, Outcome
+from lockstep.wings.migrate.torch.python import Rule, parse
+from lockstep.wings.migrate.torch.visible_device import find_visible_device
+
+_USUAL_MODEL = Distribution(Path()).model
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Rules that hold for some files only.
+
+    Parameters
+    ----------
+    main
+        The script that becomes a training on many cards; `None` for none.
+    names
+        The variables that hold its models.
+    modules
+        The project's files that it imports.
+    visible_device
+        Whether every file takes the device from the environment.
+    taken
+        Files that are there already.
+    started
+        What the main script will be called; empty where it keeps its name.
+    """
+
+    main: PurePosixPath | None = None
+    names: tuple[str, ...] = ()
+    modules: frozenset[PurePosixPath] = frozenset()
+    visible_device: bool = False
+    taken: frozenset[PurePosixPath] = frozenset()
+    started: str = ""
+
+    def rules(self, path: PurePosixPath | None = None) -> tuple[Rule, ...]:
+        """The rules for one file, or for a text that is none."""
+        if self.main is None:
+            return (find_visible_device,) if self.visible_device else ()
+        from lockstep.wings.migrate import distributed  # it loads what nothing else needs
+
+        found: list[Rule] = []
+        if path is not None and path == self.main:
+            found.append(partial(distributed.distribute, names=self.names))
+        elif path in self.modules:
+            found.append(distributed.list_elsewhere)
+        if self.visible_device:
+            found.append(find_visible_device)
+        return tuple(found)
+
+    def launch(self, files: Sequence[FilePlan], target: MigrationTarget) -> tuple[NewFile, ...]:
+        """The launch script, where the main script became one for many processes."""
+        if self.main is None:
+            return ()
+        from lockstep.wings.migrate import distributed
+
+        for file in files:
+            if file.path == self.main and any(
+                item.rule == distributed.WRAP and item.outcome is Outcome.REWRITTEN
+                for item in file.mentions
+            ):
+                started = file.path.with_name(self.started or file.path.name)
+                return (distributed.launch_script(started, target, self.taken),)
+        return ()
+
+
+def roles_of(collection: Collection, options: MigrationOptions) -> Roles:
+    """Say what each file is.
+
+    Parameters
+    ----------
+    collection
+        The files.
+    options
+        What was asked for.
+
+    Raises
+    ------
+    UsageError
+        If the main script is none of the files, or has no variable of a name that was given.
+    """
+    if options.distribution is None:
+        return Roles(visible_device=options.visible_device)
+    from lockstep.wings.migrate import distributed  # it loads what nothing else needs
+
+    main = _main(collection, options.distribution)
+    trees = _trees(collection)
+    names = tuple(name.strip() for name in options.distribution.model.split(","))
+    if options.distribution.model != _USUAL_MODEL and main in trees:
+        _check_names(main, trees[main], names)
+    return Roles(
+        main=main,
+        names=names,
+        modules=distributed.imported_modules(main, trees),
+        visible_device=options.visible_device,
+        taken=frozenset(found.path for found in collection.files),
+        started=options.distribution.started,
+    )
+
+
+def _main(collection: Collection, distribution: Distribution) -> PurePosixPath:
+    """The main script among the files, given from where the command runs or from the project's root."""
+    scripts = [found for found in collection.files if found.kind is Kind.PYTHON]
+    for start in (Path.cwd(), collection.root):
+        wanted = (start / distribution.main).resolve()
+        for found in scripts:
+            if found.location.resolve() == wanted:
+                return found.path
+    raise UsageError(
+        f"--main {distribution.main}: is no Python file among those to migrate; "
+        f"give its path inside {collection.root}"
+    )
+
+
+def _check_names(main: PurePosixPath, tree: ast.Module, names: Sequence[str]) -> None:
+    """The name that holds where none is given is not checked: the report says what is wrong with it."""
+    from lockstep.wings.migrate.distributed import assigned_names, likely_models
+
+    missing = [name for name in names if name not in assigned_names(tree)]
+    if not missing:
+        return
+    likely = ", ".join(likely_models(tree))
+    help_text = (
+        f"these look like models: {likely}" if likely else "give the name of the model's variable"
+    )
+    raise UsageError(f"--model {missing[0]}: {main} assigns no such variable; {help_text}")
+
+
+def _trees(collection: Collection) -> Mapping[PurePosixPath, ast.Module]:
+    trees = {found.path: _tree(found) for found in collection.files if found.kind is Kind.PYTHON}
+    return {path: tree for path, tree in trees.items() if tree is not None}
+
+
+def _tree(found: Found) -> ast.Module | None:
+    try:
+        return parse(read(found).text)
+    except (OSError, UndecodableError, SyntaxError):
+        return None  # said when the file's turn comes

@@ -1,0 +1,1 @@
+"""Python source and what rules may do with it; knows no framework."""

@@ -1,0 +1,230 @@
+"""Edits of a call's arguments, each as small as it can be, so that what is inside them may be edited too.
+
+The steps that a table names (column `arguments`):
+
+first=X
+    X becomes the first argument.
+keyword:K=X
+    Adds the keyword unless it is given.
+names=a;b;c
+    Positional arguments get these keywords; an empty name leaves that one positional.
+drop=a;b
+    Keywords that the new function does not know are removed; call with them removed means the same.
+only=K:V
+    The rewrite holds only where keyword K is absent or is the constant V.
+wrap=X
+    X is written behind the call.
+
+A call with `*` or `**` keeps them; where a step would have to look inside one, `CannotRewriteError` says so.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Collection, Sequence
+
+from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.plan import Edit, Span
+
+_BLANK = re.compile(r"(?:\s|\\\r?\n|#[^\r\n]*)*")
+
+
+class CannotRewriteError(ValueError):
+    """The arguments cannot be rewritten; the message is the reason that is shown."""
+
+
+def insertion(at: int, text: str) -> Edit:
+    """An edit that inserts."""
+    return Edit(Span(at, at), text)
+
+
+def opening(scopes: ModuleScopes, call: ast.Call) -> int:
+    """Where the first argument would start: behind the opening bracket of a call."""
+    text, at = scopes.source.text, scopes.span(call.func).end
+    while True:
+        blank = _BLANK.match(text, at)
+        at = blank.end() if blank else at
+        if text[at] == "(":
+            return at + 1
+        at += 1  # a bracket that closes around the function
+
+
+def attribute_span(scopes: ModuleScopes, node: ast.Attribute) -> Span:
+    """Where the name behind the dot stands."""
+    end = scopes.span(node).end
+    return Span(end - len(node.attr), end)
+
+
+def in_order(call: ast.Call, scopes: ModuleScopes) -> list[ast.expr | ast.keyword]:
+    """All arguments in the order of the text."""
+    return sorted([*call.args, *call.keywords], key=lambda node: scopes.span(node).start)
+
+
+def keyword(call: ast.Call, name: str) -> ast.keyword | None:
+    """The keyword argument of a name."""
+    return next((item for item in call.keywords if item.arg == name), None)
+
+
+def first_edit(scopes: ModuleScopes, call: ast.Call, text: str) -> Edit:
+    """Insert a first argument."""
+    separator = ", " if call.args or call.keywords else ""
+    return insertion(opening(scopes, call), text + separator)
+
+
+def last_edit(scopes: ModuleScopes, call: ast.Call, text: str) -> Edit:
+    """Append an argument behind all others."""
+    arguments = in_order(call, scopes)
+    if not arguments:
+        return insertion(opening(scopes, call), text)
+    return insertion(argument_end(scopes, arguments[-1]), f", {text}")
+
+
+def removals(scopes: ModuleScopes, call: ast.Call, items: Collection[ast.AST]) -> list[Edit]:
+    """Remove arguments, each run of neighbours with the commas that belong to it."""
+    arguments = in_order(call, scopes)
+    edits, position = [], 0
+    while position < len(arguments):
+        stop = position
+        while stop < len(arguments) and arguments[stop] in items:
+            stop += 1
+        if stop > position:
+            start = argument_start(scopes, arguments[position])
+            end = argument_end(scopes, arguments[stop - 1])
+            if stop < len(arguments):
+                end = argument_start(scopes, arguments[stop])
+            elif position > 0:
+                start = argument_end(scopes, arguments[position - 1])
+            edits.append(Edit(Span(start, end), ""))
+        position = stop + 1
+    return edits
+
+
+def argument_start(scopes: ModuleScopes, node: ast.AST) -> int:
+    """Where an argument starts, the brackets around it included."""
+    start = scopes.span(node).start
+    text = scopes.source.text
+    while text[:start].rstrip().endswith("(") and not isinstance(node, ast.keyword):
+        candidate = len(text[:start].rstrip()) - 1
+        if text[:candidate].rstrip().endswith((",", "(")):
+            start = candidate
+        else:
+            break
+    return start
+
+
+def argument_end(scopes: ModuleScopes, node: ast.AST) -> int:
+    """The end of an argument, brackets that close around it included."""
+    text, end = scopes.source.text, scopes.span(node).end
+    if isinstance(node, ast.keyword):
+        return end  # its own place takes them in
+    depth = text[argument_start(scopes, node) : scopes.span(node).start].count("(")
+    while depth > 0:
+        blank = _BLANK.match(text, end)
+        end = (blank.end() if blank else end) + 1
+        depth -= 1
+    return end
+
+
+class ArgumentEdits:
+    """Carries the steps of a table out on one call.
+
+    Parameters
+    ----------
+    scopes
+        The module.
+    call
+        The call.
+    fill
+        Fills placeholders of the tables.
+    """
+
+    def __init__(self, scopes: ModuleScopes, call: ast.Call, fill: Callable[[str], str]) -> None:
+        self._scopes = scopes
+        self._call = call
+        self._fill = fill
+        self._added: list[str] = []
+        self._dropped: set[str] = set()
+        self._edits: list[Edit] = []
+
+    def carry_out(self, steps: Sequence[str]) -> list[Edit]:
+        """The edits for all steps.
+
+        Raises
+        ------
+        CannotRewriteError
+            If one of them cannot be carried out.
+        """
+        for step in steps:
+            operation, _, rest = step.partition("=")
+            if operation == "drop":
+                self._dropped.update(rest.split(";"))
+        for step in steps:
+            operation, _, rest = step.partition("=")
+            operation, _, key = operation.partition(":")
+            _STEPS[operation](self, key, rest)
+        return self._edits + self._dropping() + self._appending()
+
+    def _first(self, key: str, text: str) -> None:
+        self._edits.append(first_edit(self._scopes, self._call, self._fill(text)))
+
+    def _keyword(self, key: str, text: str) -> None:
+        if keyword(self._call, key) is None:
+            if any(item.arg is None for item in self._call.keywords):
+                raise CannotRewriteError(f"{key} may be inside the ** of the call")
+            self._added.append(f"{key}={self._fill(text)}")
+
+    def _names(self, key: str, text: str) -> None:
+        names = text.split(";")
+        if len(self._call.args) > len(names):
+            raise CannotRewriteError("has more positional arguments than are known")
+        for argument, name in zip(self._call.args, names, strict=False):
+            if isinstance(argument, ast.Starred):
+                raise CannotRewriteError("positional arguments are inside a *")
+            if name in self._dropped:
+                raise CannotRewriteError(f"gives {name} by position")
+            if name:
+                start = argument_start(self._scopes, argument)
+                self._edits.append(insertion(start, f"{name}="))
+
+    def _drop(self, key: str, text: str) -> None:
+        """Carried out behind all other steps."""
+
+    def _only(self, key: str, text: str) -> None:
+        name, _, value = text.partition(":")
+        item = keyword(self._call, name)
+        if item is not None and self._scopes.text(item.value) != value:
+            raise CannotRewriteError(f"holds only with {name}={value}")
+
+    def _wrap(self, key: str, text: str) -> None:
+        if keyword(self._call, "device"):
+            raise CannotRewriteError("is given a device, which the type for the CPU refuses")
+        end = self._scopes.span(self._call).end
+        self._edits.append(insertion(end, self._fill(text)))
+
+    def _dropped_items(self) -> list[ast.keyword]:
+        return [item for item in self._call.keywords if item.arg in self._dropped]
+
+    def _dropping(self) -> list[Edit]:
+        return removals(self._scopes, self._call, self._dropped_items())
+
+    def _appending(self) -> list[Edit]:
+        """Append the added keywords behind the last argument that stays."""
+        if not self._added:
+            return []
+        text = ", ".join(self._added)
+        dropped = self._dropped_items()
+        staying = [item for item in in_order(self._call, self._scopes) if item not in dropped]
+        if not staying:
+            return [insertion(opening(self._scopes, self._call), text)]
+        return [insertion(argument_end(self._scopes, staying[-1]), f", {text}")]
+
+
+_STEPS: dict[str, Callable[[ArgumentEdits, str, str], None]] = {
+    "first": ArgumentEdits._first,
+    "keyword": ArgumentEdits._keyword,
+    "names": ArgumentEdits._names,
+    "drop": ArgumentEdits._drop,
+    "only": ArgumentEdits._only,
+    "wrap": ArgumentEdits._wrap,
+}

@@ -1,0 +1,391 @@
+"""What a migrated module needs at its head: imports, and for the neutral target the names that ask for the device."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+from lockstep.hookspecs import MigrationTarget
+from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes
+from lockstep.wings.migrate.plan import Edit, Span
+
+_TYPE_NAMES = ("ACCELERATOR", "ACCELERATOR_TYPE", "MIGRATED_ACCELERATOR")
+_DEVICE_NAMES = ("accelerator", "accelerator_device", "migrated_accelerator")
+_TYPE_TEXT = 'getattr({torch}.accelerator.current_accelerator(), "type", "cuda")'
+_TYPE_LINES = (
+    "# What torch was built for, such as npu; where that is no accelerator, the name used so far.",
+    "{type_name} = " + _TYPE_TEXT + "{unless_absent}",
+)
+_UNLESS_ABSENT = ' if {torch} else "cuda"'
+_DEVICE_DOC = "Name this machine's accelerator as a device, or the CPU where there is none."
+_DEVICE_LINES = (
+    "",
+    "",
+    "def {device_name}(index=None):",
+    f'    """{_DEVICE_DOC}"""',
+    "    if index is not None and not str(index).isdigit():",
+    "        return index",
+    "    if not {torch}.accelerator.is_available():",
+    '        return "cpu"',
+    '    return {type_name} if index is None else f"{{{type_name}}}:{{index}}"',
+)
+_PLACEHOLDER = re.compile(r"\{(type|device|backend|module|torch)\}")
+_LINE_REST = re.compile(r"[ \t\f]*;?[ \t\f]*(?:#[^\r\n]*)?(?:\r|\n|\Z)")
+_DEVICE_PLACEHOLDERS = ("{type}", "{device}", "{backend}", "{module}")
+_BACKEND = "{torch}.distributed.get_default_backend_for_device"
+
+
+class Header:
+    """Collects what a module needs, and writes it once.
+
+    Parameters
+    ----------
+    scopes
+        The module.
+    target
+        The device that it is written for.
+    """
+
+    def __init__(self, scopes: ModuleScopes, target: MigrationTarget) -> None:
+        self._scopes = scopes
+        self._target = target
+        hidden = "_" if _reads_globals(scopes) else ""
+        self._needs_torch = self._needs_type = self._needs_device = self._needs_import = False
+        self._type_name = self._existing_type() or _free(scopes, _TYPE_NAMES, hidden)
+        self._has_type = self._existing_type() is not None
+        self._device_name = self._existing_device() or _free(scopes, _DEVICE_NAMES, hidden)
+        self._has_device = self._existing_device() is not None
+        self._torch_binding = self._find_torch()
+        self._hidden = hidden
+        self._own_lines: list[str] = []
+        self._own_imports: list[str] = []
+
+    def free(self, names: tuple[str, ...]) -> str:
+        """The first of some names that the module does not use yet, or a numbered one."""
+        return _free(self._scopes, names, self._hidden)
+
+    def define(self, lines: Sequence[str], *, imports: Sequence[str]) -> None:
+        """Add definitions at the head of the module, and the modules that they import."""
+        self._own_lines += lines
+        self._own_imports += imports
+
+    def fill(self, template: str) -> str:
+        """Fill `{type}`, `{device}`, `{backend}`, `{module}` and `{torch}` in, and remember what that needs.
+
+        A leading `torch.` is spelled as this module spells it.
+        """
+        if any(word in template for word in _DEVICE_PLACEHOLDERS):
+            self._needs_import = bool(self._target.imports)
+        self.need_import_for([template])
+        if template == "torch" or template.startswith("torch."):
+            template = "{torch}" + template[len("torch") :]
+        return _PLACEHOLDER.sub(lambda match: self._word(match.group(1)), template)
+
+    def need_import_for(self, names: Iterable[str]) -> None:
+        """Remember that one of these new names exists only once the target's own module is imported."""
+        roots = (self._target.module, self._target.imports)
+        if self._target.imports and any(name.startswith(roots) for name in names):
+            self._needs_import = True
+
+    def importable(self, name: str) -> str:
+        """The name that an import statement takes; `torch.npu` is no module that could be imported from."""
+        module, importable = self._target.module, self._target.importable
+        if importable and (name == module or name.startswith(module + ".")):
+            return importable + name[len(module) :]
+        return name
+
+    def _word(self, word: str) -> str:
+        if word == "torch":
+            self._needs_torch = True
+            return self._torch_name()
+        if self._target.device:
+            quoted = f'"{self._target.device}"'
+            known = {"type": quoted, "device": quoted, "backend": f'"{self._target.backend}"'}
+            return self.fill(self._target.module) if word == "module" else known[word]
+        return self._neutral_word(word)
+
+    def _neutral_word(self, word: str) -> str:
+        self._needs_torch = self._needs_type = True
+        if word == "type":
+            return self._type_name
+        if word == "module":
+            return self.fill("{torch}.get_device_module({type})")
+        if word == "backend":
+            return self.fill(_BACKEND + "({type})")
+        self._needs_device = True
+        return f"{self._device_name}()"
+
+    def device_at(self, index: str) -> str:
+        """An expression for the device of an index, which is given as source."""
+        self._neutral_word("device")
+        return f"{self._device_name}({index})"
+
+    @property
+    def device_function(self) -> str:
+        """The name of the neutral target's function that places things."""
+        self._neutral_word("device")
+        return self._device_name
+
+    def additions(self, edits: Collection[Edit]) -> list[Edit]:
+        """The edit that adds what is missing at the head of the module; none if nothing is.
+
+        Parameters
+        ----------
+        edits
+            All other edits of the module: the head goes before the first.
+        """
+        first_use = min((edit.span.start for edit in edits), default=len(self._scopes.source.text))
+        lines = [f"import {name}" for name in self._own_imports if not self._imports_plainly(name)]
+        place = self._place(self._scopes.tree.body, first_use)
+        there = self._has_torch_before(place) or self._needs_no_torch_at_head(first_use)
+        local = self._torch_binding is None and self._has_local_torch()
+        if self._needs_torch and not there and not local:
+            lines.append("import torch")
+        lines += self._import_lines(edits)
+        body: list[str] = []
+        words = {
+            "torch": self._torch_name(),
+            "type_name": self._type_name,
+            "device_name": self._device_name,
+            "unless_absent": self._unless_absent(),
+        }
+        if self._needs_type and not self._has_type:
+            body += ["", *_TYPE_LINES]
+        if self._needs_device and not self._has_device:
+            body += _DEVICE_LINES
+        if body:
+            lines += [line.format(**words) for line in body]
+        if self._own_lines:
+            lines += ["", *self._own_lines] if self._needs_device and body else self._own_lines
+            body += self._own_lines
+        return [self._insertion(lines, place, spaced=bool(body))] if lines else []
+
+    def _needs_no_torch_at_head(self, first_use: int) -> bool:
+        """Whether the module's own import of torch comes before all that uses it."""
+        if self._torch_binding is None or (self._needs_type and not self._has_type):
+            return False
+        return self._scopes.span(self._torch_binding.node).start < first_use
+
+    def _import_lines(self, edits: Collection[Edit]) -> list[str]:
+        """The import of the target's own module; used once, so that no checker calls it unused."""
+        module = self._target.imports
+        if not self._needs_import or self._imports(module):
+            return []
+        root = module.split(".")[0]
+        is_used = any(f"{root}." in edit.text and not self._imports_here(edit) for edit in edits)
+        use = ["", f"assert {root}  # imported for what it adds to torch"]
+        return [f"import {module}", *([] if is_used else use)]
+
+    def _imports_here(self, edit: Edit) -> bool:
+        """Whether an edit is of an import statement, which needs no name itself."""
+        text = self._scopes.source.text
+        line_start = max(text.rfind(end, 0, edit.span.start) for end in "\r\n") + 1
+        line = text[line_start : edit.span.start] + edit.text
+        return line.lstrip().startswith(("from ", "import "))
+
+    def _has_local_torch(self) -> bool:
+        """Whether functions import torch for themselves, by that name, and nothing at the top needs it."""
+        imports = [
+            isinstance(node, ast.Import) and all(alias.asname is None for alias in node.names)
+            for node in self._scopes.nodes
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            and any(name.split(".")[0] == "torch" for name in _imported(node))
+        ]
+        at_top = self._needs_type or self._own_lines
+        return not at_top and bool(imports) and all(imports)
+
+    def _has_torch_before(self, place: ast.stmt | None) -> bool:
+        """Whether torch is imported where the head goes."""
+        if self._torch_binding is None or place is None:
+            return False
+        imported = self._scopes.span(self._torch_binding.node).end
+        return imported <= self._scopes.span(place).end
+
+    # -- what is there already
+
+    def _torch_name(self) -> str:
+        return self._torch_binding.name if self._torch_binding else "torch"
+
+    def _unless_absent(self) -> str:
+        """What the module needs that goes on where torch cannot be imported, its name then being None."""
+        name = self._torch_name()
+        bindings = self._scopes.module.bindings.get(name, [])
+        may_be_none = any(binding.kind is Bound.ASSIGNMENT for binding in bindings)
+        return _UNLESS_ABSENT.format(torch=name) if may_be_none else ""
+
+    def _find_torch(self) -> Binding | None:
+        for bindings in self._scopes.module.bindings.values():
+            for binding in bindings:
+                is_torch = binding.kind is Bound.IMPORT and binding.qualified == "torch"
+                if is_torch and not self._is_for_types_only(binding):
+                    return binding
+        return None
+
+    def _is_for_types_only(self, binding: Binding) -> bool:
+        """Whether only type checkers see an import, so that nothing is imported as the script runs."""
+        return any(
+            isinstance(above, ast.If)
+            and self._scopes.name(above.test) in ("typing.TYPE_CHECKING", "TYPE_CHECKING")
+            for above in self._scopes.ancestors(binding.node)
+        )
+
+    def _imports(self, module: str) -> bool:
+        """Whether the module, or something inside it, is imported at the top."""
+        return any(
+            name == module or name.startswith(module + ".")
+            for statement in self._scopes.tree.body
+            for name in _imported(statement)
+        )
+
+    def _imports_plainly(self, module: str) -> bool:
+        """Whether a top-level `import module` binds that very name."""
+        return any(
+            isinstance(statement, ast.Import)
+            and any(item.name == module and not item.asname for item in statement.names)
+            for statement in self._scopes.tree.body
+        )
+
+    def _existing_type(self) -> str | None:
+        for statement in self._scopes.tree.body:
+            if (
+                isinstance(statement, ast.Assign)
+                and isinstance(statement.targets[0], ast.Name)
+                and is_type_expression(self._scopes, statement.value)
+            ):
+                return statement.targets[0].id
+        return None
+
+    def _existing_device(self) -> str | None:
+        for statement in self._scopes.tree.body:
+            if (
+                isinstance(statement, ast.FunctionDef)
+                and ast.get_docstring(statement, clean=False) == _DEVICE_DOC
+            ):
+                return statement.name
+        return None
+
+    # -- where it goes
+
+    def _insertion(self, lines: list[str], place: ast.stmt | None, *, spaced: bool) -> Edit:
+        body = self._scopes.tree.body
+        line_end = self._scopes.source.line_end
+        text = line_end.join(lines)
+        if place is None:
+            at = self._start(body[0]) if body else 0
+            return Edit(Span(at, at), text + line_end + (line_end if spaced else ""))
+        at = self._line_after(self._scopes.span(place).end)
+        following = self._scopes.source.text[at:]
+        tail = ""
+        wide = self._needs_device or self._own_lines
+        if spaced and following.strip():
+            blank = len(re.match(r"(?:[ \t]*(?:\r\n|\r|\n))*", following).group().splitlines())  # type: ignore[union-attr]
+            tail = line_end * max(0, (2 if wide else 1) - blank)
+        start = self._scopes.source.text[:at]
+        head = "" if not start or start.endswith(("\n", "\r")) else line_end
+        return Edit(Span(at, at), f"{head}{text}{line_end}{tail}")
+
+    def _place(self, body: list[ast.stmt], first_use: int) -> ast.stmt | None:
+        """The statement behind which the head is written; `None` for the very start."""
+        after: ast.stmt | None = None
+        torch_seen = self._torch_binding is None
+        torch_node = self._torch_binding.node if self._torch_binding else None
+        for number, statement in enumerate(body):
+            holds_torch = any(node is torch_node for node in ast.walk(statement))
+            leading = number == 0 and _is_docstring(statement)
+            heads = _is_import(statement) or self.is_ours(statement)
+            if self._scopes.span(statement).end > first_use and not heads:
+                break
+            alone = self._ends_its_line(statement)
+            if leading or heads:
+                after = statement if alone else after
+            elif torch_seen:
+                break
+            elif holds_torch:
+                after = statement if alone else after
+            torch_seen = torch_seen or holds_torch
+        return after
+
+    def is_ours(self, statement: ast.stmt) -> bool:
+        """Whether a statement is of a head that was written before."""
+        if isinstance(statement, ast.FunctionDef):
+            return self._has_device and statement.name == self._device_name
+        return (
+            self._has_type
+            and isinstance(statement, ast.Assign)
+            and is_type_expression(self._scopes, statement.value)
+        )
+
+    def _start(self, statement: ast.stmt) -> int:
+        """Where a statement starts, its decorators included."""
+        start = self._scopes.span(statement).start
+        decorators = getattr(statement, "decorator_list", ())
+        if not decorators:
+            return start
+        return self._scopes.source.text.rindex("@", 0, self._scopes.span(decorators[0]).start)
+
+    def _ends_its_line(self, statement: ast.stmt) -> bool:
+        """Whether no other statement follows on the same line."""
+        end = self._scopes.span(statement).end
+        return bool(_LINE_REST.match(self._scopes.source.text, end))
+
+    def _line_after(self, offset: int) -> int:
+        match = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)").match(self._scopes.source.text, offset)
+        return match.end() if match else offset
+
+
+def is_type_expression(scopes: ModuleScopes, node: ast.AST) -> bool:
+    """Whether an expression is the one that the neutral head asks for the device type with."""
+    if isinstance(node, ast.IfExp):
+        node = node.body
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "getattr"
+        and bool(node.args)
+        and isinstance(node.args[0], ast.Call)
+        and scopes.name(node.args[0].func) == "torch.accelerator.current_accelerator"
+    )
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _is_import(statement: ast.stmt) -> bool:
+    """Whether a statement imports and does nothing else, also behind `try` and `if`."""
+    if isinstance(statement, ast.Try):
+        return all(_is_import(inner) for inner in statement.body)
+    if isinstance(statement, ast.If):
+        both = [*statement.body, *statement.orelse]
+        return all(_is_import(inner) for inner in both)
+    return isinstance(statement, ast.Import | ast.ImportFrom)
+
+
+def _imported(statement: ast.stmt) -> list[str]:
+    """The modules that a statement imports."""
+    if isinstance(statement, ast.Import):
+        return [alias.name for alias in statement.names]
+    if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+        return [statement.module, *(f"{statement.module}.{item.name}" for item in statement.names)]
+    return []
+
+
+def _free(scopes: ModuleScopes, names: tuple[str, ...], prefix: str) -> str:
+    for name in names:
+        if not scopes.is_taken(prefix + name):
+            return prefix + name
+    number = 2
+    while scopes.is_taken(f"{prefix}{names[0]}_{number}"):
+        number += 1
+    return f"{prefix}{names[0]}_{number}"
+
+
+def _reads_globals(scopes: ModuleScopes) -> bool:
+    """Whether the module takes stock of its own names, as scripts do whose variables are their settings."""
+    return any(
+        isinstance(node.func, ast.Name)
+        and node.func.id in ("globals", "vars", "dir", "locals")
+        and not node.args
+        for node in scopes.of(ast.Call)
+    )

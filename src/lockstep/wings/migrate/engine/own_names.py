@@ -1,0 +1,211 @@
+"""What a project defines itself, so that no rule takes its names for the device's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from lockstep.wings.migrate.engine.tree import parts_of
+
+_FLAG = re.compile(r"--?(?P<name>\w[\w-]*)\Z")
+_WATCHED = frozenset({"cuda", "is_cuda"})
+_WATCHED_PACKAGES = frozenset({"torch", "apex"})
+_PROPERTIES = frozenset({"property", "cached_property", "setter", "getter", "deleter"})
+_NOWHERE = PurePosixPath("module.py")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNames:
+    """Names with the old device's words in them that a project defines itself.
+
+    Parameters
+    ----------
+    methods
+        Methods by name, each with the classes that define it: `{"cuda": {"Batch"}}`.
+    attributes
+        Attributes, flags, fields and dictionary keys: `--cuda` gives `cuda`.
+    exports
+        What the project's modules import at their top, by dotted name: `{"utils.autocast": "torch.cuda.amp.autocast"}`.
+    chooses_cards
+        Whether Python code of the project speaks of `CUDA_VISIBLE_DEVICES`: the devices must not be asked for earlier.
+    falls_back
+        Whether the project itself tests at once that a device is CUDA's and whether CUDA is there, and then goes on.
+    looks_up
+        Whether the project looks something up by the key `"cuda"`.
+    requested
+        What modules of the project import from other ones of its own: `utils.autocast`, by the module's last name.
+    """
+
+    methods: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    attributes: frozenset[str] = frozenset()
+    exports: Mapping[str, str] = field(default_factory=dict)
+    chooses_cards: bool = False
+    falls_back: bool = False
+    looks_up: bool = False
+    requested: frozenset[str] = frozenset()
+
+
+def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
+    """Names that a module defines itself and that could be mistaken for the device's.
+
+    Flags (`add_argument("--cuda")`), attributes that are assigned, fields and methods of classes, keys of dictionaries,
+    keywords of calls, and what the module imports at its top.
+
+    Parameters
+    ----------
+    tree
+        The module.
+    path
+        Its file, relative to the project: says how other modules call it.
+    """
+    gathered = _Gathered()
+    waiting: list[ast.AST] = [tree]
+    for node in waiting:  # grows as it is read
+        gathered.take(node)
+        waiting.extend(parts_of(node))
+    watched = {
+        name: frozenset(found) for name, found in gathered.methods.items() if name in _WATCHED
+    }
+    exports = gathered.exports(path)
+    attributes = frozenset(gathered.attributes & _WATCHED)
+    return OwnNames(
+        watched,
+        attributes,
+        exports,
+        gathered.chooses_cards,
+        gathered.falls_back,
+        gathered.looks_up,
+        frozenset(gathered.requested),
+    )
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What one walk over a module finds."""
+
+    methods: dict[str, set[str]] = field(default_factory=dict)
+    attributes: set[str] = field(default_factory=set)
+    imported: dict[str, str] = field(default_factory=dict)
+    bound: set[str] = field(default_factory=set)
+    chooses_cards: bool = False
+    falls_back: bool = False
+    looks_up: bool = False
+    requested: set[str] = field(default_factory=set)
+
+    def take(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Store):
+                self.bound.add(node.id)
+        elif isinstance(node, ast.Constant):
+            self.chooses_cards |= node.value == "CUDA_VISIBLE_DEVICES"
+        elif isinstance(node, ast.Attribute):
+            if isinstance(node.ctx, ast.Store):
+                self.attributes.add(node.attr)
+        elif isinstance(node, ast.Call):
+            self.attributes |= _flags(node)
+        elif isinstance(node, ast.BoolOp):
+            self.falls_back |= _falls_back(node)
+        elif isinstance(node, ast.Subscript):
+            self.looks_up |= isinstance(node.slice, ast.Constant) and node.slice.value == "cuda"
+        elif isinstance(node, ast.ClassDef):
+            self._class(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self.bound.add(node.name)
+        elif isinstance(node, ast.Dict):
+            keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+            self.attributes.update(key for key in keys if isinstance(key, str))
+        elif isinstance(node, ast.ImportFrom):
+            self._import(node)
+
+    def _import(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        if node.level or module.split(".")[0] not in _WATCHED_PACKAGES:
+            last = module.rpartition(".")[2]
+            self.requested.update(f"{last}.{alias.name}" for alias in node.names)
+        else:
+            for alias in node.names:
+                self.imported[alias.asname or alias.name] = f"{module}.{alias.name}"
+
+    def _class(self, node: ast.ClassDef) -> None:
+        self.bound.add(node.name)
+        for item in node.body:
+            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
+                if is_property(item):
+                    self.attributes.add(item.name)
+                else:
+                    self.methods.setdefault(item.name, set()).add(node.name)
+            elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                self.attributes.add(item.target.id)
+            elif isinstance(item, ast.Assign):
+                self.attributes.update(t.id for t in item.targets if isinstance(t, ast.Name))
+
+    def exports(self, path: PurePosixPath) -> dict[str, str]:
+        """What other modules can import from this one although it only imports it, under every name of this module.
+
+        A name that the module binds in another way too is its own.
+        """
+        parts = [part for part in path.with_suffix("").parts if part != "__init__"]
+        modules = [".".join(parts[start:]) for start in range(len(parts))]
+        return {
+            f"{module}.{name}": full
+            for module in modules
+            for name, full in self.imported.items()
+            if name not in self.bound
+        }
+
+
+def merged_own(parts: Iterable[OwnNames]) -> OwnNames:
+    """What several modules define together."""
+    methods: dict[str, frozenset[str]] = {}
+    attributes: frozenset[str] = frozenset()
+    exports: dict[str, str] = {}
+    requested: frozenset[str] = frozenset()
+    chooses_cards = falls_back = looks_up = False
+    for part in parts:
+        for name, classes in part.methods.items():
+            methods[name] = methods.get(name, frozenset()) | classes
+        attributes |= part.attributes
+        exports.update(part.exports)
+        requested |= part.requested
+        chooses_cards |= part.chooses_cards
+        falls_back |= part.falls_back
+        looks_up |= part.looks_up
+    return OwnNames(methods, attributes, exports, chooses_cards, falls_back, looks_up, requested)
+
+
+def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a method is read like an attribute."""
+    return any(
+        getattr(decorator, "attr", getattr(decorator, "id", "")) in _PROPERTIES
+        for decorator in node.decorator_list
+    )
+
+
+def _falls_back(node: ast.BoolOp) -> bool:
+    """Whether a test asks at once for the name of the device and whether CUDA is there."""
+    named = available = False
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Compare | ast.Call):
+            parts = [*ast.iter_child_nodes(inner)]
+            named |= any(
+                isinstance(part, ast.Constant)
+                and isinstance(part.value, str)
+                and part.value.startswith(("cuda", "nccl"))
+                for part in parts
+            )
+        available |= isinstance(inner, ast.Attribute) and inner.attr == "is_available"
+    return named and available
+
+
+def _flags(call: ast.Call) -> set[str]:
+    """The attributes that a parser of command lines makes of a call's flags, and keywords of own calls."""
+    found = {item.arg for item in call.keywords if item.arg}
+    for argument in call.args:
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+            match = _FLAG.match(argument.value)
+            if match:
+                found.add(match["name"].replace("-", "_"))
+    return found

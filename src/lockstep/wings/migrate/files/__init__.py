@@ -1,0 +1,1 @@
+"""What is below a project: collecting it, and the readers of what is no Python."""

@@ -1,0 +1,100 @@
+"""Scripts for another framework than the one that was asked for: one line each, so that none is passed over."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from lockstep.wings.migrate.engine.own_names import OwnNames
+from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.text import SourceText
+from lockstep.wings.migrate.engine.unit import Settings
+from lockstep.wings.migrate.plan import Mention, Outcome, Span
+from lockstep.wings.migrate.torch.python import migrate_python, parse
+
+RULES: Mapping[str, str] = {
+    "framework/pytorch": "A PyTorch script among TensorFlow scripts: it is migrated in a run of its own.",
+    "framework/tensorflow": "A TensorFlow script among PyTorch scripts: it is migrated in a run of its own.",
+}
+_TENSORFLOW = re.compile(r"^[ \t]*(?:import|from)[ \t].*\b(?:tensorflow|keras|horovod)\b", re.M)
+_TORCH = re.compile(r"^[ \t]*(?:import|from)[ \t].*\btorch\b", re.M)
+
+
+def tensorflow_script(source: SourceText) -> Iterator[Mention]:
+    """A place to list where a module has work for `--from tensorflow`, and none of torch.
+
+    Parameters
+    ----------
+    source
+        The module, which parses.
+    """
+    if not _TENSORFLOW.search(source.text):
+        return
+    from lockstep.wings.migrate.tensorflow import takes_from_tensorflow, tensorflow_mentions
+
+    scopes = ModuleScopes(source, parse(source.text))
+    imports = list(_imports(scopes))
+    if not takes_from_tensorflow(scopes) or _first(imports, _is_of_torch) is not None:
+        return
+    if tensorflow_mentions(scopes)[
+        0
+    ]:  # those that are kept too: how others are written may change them
+        reason = "is a TensorFlow script: give --from tensorflow --to npu"
+        span = _place(scopes, imports, _is_of_tensorflow)
+        yield Mention("framework/tensorflow", Outcome.LISTED, span, reason)
+
+
+def pytorch_script(source: SourceText, settings: Settings) -> Iterator[Mention]:
+    """A place to list where a module has work for `--from pytorch`, and none of TensorFlow.
+
+    Parameters
+    ----------
+    source
+        The module, which parses.
+    settings
+        What holds for the run.
+    """
+    if not _TORCH.search(source.text):
+        return
+    from lockstep.wings.migrate.tensorflow import takes_from_tensorflow
+
+    scopes = ModuleScopes(source, parse(source.text))
+    imports = list(_imports(scopes))
+    if takes_from_tensorflow(scopes) or _first(imports, _is_of_torch) is None:
+        return
+    found = migrate_python(source, settings, OwnNames()).mentions
+    if any(mention.outcome is not Outcome.KEPT for mention in found):
+        reason = f"is a PyTorch script: give --from pytorch --to {settings.target.name}"
+        span = _place(scopes, imports, _is_of_torch)
+        yield Mention("framework/pytorch", Outcome.LISTED, span, reason)
+
+
+def _imports(scopes: ModuleScopes) -> Iterator[tuple[ast.stmt, str]]:
+    """Every import from outside the project, with the module's name; several for one statement."""
+    for node in scopes.nodes:
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from ((node, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _is_of_torch(name: str) -> bool:
+    return name.partition(".")[0] == "torch" or name.startswith("horovod.torch")
+
+
+def _is_of_tensorflow(name: str) -> bool:
+    return name.partition(".")[0] in ("tensorflow", "keras", "horovod")
+
+
+def _first(
+    imports: Iterable[tuple[ast.stmt, str]], wanted: Callable[[str], bool]
+) -> ast.stmt | None:
+    return next((node for node, name in imports if wanted(name)), None)
+
+
+def _place(
+    scopes: ModuleScopes, imports: Iterable[tuple[ast.stmt, str]], wanted: Callable[[str], bool]
+) -> Span:
+    node = _first(imports, wanted)
+    return scopes.span(node) if node is not None else Span(0, 0)

@@ -1,0 +1,232 @@
+"""Datasets: the NPU compiles one shape, so the last, smaller batch is dropped."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from lockstep.wings.migrate.engine.arguments import CannotRewriteError
+from lockstep.wings.migrate.tensorflow.script import Script, appended, argument, has_stars
+
+_RULE = "batch"
+_KEYWORD = "drop_remainder"
+_REASON = "the NPU compiles one shape: the last, smaller batch is dropped"
+
+# Methods of datasets that make batches, with the position of `drop_remainder`.
+_METHODS = {"batch": 1, "padded_batch": 3}
+_FUNCTIONS = {
+    "tensorflow.data.experimental.map_and_batch": 3,
+    "tensorflow.contrib.data.map_and_batch": 3,
+    "tensorflow.data.experimental.dense_to_ragged_batch": 1,
+    "tensorflow.data.experimental.bucket_by_sequence_length": None,
+}
+_DROPPING = (
+    "tensorflow.contrib.data.batch_and_drop_remainder",
+    "tensorflow.contrib.data.padded_batch_and_drop_remainder",
+)
+# Methods that datasets have and little else: one of them tells what is batched.
+_TELLING = frozenset(
+    {
+        "flat_map",
+        "from_generator",
+        "from_tensor_slices",
+        "from_tensors",
+        "interleave",
+        "make_initializable_iterator",
+        "make_one_shot_iterator",
+        "padded_batch",
+        "prefetch",
+        "shard",
+        "with_options",
+    }
+)
+# Methods that other things have too: it takes two of them.
+_HINTING = frozenset({"cache", "filter", "map", "repeat", "shuffle", "skip", "take"})
+_MAKERS = (
+    "tensorflow.data.",
+    "tensorflow.contrib.data.",
+    "tensorflow.python.data.",
+    "tensorflow.keras.preprocessing.image_dataset_from_directory",
+    "tensorflow_datasets.load",
+)
+
+
+def find_batches(script: Script) -> None:
+    """Decide every batch that a dataset is cut into."""
+    for node in script.references:
+        name, call = script.name(node), script.call_of(node)
+        if call is None or script.is_gone(node):
+            continue
+        if name in _FUNCTIONS:
+            _batch(script, call, _FUNCTIONS[name])
+        elif name in _DROPPING:
+            script.keep(_RULE, call, "drops the last, smaller batch already")
+    for method in script.scopes.nodes:
+        if isinstance(method, ast.Call) and _is_batch_method(script, method):
+            _method(script, method)
+
+
+def _is_batch_method(script: Script, call: ast.Call) -> bool:
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr not in _METHODS:
+        return False
+    # A function of a module, such as tf.train.batch, is no method.
+    return not script.is_gone(call) and not _is_module(script, function.value)
+
+
+def _is_module(script: Script, node: ast.expr) -> bool:
+    return bool(script.scopes.name(node)) and not _made(script, node)
+
+
+def _method(script: Script, call: ast.Call) -> None:
+    assert isinstance(call.func, ast.Attribute)
+    position = _METHODS[call.func.attr]
+    told = not _defines(script, call.func.attr) and _has_telling_call(script, call)
+    if told or _is_dataset(script, call.func.value):
+        _batch(script, call, position)
+    elif _is_own(script, call.func):
+        script.keep(_RULE, call, f"{call.func.attr} is a method of the script's own class")
+    elif argument(call, position, _KEYWORD) is None:
+        reason = "makes batches if this is a dataset, which cannot be told from here"
+        script.list(_RULE, call, reason, f"{call.func.attr}(..., {_KEYWORD}=True)")
+
+
+def _batch(script: Script, call: ast.Call, position: int | None) -> None:
+    given = argument(call, position, _KEYWORD)
+    if isinstance(given, ast.Constant) and given.value is True:
+        script.keep(_RULE, call, "drops the last, smaller batch already")
+    elif given is not None:
+        reason = (
+            "keeps the last, smaller batch by the script's own choice; the NPU compiles one shape"
+        )
+        script.list(_RULE, call, reason, f"{_KEYWORD}=True")
+    elif has_stars(call):
+        reason = f"{_KEYWORD} may be among arguments that are passed on"
+        script.list(_RULE, call, reason, f"{_KEYWORD}=True")
+    else:
+        try:
+            edit = appended(script.scopes, call, f"{_KEYWORD}=True")
+        except CannotRewriteError as error:
+            script.list(_RULE, call, str(error), f"{_KEYWORD}=True")
+            return
+        script.rewrite(_RULE, call, _REASON, [edit])
+
+
+def _made(script: Script, node: ast.expr) -> bool:
+    return script.name(node).startswith(_MAKERS)
+
+
+def _is_dataset(script: Script, expression: ast.expr) -> bool:
+    """Whether an expression leads back to a function that makes datasets."""
+    waiting, seen = [expression], set[ast.expr]()
+    while waiting:
+        start = waiting.pop()
+        if start in seen:
+            continue
+        seen.add(start)
+        for link in _links(start):
+            if _made(script, link):
+                return True
+            waiting += _origins(script, link)
+    return False
+
+
+def _links(node: ast.expr) -> Iterator[ast.expr]:
+    """A chain of calls and attributes, from its end to its first name."""
+    yield node
+    while isinstance(node, ast.Call | ast.Attribute):
+        node = node.func if isinstance(node, ast.Call) else node.value
+        yield node
+
+
+def _origins(script: Script, link: ast.expr) -> list[ast.expr]:
+    """What a part of a chain was made of: assigned values, annotations, what functions of this file return."""
+    if isinstance(link, ast.IfExp):
+        return [link.body, link.orelse]
+    if isinstance(link, ast.Attribute):
+        return _assigned(script, link)
+    if not isinstance(link, ast.Name):
+        return []
+    found: list[ast.expr | None] = []
+    for binding in script.scopes.bindings(link.id, script.scopes.scope(link)):
+        found += [binding.value, getattr(binding.node, "annotation", None)]
+        if isinstance(binding.node, ast.FunctionDef):
+            returns = [node for node in ast.walk(binding.node) if isinstance(node, ast.Return)]
+            found += [node.value for node in returns]
+    return [value for value in found if value is not None]
+
+
+def _assigned(script: Script, attribute: ast.Attribute) -> list[ast.expr]:
+    """What is assigned to an attribute of this spelling, such as `self.data`."""
+    if not isinstance(attribute.value, ast.Name):
+        return []
+    text = script.scopes.text(attribute)
+    return [
+        statement.value
+        for statement in script.scopes.nodes
+        if isinstance(statement, ast.Assign)
+        and any(
+            isinstance(target, ast.Attribute)
+            and target.attr == attribute.attr
+            and script.scopes.text(target) == text
+            for target in statement.targets
+        )
+    ]
+
+
+def _defines(script: Script, name: str) -> bool:
+    """Whether a class of this file has a method of this name."""
+    return any(
+        isinstance(node, ast.FunctionDef) and node.name == name for node in script.scopes.nodes
+    )
+
+
+def _is_own(script: Script, function: ast.Attribute) -> bool:
+    """Whether a method of this name is called on `self` in a class that defines it."""
+    if not isinstance(function.value, ast.Name) or function.value.id not in ("self", "cls"):
+        return False
+    return any(
+        isinstance(above, ast.ClassDef)
+        and any(
+            isinstance(item, ast.FunctionDef) and item.name == function.attr for item in above.body
+        )
+        for above in script.scopes.ancestors(function)
+    )
+
+
+def _has_telling_call(script: Script, call: ast.Call) -> bool:
+    """Whether methods that only datasets have are called on the same thing.
+
+    That is in the same chain, or on the same name in the same function.
+    """
+    root, methods = _chain(call)
+    if _tells(methods):
+        return True
+    if not isinstance(root, ast.Name):
+        return False
+    scope = script.scopes.scope(root)
+    found: set[str] = set()
+    for node in script.scopes.nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            other, called = _chain(node)
+            if (
+                isinstance(other, ast.Name)
+                and other.id == root.id
+                and script.scopes.scope(other) is scope
+            ):
+                found |= called
+    return _tells(found)
+
+
+def _tells(methods: set[str]) -> bool:
+    return bool(methods & _TELLING) or len(methods & _HINTING) > 1
+
+
+def _chain(call: ast.Call) -> tuple[ast.expr, set[str]]:
+    """What a chain of calls begins with, and the methods called in it."""
+    methods: set[str] = set()
+    node: ast.expr = call
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        methods.add(node.func.attr)
+        node = node.func.value
+    return node, methods

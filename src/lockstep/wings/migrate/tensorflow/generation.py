@@ -1,0 +1,74 @@
+"""Which TensorFlow a script is written for."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+
+from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.tensorflow.script import Generation, canonical
+
+_TF1_ONLY = frozenset(
+    {
+        "ConfigProto",
+        "GPUOptions",
+        "GraphOptions",
+        "InteractiveSession",
+        "OptimizerOptions",
+        "Session",
+        "app",
+        "contrib",
+        "disable_v2_behavior",
+        "flags",
+        "get_variable",
+        "global_variables_initializer",
+        "placeholder",
+        "set_random_seed",
+    }
+)
+_TF2_ONLY = frozenset({"GradientTape", "function"})
+_TF2_PATHS = frozenset(
+    {
+        "horovod.DistributedGradientTape",
+        "horovod.broadcast_variables",
+        "tensorflow.config.list_physical_devices",
+        "tensorflow.config.set_visible_devices",
+        "tensorflow.keras.mixed_precision.LossScaleOptimizer",
+        "tensorflow.keras.mixed_precision.set_global_policy",
+        "tensorflow.random.set_seed",
+        "tensorflow.summary.create_file_writer",
+    }
+)
+# Classes that lie right below these packages; 1.15 has functions there.
+_TF2_CLASS = re.compile(r"(?:losses|metrics|optimizers)\.[A-Z]")
+
+
+def generation_of(modules: Iterable[ModuleScopes]) -> Generation:
+    """Which TensorFlow modules that belong together are written for, by the names that only one of them has.
+
+    Where nothing tells, it is taken for 1.15, for which `npu_bridge` was made.
+    """
+    votes = {Generation.TF1: 0, Generation.TF2: 0}
+    for scopes in modules:
+        for node in scopes.nodes:
+            if isinstance(node, ast.Attribute | ast.Name):
+                vote = _vote(scopes.name(node))
+                if vote is not None:
+                    votes[vote] += 1
+    return Generation.TF2 if votes[Generation.TF2] > votes[Generation.TF1] else Generation.TF1
+
+
+def _vote(name: str) -> Generation | None:
+    name = canonical(name)
+    package, _, rest = name.partition(".")
+    if name in _TF2_PATHS or package == "npu_device":
+        return Generation.TF2
+    if package == "npu_bridge":
+        return Generation.TF1
+    if package != "tensorflow":
+        return None
+    if rest in _TF2_ONLY or _TF2_CLASS.match(rest):
+        return Generation.TF2
+    old_optimizer = rest.startswith("train.") and rest.endswith("Optimizer")
+    return Generation.TF1 if rest in _TF1_ONLY or old_optimizer else None

@@ -1,0 +1,240 @@
+"""Horovod's averaging of gradients: optimizers, tapes and `allreduce`."""
+
+from __future__ import annotations
+
+import ast
+
+from lockstep.wings.migrate.engine.arguments import in_order
+from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.tensorflow.script import (
+    Generation,
+    Script,
+    argument,
+    end_of_argument,
+    has_stars,
+    is_harmless,
+    wrapped,
+)
+from lockstep.wings.migrate.tensorflow.sessions import bridge
+
+_RULE = "horovod"
+
+# Settings of Horovod's own transport. Left out, gradients are averaged at their own precision.
+_TRANSPORT = frozenset(
+    {"name", "compression", "device_dense", "device_sparse", "sparse_as_dense", "use_locking", "op"}
+)
+# Values of other settings that ask for nothing.
+_NEUTRAL = {
+    "average_aggregated_gradients": (False,),
+    "backward_passes_per_step": (1,),
+    "gradient_predivide_factor": (1, 1.0),
+    "groups": (None,),
+    "num_groups": (0,),
+    "process_set": (),
+}
+# Up to here the parameters of an optimizer are the optimizer and settings of the transport.
+_POSITIONAL = 7
+
+
+def distributed_optimizer(script: Script, node: ast.expr, name: str) -> None:
+    """Decide `DistributedOptimizer`."""
+    del name
+    call = script.call_of(node)
+    replacement = "npu_distributed_optimizer_wrapper(optimizer)"
+    if call is None or has_stars(call) or _is_odd(call):
+        script.list(_RULE, call or node, "its arguments cannot be told", replacement)
+        return
+    reason = _why_not_transport(script, call)
+    if reason:
+        script.list(_RULE, call, reason, replacement)
+        return
+    _drop_settings(script, call)
+    if script.generation is Generation.TF2:
+        npu = script.head.module("npu_device", "npu")
+        function = f"{npu}.distribute.npu_distributed_keras_optimizer_wrapper"
+    else:
+        function = bridge(script, "npu_distributed_optimizer_wrapper")
+    edits = [script.renamed(node, function), *_without_transport(script, call)]
+    reason = "gradients are averaged by the NPU's collective library"
+    if len(edits) > 1:
+        reason += "; settings of Horovod's own transport are left out"
+    script.rewrite(_RULE, call, reason, edits)
+
+
+def _is_odd(call: ast.Call) -> bool:
+    """Whether a call has no optimizer, or positional arguments that are more than the transport's settings."""
+    return argument(call, 0, "optimizer") is None or len(call.args) > _POSITIONAL
+
+
+def _why_not_transport(script: Script, call: ast.Call) -> str:
+    """Why the settings of an optimizer may not be left out; nothing where they may."""
+    extra = [*call.args[1:], *(item.value for item in call.keywords if item.arg != "optimizer")]
+    for item in call.keywords:
+        if item.arg in _NEUTRAL and _is_one_of(item.value, _NEUTRAL[item.arg]):
+            continue
+        if item.arg != "optimizer" and item.arg not in _TRANSPORT:
+            return (
+                f"{item.arg} has no equal on the NPU, which averages every gradient at every step"
+            )
+        if item.arg == "op" and not script.name(item.value).endswith(".Average"):
+            return "the NPU averages gradients, and knows no other reduction here"
+    if not all(is_harmless(value) for value in extra):
+        return "a setting of the transport is computed by a call, which would be lost"
+    for binding in script.left_unused(extra):
+        statement = script.scopes.statement(binding.node)
+        if not _is_plain_assignment(statement):
+            return f"{binding.name} is a setting of the transport, and nothing else uses it"
+    return ""
+
+
+def _is_plain_assignment(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Assign)
+        and len(statement.targets) == 1
+        and isinstance(statement.targets[0], ast.Name)
+        and is_harmless(statement.value)
+    )
+
+
+def _drop_settings(script: Script, call: ast.Call) -> None:
+    """Take assignments away that only made settings of the transport."""
+    extra = [*call.args[1:], *(item.value for item in call.keywords if item.arg != "optimizer")]
+    for binding in script.left_unused(extra):
+        statement = script.scopes.statement(binding.node)
+        reason = f"{binding.name} is a setting of Horovod's own transport, and nothing else uses it"
+        script.rewrite(_RULE, statement, reason, [script.replaced(statement, "pass")])
+
+
+def _is_one_of(node: ast.expr, values: tuple[object, ...]) -> bool:
+    return isinstance(node, ast.Constant) and any(
+        node.value is value or node.value == value for value in values
+    )
+
+
+def _without_transport(script: Script, call: ast.Call) -> list[Edit]:
+    """The edits that leave the optimizer alone between the brackets."""
+    arguments = in_order(call, script.scopes)
+    place = 0 if call.args else [getattr(item, "arg", "") for item in arguments].index("optimizer")
+    before, optimizer, behind = arguments[:place], arguments[place], arguments[place + 1 :]
+    edits = []
+    if before:
+        start, end = script.scopes.span(before[0]).start, script.scopes.span(optimizer).start
+        edits.append(script.removed(Span(start, end), before))
+    if behind:
+        start = end_of_argument(script.scopes, call, optimizer)
+        end = end_of_argument(script.scopes, call, behind[-1])
+        edits.append(script.removed(Span(start, end), behind))
+    return edits
+
+
+def gradient_tape(script: Script, node: ast.expr, name: str) -> None:
+    """Average what `gradient` of a tape gives, where every use of the tape can be seen."""
+    del name
+    call = script.call_of(node)
+    statement = script.parent(call) if call else None
+    tape = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    gradients = _gradients(script, statement, tape) if isinstance(tape, ast.Name) else []
+    if (
+        call is None
+        or not gradients
+        or len(call.args) != 1
+        or has_stars(call)
+        or not is_harmless(call.args[0])
+        or _why_not_transport(script, call)
+    ):
+        replacement = "gradients = npu.distribute.all_reduce(tape.gradient(loss, variables))"
+        script.list(_RULE, call or node, "gradients are averaged by hand", replacement)
+        return
+    _drop_settings(script, call)
+    function = f"{script.head.module('npu_device', 'npu')}.distribute.all_reduce"
+    reason = "gradients are averaged where the tape gives them"
+    if (
+        isinstance(tape, ast.Name)
+        and isinstance(statement, ast.Assign)
+        and _is_name(call.args[0], tape.id)
+    ):
+        edits = [script.replaced(statement, "pass")]
+        script.rewrite(_RULE, call, reason, edits, span=script.scopes.span(statement))
+    else:
+        edits = [script.replaced(call, script.scopes.text(call.args[0]))]
+        script.rewrite(_RULE, call, reason, edits)
+    for gradient in gradients:
+        reason = "gradients are averaged by the NPU's collective library"
+        script.rewrite(_RULE, gradient, reason, wrapped(script.scopes, gradient, function))
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _gradients(script: Script, statement: ast.AST | None, tape: ast.Name) -> list[ast.Call]:
+    """The calls of `gradient` on a tape behind a statement; none if the tape is handed on."""
+    assert isinstance(statement, ast.stmt)
+    scope, end = script.scopes.scope(tape), script.scopes.span(statement).end
+    found = []
+    for use in script.scopes.nodes:
+        if (
+            not isinstance(use, ast.Name)
+            or use.id != tape.id
+            or script.scopes.scope(use) is not scope
+        ):
+            continue
+        if not isinstance(use.ctx, ast.Load) or script.scopes.span(use).start < end:
+            continue
+        attribute = script.parent(use)
+        call = script.call_of(attribute) if isinstance(attribute, ast.Attribute) else None
+        if call is None:
+            return []
+        if isinstance(attribute, ast.Attribute) and attribute.attr == "gradient":
+            found.append(call)
+    return found
+
+
+def allreduce(script: Script, node: ast.expr, name: str) -> None:
+    """Decide `allreduce` of one tensor."""
+    del name
+    call = script.call_of(node)
+    replacement = 'npu_allreduce(tensor, reduction="mean") of npu_bridge.npu_init'
+    if call is None or len(call.args) != 1 or has_stars(call):
+        script.list(_RULE, call or node, "its reduction cannot be told", replacement)
+        return
+    reduction = _reduction(script, call)
+    if not reduction:
+        script.list(_RULE, call, "its reduction has no equal on the NPU", replacement)
+        return
+    if script.generation is Generation.TF2:
+        function = f"{script.head.module('npu_device', 'npu')}.distribute.all_reduce"
+    else:
+        function = bridge(script, "npu_allreduce")
+    edits = [script.renamed(node, function)]
+    start = end_of_argument(script.scopes, call, call.args[0])
+    end = start
+    if call.keywords:
+        end = end_of_argument(script.scopes, call, in_order(call, script.scopes)[-1])
+    script.removed(Span(start, end), call.keywords)
+    edits.append(Edit(Span(start, end), f', reduction="{reduction}"'))
+    script.rewrite(_RULE, call, "tensors are reduced by the NPU's collective library", edits)
+
+
+def _reduction(script: Script, call: ast.Call) -> str:
+    """What the NPU calls the reduction of a call; nothing where it has none."""
+    reduction = "mean"
+    for item in call.keywords:
+        if item.arg == "average" and isinstance(item.value, ast.Constant):
+            reduction = "mean" if item.value.value in (True, None) else "sum"
+        elif item.arg == "op":
+            last = script.name(item.value).rpartition(".")[2]
+            reduction = {"Average": "mean", "Sum": "sum"}.get(last, "")
+        elif item.arg != "name" or not is_harmless(item.value):
+            return ""
+    return reduction
+
+
+def compression(script: Script, node: ast.expr, name: str) -> None:
+    """Decide a kind of compression."""
+    del name
+    if any(isinstance(above, ast.keyword) for above in script.scopes.ancestors(node)):
+        script.list(_RULE, node, "is a setting of a call that is listed itself")
+        return
+    reason = "compression is a matter of Horovod's transport, and has no meaning on the NPU"
+    script.rewrite(_RULE, node, reason, [script.replaced(node, "None")])

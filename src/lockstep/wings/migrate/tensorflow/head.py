@@ -1,0 +1,132 @@
+"""What the new text imports at the head of a module."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from lockstep.wings.migrate.engine.scopes import Bound, ModuleScopes
+from lockstep.wings.migrate.plan import Edit, Span
+
+_WIDTH = 100
+_TENSORFLOW = frozenset({"tensorflow", "tensorflow_core", "keras", "horovod"})
+_END_OF_LINE = re.compile(r"[ \t]*(?:#[^\r\n]*)?(\r\n|\r|\n|\Z)")
+
+
+class Head:
+    """Collects the names that new text uses, and writes one import for all that are missing.
+
+    Parameters
+    ----------
+    scopes
+        The module. Names that it has already are used as they are called there.
+    """
+
+    def __init__(self, scopes: ModuleScopes) -> None:
+        self._scopes = scopes
+        self._modules: dict[str, str] = {}
+        self._names: dict[str, dict[str, str]] = {}
+        self._statements: list[str] = []
+
+    def name(self, dotted: str) -> str:
+        """How the module calls something of a package, which is imported if it is not yet."""
+        module, _, name = dotted.rpartition(".")
+        known = self._known(dotted)
+        if known:
+            return known
+        if module in self._scopes.stars and not self._is_bound(name):
+            return name
+        return self._names.setdefault(module, {}).setdefault(name, self._free(name))
+
+    def module(self, dotted: str, alias: str) -> str:
+        """How the module calls a module, which is imported under an alias if it is not yet."""
+        known = self._known(dotted)
+        return known or self._modules.setdefault(dotted, self._free(alias))
+
+    def statement(self, text: str) -> None:
+        """Run a statement behind the imports."""
+        self._statements.append(text)
+
+    def additions(self) -> tuple[Edit, ...]:
+        """The edit that adds what is missing; nothing where nothing is."""
+        lines = [
+            f"import {module}" if alias == module else f"import {module} as {alias}"
+            for module, alias in sorted(self._modules.items())
+        ]
+        for module, names in sorted(self._names.items()):
+            lines += _import_lines(module, names)
+        lines += self._statements
+        if not lines:
+            return ()
+        line_end = self._scopes.source.line_end
+        at, before = self._place()
+        return (Edit(Span(at, at), before + line_end.join(lines) + line_end),)
+
+    def _known(self, dotted: str) -> str:
+        for name, bindings in self._scopes.module.bindings.items():
+            if (
+                len(bindings) == 1
+                and bindings[0].kind is Bound.IMPORT
+                and bindings[0].qualified == dotted
+            ):
+                return name
+        return ""
+
+    def _is_bound(self, name: str) -> bool:
+        return bool(self._scopes.bindings(name, self._scopes.module))
+
+    def _free(self, name: str) -> str:
+        free, number = name, 2
+        while self._scopes.is_taken(free):
+            free, number = f"{name}_{number}", number + 1
+        return free
+
+    def _place(self) -> tuple[int, str]:
+        """Where the lines go, and what must stand before them: behind the first import of TensorFlow."""
+        text = self._scopes.source.text
+        for statement in self._scopes.tree.body:
+            if _imports_tensorflow(statement):
+                end = _END_OF_LINE.match(text, self._scopes.span(statement).end)
+                if end and end.group(1):
+                    return end.end(), ""
+                if end:
+                    return end.end(), self._scopes.source.line_end
+                break
+        for statement in self._scopes.tree.body:
+            if not _must_be_first(statement):
+                return self._line_of(statement), ""
+        return len(text), ""
+
+    def _line_of(self, statement: ast.stmt) -> int:
+        decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+        line = min([statement.lineno, *(node.lineno for node in decorators)])
+        return self._scopes.source.line_starts[line - 1]
+
+
+def _import_lines(module: str, names: dict[str, str]) -> list[str]:
+    parts = [
+        name if name == alias else f"{name} as {alias}" for name, alias in sorted(names.items())
+    ]
+    line = f"from {module} import {', '.join(parts)}"
+    if len(line) <= _WIDTH:
+        return [line]
+    return [f"from {module} import (", *(f"    {part}," for part in parts), ")"]
+
+
+def _imports_tensorflow(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Import):
+        return any(alias.name.split(".")[0] in _TENSORFLOW for alias in statement.names)
+    if isinstance(statement, ast.ImportFrom) and not statement.level:
+        return (statement.module or "").split(".")[0] in _TENSORFLOW
+    return False
+
+
+def _must_be_first(statement: ast.stmt) -> bool:
+    """Whether nothing may come before a statement: the docstring and `from __future__`."""
+    if isinstance(statement, ast.ImportFrom):
+        return statement.module == "__future__"
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )

@@ -1,0 +1,270 @@
+"""Horovod calls become calls of the NPU's collective library."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from lockstep.wings.migrate.engine.arguments import keyword
+from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.tensorflow.gradients import (
+    allreduce,
+    compression,
+    distributed_optimizer,
+    gradient_tape,
+)
+from lockstep.wings.migrate.tensorflow.script import (
+    Generation,
+    Script,
+    appended,
+    argument,
+    has_stars,
+)
+from lockstep.wings.migrate.tensorflow.sessions import bridge
+
+_RULE = "horovod"
+
+# Graphs: what asks for a rank may also be handed on without a call.
+_RANKS = {
+    "horovod.rank": "get_npu_rank_id",
+    "horovod.local_rank": "get_npu_local_rank_id",
+    "horovod.size": "get_npu_rank_size",
+    "horovod.local_size": "get_npu_local_rank_size",
+}
+# Eager execution: the open device knows its place among the others.
+_EAGER_RANKS = {
+    "horovod.rank": ("npu_device.npu_device.global_npu_ctx", "().worker_id"),
+    "horovod.size": ("npu_device.npu_device.global_npu_ctx", "().workers_num"),
+    "horovod.local_rank": ("hccl.manage.api.get_local_rank_id", "()"),
+    "horovod.local_size": ("hccl.manage.api.get_local_rank_size", "()"),
+}
+_TRANSPORTS = frozenset(
+    f"horovod.{name}"
+    for name in (
+        "ccl_built",
+        "cuda_built",
+        "ddl_built",
+        "gloo_built",
+        "gloo_enabled",
+        "mpi_built",
+        "mpi_enabled",
+        "mpi_threads_supported",
+        "nccl_built",
+        "rocm_built",
+    )
+)
+_LISTED = {
+    "horovod.run": (
+        "starts the processes",
+        "start one process a device, with RANK_TABLE_FILE, RANK_ID and RANK_SIZE",
+    ),
+    "horovod.allgather": (
+        "the NPU gathers tensors of equal shapes only, and takes the number of ranks",
+        "hccl_ops.allgather(tensor, get_npu_rank_size()) of npu_bridge.hccl",
+    ),
+    "horovod.broadcast": (
+        "the NPU takes and gives lists",
+        "hccl_ops.broadcast([tensor], root_rank)[0] of npu_bridge.hccl",
+    ),
+    "horovod.callbacks.MetricAverageCallback": ("metrics are not averaged on the NPU", ""),
+    "horovod.callbacks.LearningRateWarmupCallback": (
+        "has no equal on the NPU",
+        "tf.keras.callbacks.LearningRateScheduler",
+    ),
+    "horovod.callbacks.LearningRateScheduleCallback": (
+        "has no equal on the NPU",
+        "tf.keras.callbacks.LearningRateScheduler",
+    ),
+}
+
+
+def find_horovod(script: Script) -> None:
+    """Decide every use of Horovod."""
+    for node in script.references:
+        name = script.name(node)
+        if not name.startswith("horovod") or script.is_gone(node) or _is_carried(script, node):
+            continue
+        handle = _HANDLERS[script.generation].get(name, _unknown)
+        if not _is_import_test(script, node):
+            handle(script, node, name)
+    _find_handed_in(script)
+
+
+def _is_carried(script: Script, node: ast.expr) -> bool:
+    """Whether an assigned variable carries the name here: what is assigned is a site of its own."""
+    meanings = script.scopes.meanings(node)
+    return isinstance(node, ast.Name) and bool(meanings) and meanings[0].assigned
+
+
+def _is_import_test(script: Script, node: ast.expr) -> bool:
+    """A bare module, as in `if hvd:` or `build(hvd)`: the import stays for it."""
+    if script.name(node) not in ("horovod", *_MODULES):
+        return False
+    script.list(_RULE, node, "asks whether Horovod is there, or hands it on as a module")
+    return True
+
+
+def _find_handed_in(script: Script) -> None:
+    """List what is called on Horovod where it came in as an argument or an attribute."""
+    for node in script.references:
+        if isinstance(node, ast.Attribute) and not script.name(node) and not script.is_gone(node):
+            holder = node.value
+            last = holder.attr if isinstance(holder, ast.Attribute) else getattr(holder, "id", "")
+            if last in _USUAL and f"horovod.{node.attr}" in _HANDLERS[Generation.TF1] | _LISTED:
+                known = _RANKS.get(f"horovod.{node.attr}")
+                reason = "is Horovod's, by its name; it came in from elsewhere"
+                script.list(_RULE, node, reason, f"{known} of npu_bridge.npu_init" if known else "")
+
+
+_USUAL = ("hvd", "_hvd", "horovod")
+_MODULES = ("horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
+
+
+def _unknown(script: Script, node: ast.expr, name: str) -> None:
+    reason, replacement = _LISTED.get(name, ("has no equal in the NPU's collective library", ""))
+    script.list(_RULE, node, reason, replacement)
+
+
+def _rank(script: Script, node: ast.expr, name: str) -> None:
+    edit = script.renamed(node, bridge(script, _RANKS[name]))
+    script.rewrite(_RULE, node, "asks the NPU's collective library", [edit])
+
+
+def _eager_rank(script: Script, node: ast.expr, name: str) -> None:
+    call = script.call_of(node)
+    dotted, rest = _EAGER_RANKS[name]
+    if call is None:
+        script.list(_RULE, node, "is handed on without a call", f"lambda: {dotted}{rest}")
+        return
+    edit = script.replaced(call, script.head.name(dotted) + rest)
+    script.rewrite(_RULE, call, "asks the NPU's collective library", [edit])
+
+
+def _init(script: Script, node: ast.expr, name: str) -> None:
+    del name
+    call = script.call_of(node)
+    if call is None or call.args or call.keywords or not script.is_statement(call):
+        reason = "starts Horovod in a way that the NPU does not know"
+        script.list(_RULE, call or node, reason, "init_resource() of npu_bridge.npu_init")
+        return
+    if script.generation is Generation.TF2:
+        text = f"{script.head.module('npu_device', 'npu')}.open().as_default()"
+        reason = "opens the NPU as default device, which also joins the other ranks"
+    else:
+        register = f"{script.head.module('atexit', 'atexit')}.register"
+        text = f"{register}({bridge(script, 'shutdown_resource')}, *{bridge(script, 'init_resource')}())"
+        reason = "joins the NPU's collective group, and leaves it when the program ends"
+    script.rewrite(_RULE, call, reason, [script.replaced(call, text)])
+
+
+def _shutdown(script: Script, node: ast.expr, name: str) -> None:
+    del name
+    call = script.call_of(node)
+    if call and script.is_statement(call):
+        edit = script.replaced(call, "pass")
+        script.rewrite(_RULE, call, "the group is left when the program ends", [edit])
+    else:
+        script.list(_RULE, node, "the group is left when the program ends", "")
+
+
+def _hook(script: Script, node: ast.expr, name: str) -> None:
+    del name
+    call = script.call_of(node)
+    replacement = "NPUBroadcastGlobalVariablesHook(root_rank, get_npu_rank_id())"
+    if not _takes_only_root(call):
+        script.list(
+            _RULE, call or node, "only the rank to broadcast from can be given", replacement
+        )
+        return
+    assert call is not None
+    index = f"{bridge(script, 'get_npu_rank_id')}()"
+    given = f"index={index}" if call.keywords else index
+    edits = [
+        script.renamed(node, bridge(script, "NPUBroadcastGlobalVariablesHook")),
+        appended(script.scopes, call, given),
+    ]
+    script.rewrite(_RULE, call, "variables are broadcast by the NPU's collective library", edits)
+
+
+def _callback(script: Script, node: ast.expr, name: str) -> None:
+    del name
+    call = script.call_of(node)
+    replacement = "NPUBroadcastGlobalVariablesCallback(root_rank)"
+    if script.generation is Generation.TF2:
+        reason = "the NPU's callback of this name does not broadcast under TensorFlow 2"
+        script.list(
+            _RULE,
+            call or node,
+            reason,
+            "npu.distribute.broadcast(model.trainable_variables, root_rank=0) before training",
+        )
+    elif not _takes_only_root(call):
+        script.list(
+            _RULE, call or node, "only the rank to broadcast from can be given", replacement
+        )
+    else:
+        edit = script.renamed(node, bridge(script, "NPUBroadcastGlobalVariablesCallback"))
+        reason = "variables are broadcast by the NPU's collective library"
+        script.rewrite(_RULE, call or node, reason, [edit])
+
+
+def _broadcast_variables(script: Script, node: ast.expr, name: str) -> None:
+    call = script.call_of(node)
+    if name == "horovod.broadcast_global_variables" and _takes_only_root(call):
+        dotted = "npu_bridge.estimator.npu.npu_hook.broadcast_global_variables"
+        edits = [script.renamed(node, script.head.name(dotted))]
+    elif name == "horovod.broadcast_variables" and call and not has_stars(call):
+        npu = script.head.module("npu_device", "npu")
+        edits = [script.renamed(node, f"{npu}.distribute.broadcast")]
+        named = keyword(call, "variables")
+        if named:
+            start = script.scopes.span(named).start
+            edits.append(Edit(Span(start, start + len("variables")), "values"))
+    else:
+        script.list(_RULE, call or node, "its arguments cannot be told")
+        return
+    script.rewrite(
+        _RULE, call or node, "variables are broadcast by the NPU's collective library", edits
+    )
+
+
+def _transport(script: Script, node: ast.expr, name: str) -> None:
+    call = script.call_of(node)
+    if call is None or call.args or call.keywords:
+        script.list(_RULE, node, "asks about Horovod's own transport", "False")
+        return
+    reason = f"{name.rpartition('.')[2]} asks about Horovod's own transport, which is not used"
+    script.rewrite(_RULE, call, reason, [script.replaced(call, "False")])
+
+
+def _takes_only_root(call: ast.Call | None) -> bool:
+    if call is None or has_stars(call):
+        return False
+    return len(call.args) + len(call.keywords) == 1 and argument(call, 0, "root_rank") is not None
+
+
+_Handler = Callable[[Script, ast.expr, str], None]
+_COMMON: dict[str, _Handler] = {
+    "horovod.init": _init,
+    "horovod.shutdown": _shutdown,
+    "horovod.DistributedOptimizer": distributed_optimizer,
+    "horovod.callbacks.BroadcastGlobalVariablesCallback": _callback,
+    "horovod.allreduce": allreduce,
+    **dict.fromkeys(_TRANSPORTS, _transport),
+    "horovod.Compression.none": compression,
+    "horovod.Compression.fp16": compression,
+}
+_HANDLERS: dict[Generation, dict[str, _Handler]] = {
+    Generation.TF1: {
+        **_COMMON,
+        **dict.fromkeys(_RANKS, _rank),
+        "horovod.BroadcastGlobalVariablesHook": _hook,
+        "horovod.broadcast_global_variables": _broadcast_variables,
+    },
+    Generation.TF2: {
+        **_COMMON,
+        **dict.fromkeys(_EAGER_RANKS, _eager_rank),
+        "horovod.DistributedGradientTape": gradient_tape,
+        "horovod.broadcast_variables": _broadcast_variables,
+    },
+}

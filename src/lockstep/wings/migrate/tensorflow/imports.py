@@ -1,0 +1,71 @@
+"""Imports that nothing needs any more."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from lockstep.wings.migrate.engine.scopes import Binding
+from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.tensorflow.script import Script
+
+_REST_OF_LINE = re.compile(r"[ \t]*(?:\r\n|\r|\n|\Z)")
+
+
+def find_imports(script: Script) -> None:
+    """Remove imports whose uses are all gone; list those of Horovod that have to stay."""
+    needless: dict[ast.stmt, list[ast.alias]] = {}
+    for binding in script.imports:
+        if binding.alias is None:
+            continue
+        uses = script.scopes.uses(binding)
+        left = [node for node in uses if not script.is_gone(node)]
+        if uses and not left and not _is_exported(script, binding):
+            needless.setdefault(script.scopes.statement(binding.alias), []).append(binding.alias)
+        elif binding.qualified.startswith("horovod"):
+            reason = "stays for the uses of it that are listed" if left else "is not used"
+            script.list("import", binding.alias, reason, "remove it when they are gone")
+    for statement, aliases in needless.items():
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            _without(script, statement, aliases)
+
+
+def _is_exported(script: Script, binding: Binding) -> bool:
+    """Whether `__all__` names it."""
+    return any(
+        isinstance(node, ast.Constant) and node.value == binding.name
+        for exported in script.scopes.module.bindings.get("__all__", ())
+        if exported.value is not None
+        for node in ast.walk(exported.value)
+    )
+
+
+def _without(
+    script: Script, statement: ast.Import | ast.ImportFrom, aliases: list[ast.alias]
+) -> None:
+    """Take names out of an import statement, or the statement away."""
+    names, scopes = statement.names, script.scopes
+    reason = "nothing uses it any more"
+    if len(aliases) == len(names):
+        edit = _without_statement(script, statement)
+        for alias in aliases:
+            script.rewrite("import", alias, reason, [edit], span=edit.span)
+        return
+    for alias in aliases:
+        place = names.index(alias)
+        if any(item not in aliases for item in names[place + 1 :]):
+            span = Span(scopes.span(alias).start, scopes.span(names[place + 1]).start)
+        else:
+            # Nothing stays behind it: the comma before it goes too.
+            span = Span(scopes.span(names[place - 1]).end, scopes.span(alias).end)
+        script.rewrite("import", alias, reason, [Edit(span, "")], span=span)
+
+
+def _without_statement(script: Script, statement: ast.stmt) -> Edit:
+    span, source = script.scopes.span(statement), script.scopes.source
+    line_start = source.line_starts[statement.lineno - 1]
+    behind = _REST_OF_LINE.match(source.text, span.end)
+    alone = behind is not None and not source.text[line_start : span.start].strip()
+    if alone and behind and isinstance(script.parent(statement), ast.Module):
+        return Edit(Span(line_start, behind.end()), "")
+    return Edit(span, "pass")

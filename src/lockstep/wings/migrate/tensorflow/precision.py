@@ -1,0 +1,235 @@
+"""Loss scaling, dropout and GELU in the NPU's own forms."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from lockstep.wings.migrate.engine.arguments import insertion, keyword
+from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.tensorflow.script import (
+    Generation,
+    Script,
+    appended,
+    argument,
+    has_stars,
+    is_harmless,
+)
+from lockstep.wings.migrate.tensorflow.sessions import bridge
+
+_SCALE = "loss-scale"
+_SCALED = "overflow is found by the NPU's own check, so its own loss scaling is used"
+_RENAMED = {
+    "tensorflow.contrib.mixed_precision.LossScaleOptimizer": "NPULossScaleOptimizer",
+    "tensorflow.contrib.mixed_precision.FixedLossScaleManager": "FixedLossScaleManager",
+    "tensorflow.contrib.mixed_precision.ExponentialUpdateLossScaleManager": (
+        "ExponentialUpdateLossScaleManager"
+    ),
+}
+_EXPERIMENTAL = "tensorflow.train.experimental"
+_GRAPH_REWRITE = f"{_EXPERIMENTAL}.enable_mixed_precision_graph_rewrite"
+_DYNAMIC = {
+    "initial_loss_scale": ("init_loss_scale", "2**15"),
+    "increment_period": ("incr_every_n_steps", "2000"),
+    "multiplier": ("incr_ratio", "2"),
+}
+_KERAS_OPTIMIZER = "tensorflow.keras.mixed_precision.LossScaleOptimizer"
+_GELUS = ("tensorflow.nn.gelu", "tensorflow.keras.activations.gelu")
+_CURVES = (
+    "tensorflow.erf",
+    "tensorflow.math.erf",
+    "tensorflow.tanh",
+    "tensorflow.math.tanh",
+    "tensorflow.nn.tanh",
+)
+
+
+def find_precision(script: Script) -> None:
+    """Decide loss scaling, dropout and GELU."""
+    handlers = _TF1 if script.generation is Generation.TF1 else _TF2
+    for node in script.references:
+        call = script.call_of(node)
+        handle = handlers.get(script.name(node))
+        if handle and call and not script.is_gone(node):
+            handle(script, node, call)
+    for statement in script.scopes.nodes:
+        if isinstance(statement, ast.FunctionDef) and statement.name == "gelu":
+            _own_gelu(script, statement)
+
+
+def _rename(script: Script, node: ast.expr, call: ast.Call) -> None:
+    name = _RENAMED[script.name(node)]
+    script.rewrite(_SCALE, call, _SCALED, [script.renamed(node, bridge(script, name))])
+
+
+def _is_for_gpus(script: Script, call: ast.Call) -> bool:
+    """Whether the file has graphs rewritten for GPUs, by a function that takes TensorFlow's own scales."""
+    rewrites = any(script.name(node) == _GRAPH_REWRITE for node in script.references)
+    if rewrites:
+        reason = "may go into the graph rewrite for GPUs, which is listed too"
+        script.list(_SCALE, call, reason, "a loss scale manager of npu_bridge.npu_init")
+    return rewrites
+
+
+def _fixed(script: Script, node: ast.expr, call: ast.Call) -> None:
+    if _is_for_gpus(script, call):
+        return
+    edits = [script.renamed(node, bridge(script, "FixedLossScaleManager"))]
+    named = keyword(call, "loss_scale_value")
+    if named:
+        start = script.scopes.span(named).start
+        edits.append(Edit(Span(start, start + len("loss_scale_value")), "loss_scale"))
+    script.rewrite(_SCALE, call, _SCALED, edits)
+
+
+def _dynamic(script: Script, node: ast.expr, call: ast.Call) -> None:
+    if _is_for_gpus(script, call):
+        return
+    multiplier = argument(call, 2, "multiplier")
+    if has_stars(call) or len(call.args) > len(_DYNAMIC):
+        script.list(
+            _SCALE, call, "its arguments cannot be told", "ExponentialUpdateLossScaleManager"
+        )
+        return
+    if multiplier is not None and not is_harmless(multiplier):
+        reason = "the NPU takes the multiplier and its inverse; computing it twice could differ"
+        script.list(_SCALE, call, reason, "ExponentialUpdateLossScaleManager")
+        return
+    edits = [script.renamed(node, bridge(script, "ExponentialUpdateLossScaleManager"))]
+    added = []
+    for position, (old, (new, default)) in enumerate(_DYNAMIC.items()):
+        named = keyword(call, old)
+        if named:
+            start = script.scopes.span(named).start
+            edits.append(Edit(Span(start, start + len(old)), new))
+        elif position < len(call.args):
+            edits.append(insertion(script.scopes.span(call.args[position]).start, f"{new}="))
+        else:
+            added.append(f"{new}={default}")
+    inverse = f"1 / ({script.scopes.text(multiplier)})" if multiplier is not None else "0.5"
+    # TensorFlow lowers the scale at every overflow, by the factor that it is raised by.
+    added += ["decr_every_n_nan_or_inf=1", f"decr_ratio={inverse}"]
+    edits.append(appended(script.scopes, call, ", ".join(added)))
+    script.rewrite(_SCALE, call, _SCALED, edits)
+
+
+def _optimizer(script: Script, node: ast.expr, call: ast.Call) -> None:
+    scale = argument(call, 1, "loss_scale")
+    if has_stars(call) or scale is None:
+        script.list(_SCALE, call, "its arguments cannot be told", "NPULossScaleOptimizer")
+        return
+    manager = _manager(script, scale)
+    if manager is None:
+        reason = "the NPU takes a loss scale manager; what this is cannot be told"
+        script.list(
+            _SCALE,
+            call,
+            reason,
+            "NPULossScaleOptimizer(optimizer, FixedLossScaleManager(loss_scale))",
+        )
+        return
+    edits = [script.renamed(node, bridge(script, "NPULossScaleOptimizer")), *manager]
+    named = keyword(call, "loss_scale")
+    if named:
+        start = script.scopes.span(named).start
+        edits.append(Edit(Span(start, start + len("loss_scale")), "loss_scale_manager"))
+    if script.uses_horovod:
+        edits.append(appended(script.scopes, call, "is_distributed=True"))
+    script.rewrite(_SCALE, call, _SCALED, edits)
+
+
+def _manager(script: Script, scale: ast.expr) -> list[Edit] | None:
+    """The edits that make a loss scale a manager; `None` where it may be anything."""
+    if isinstance(scale, ast.Constant) and scale.value == "dynamic":
+        text = (
+            f"{bridge(script, 'ExponentialUpdateLossScaleManager')}(init_loss_scale=2**15, "
+            "incr_every_n_steps=2000, decr_every_n_nan_or_inf=1, decr_ratio=0.5)"
+        )
+        return [script.replaced(scale, text)]
+    if isinstance(scale, ast.Constant) and isinstance(scale.value, int | float):
+        name = bridge(script, "FixedLossScaleManager")
+        span = script.scopes.span(scale)
+        return [insertion(span.start, f"{name}("), insertion(span.end, ")")]
+    return [] if _is_manager(script, scale) else None
+
+
+def _is_manager(script: Script, scale: ast.expr) -> bool:
+    if isinstance(scale, ast.Call):
+        name = script.name(scale.func)
+        return name in (f"{_EXPERIMENTAL}.FixedLossScale", f"{_EXPERIMENTAL}.DynamicLossScale") or (
+            name.split(".")[0] == "npu_bridge"
+        )
+    if not isinstance(scale, ast.Name):
+        return False
+    bindings = script.scopes.bindings(scale.id, script.scopes.scope(scale))
+    return bool(bindings) and all(
+        isinstance(binding.value, ast.Call) and _is_manager(script, binding.value)
+        for binding in bindings
+    )
+
+
+def _keras_optimizer(script: Script, node: ast.expr, call: ast.Call) -> None:
+    npu = script.head.module("npu_device", "npu")
+    name = f"{npu}.train.optimizer.NpuLossScaleOptimizer"
+    script.rewrite(_SCALE, call, _SCALED, [script.renamed(node, name)])
+
+
+def _dropout(script: Script, node: ast.expr, call: ast.Call) -> None:
+    rate, keep = argument(call, 5, "rate"), argument(call, 1, "keep_prob")
+    replacement = "npu_ops.dropout(x, keep_prob) of npu_bridge.estimator"
+    if has_stars(call) or (rate is None) == (keep is None):
+        script.list("dropout", call, "its rate cannot be told", replacement)
+        return
+    if rate is not None and len(call.args) > 1:
+        script.list("dropout", call, "gives the rate by position", replacement)
+        return
+    function = f"{script.head.name('npu_bridge.estimator.npu_ops')}.dropout"
+    edits = [script.renamed(node, function)]
+    named = keyword(call, "rate")
+    if named:
+        span = script.scopes.span(named)
+        value = script.scopes.span(named.value)
+        edits.append(Edit(Span(span.start, span.start + len("rate")), "keep_prob"))
+        edits.append(insertion(value.start, "1 - ("))
+        edits.append(insertion(value.end, ")"))
+    script.rewrite("dropout", call, "the NPU has a dropout of its own", edits)
+
+
+def _gelu(script: Script, node: ast.expr, call: ast.Call) -> None:
+    del node
+    script.keep("gelu", call, "runs as it is; npu.ops.gelu(x) is faster and approximates")
+
+
+def _own_gelu(script: Script, statement: ast.FunctionDef) -> None:
+    curves = any(
+        isinstance(node, ast.Attribute | ast.Name) and script.name(node) in _CURVES
+        for node in ast.walk(statement)
+    )
+    if curves:
+        start = script.scopes.span(statement).start
+        script.list(
+            "gelu",
+            statement,
+            "computes GELU from its parts; the NPU has one operator for it, by the formula with tanh",
+            f"return npu_unary_ops.gelu({_first_parameter(statement)}) of npu_bridge.npu_init",
+            span=Span(start, script.scopes.source.text.index("gelu", start) + len("gelu")),
+        )
+
+
+def _first_parameter(statement: ast.FunctionDef) -> str:
+    parameters = [*statement.args.posonlyargs, *statement.args.args]
+    return parameters[0].arg if parameters else "x"
+
+
+_Handler = Callable[[Script, ast.expr, ast.Call], None]
+_TF1: dict[str, _Handler] = {
+    **dict.fromkeys(_RENAMED, _rename),
+    f"{_EXPERIMENTAL}.FixedLossScale": _fixed,
+    f"{_EXPERIMENTAL}.DynamicLossScale": _dynamic,
+    f"{_EXPERIMENTAL}.MixedPrecisionLossScaleOptimizer": _optimizer,
+    "tensorflow.nn.dropout": _dropout,
+}
+_TF2: dict[str, _Handler] = {
+    _KERAS_OPTIMIZER: _keras_optimizer,
+    **dict.fromkeys(_GELUS, _gelu),
+}

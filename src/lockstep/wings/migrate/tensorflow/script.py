@@ -1,0 +1,344 @@
+"""One TensorFlow module being migrated: what its expressions mean, and what has been decided so far."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from lockstep.wings.migrate.engine.arguments import CannotRewriteError, in_order, insertion
+from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes, Scope
+from lockstep.wings.migrate.plan import Edit, Mention, Outcome, Span
+from lockstep.wings.migrate.tensorflow.head import Head
+
+_HARMLESS = (
+    ast.Attribute,
+    ast.BinOp,
+    ast.BoolOp,
+    ast.Compare,
+    ast.Constant,
+    ast.FormattedValue,
+    ast.IfExp,
+    ast.JoinedStr,
+    ast.List,
+    ast.Name,
+    ast.Slice,
+    ast.Subscript,
+    ast.Tuple,
+    ast.UnaryOp,
+    ast.boolop,
+    ast.cmpop,
+    ast.expr_context,
+    ast.keyword,
+    ast.operator,
+    ast.unaryop,
+)
+_COMMENT = re.compile(r"#[^\r\n]*")
+_BEHIND = re.compile(r"(?:\s|\\\r?\n|#[^\r\n]*|\))*")
+
+PACKAGES = frozenset({"tensorflow", "tensorflow_core", "keras", "horovod"})
+"""Packages whose names are looked at."""
+
+# Other ways to write the same module; the first that fits is replaced.
+_SAME = (
+    ("tensorflow.compat.v1.", "tensorflow."),
+    ("tensorflow.compat.v2.", "tensorflow."),
+    ("tensorflow.python.client.session.", "tensorflow."),
+    ("tensorflow.core.protobuf.config_pb2.", "tensorflow."),
+    ("tensorflow.python.keras.", "tensorflow.keras."),
+    ("tensorflow_core.", "tensorflow."),
+    ("horovod.tensorflow.compression.", "horovod."),
+    ("horovod.tensorflow.mpi_ops.", "horovod."),
+    ("horovod.tensorflow.keras.", "horovod."),
+    ("horovod.tensorflow.", "horovod."),
+    ("horovod.keras.", "horovod."),
+)
+
+
+class Generation(enum.Enum):
+    """Which TensorFlow a script is written for; each has a device package of its own."""
+
+    TF1 = "1.15"
+    """Graphs and sessions: `npu_bridge`."""
+    TF2 = "2.x"
+    """Eager execution and `tf.function`: `npu_device`."""
+
+
+class Start(enum.Enum):
+    """Where a program starts: there the NPU is opened, and Keras gets its session."""
+
+    HERE = "in this module"
+    ELSEWHERE = "in another module of the project"
+    UNKNOWN = "in no module that is known"
+
+
+class Script:
+    """A module with the mentions found in it. A place belongs to the first rule that records it.
+
+    Parameters
+    ----------
+    scopes
+        The module's names.
+    generation
+        Which TensorFlow it is written for.
+    start
+        Where the program starts that it belongs to.
+    """
+
+    def __init__(self, scopes: ModuleScopes, generation: Generation, start: Start) -> None:
+        self.scopes = scopes
+        self.generation = generation
+        self.start = start
+        self.head = Head(scopes)
+        self.mentions: list[Mention] = []
+        self._decided: dict[ast.AST, Outcome] = {}
+        self._gone: set[ast.AST] = set()
+        self._names: dict[ast.AST, str] = {}
+
+    # -- what there is
+
+    def name(self, node: ast.AST) -> str:
+        """The likeliest canonical name of an expression, such as `tensorflow.Session`, or nothing."""
+        if node not in self._names:
+            self._names[node] = canonical(self.scopes.name(node))
+        return self._names[node]
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """What directly holds a node."""
+        return self.scopes.parents.get(node)
+
+    def call_of(self, node: ast.AST) -> ast.Call | None:
+        """The call whose function an expression is."""
+        parent = self.parent(node)
+        return parent if isinstance(parent, ast.Call) and parent.func is node else None
+
+    def is_statement(self, node: ast.AST) -> bool:
+        """Whether an expression stands alone as a statement."""
+        return isinstance(self.parent(node), ast.Expr)
+
+    @functools.cached_property
+    def references(self) -> list[ast.Attribute | ast.Name]:
+        """Every read of a name, each with all the attributes that follow it, in the order of the text."""
+        return [
+            node
+            for node in self.scopes.nodes
+            if isinstance(node, ast.Attribute | ast.Name)
+            and isinstance(node.ctx, ast.Load)
+            and not isinstance(self.parent(node), ast.Attribute)
+        ]
+
+    @functools.cached_property
+    def imports(self) -> list[Binding]:
+        """What import statements of the packages bind, one for each name."""
+        found = {
+            id(binding): binding
+            for scope in _scopes(self.scopes)
+            for bindings in scope.bindings.values()
+            for binding in bindings
+            if binding.kind is Bound.IMPORT and _is_looked_at(binding.qualified)
+        }
+        return list(found.values())
+
+    @functools.cached_property
+    def uses_horovod(self) -> bool:
+        """Whether Horovod for TensorFlow or Keras is imported."""
+        return any(binding.qualified.startswith("horovod") for binding in self.imports)
+
+    def outcome(self, node: ast.AST) -> Outcome | None:
+        """What was decided about an expression."""
+        return self._decided.get(node)
+
+    def is_gone(self, node: ast.AST) -> bool:
+        """Whether a node is no part of the new text."""
+        return node in self._gone
+
+    # -- what is decided
+
+    def rewrite(
+        self,
+        rule: str,
+        node: ast.AST,
+        reason: str,
+        edits: Sequence[Edit],
+        *,
+        span: Span | None = None,
+    ) -> None:
+        """Record that a place is changed."""
+        self._record(rule, Outcome.REWRITTEN, node, reason, edits=edits, span=span)
+
+    def list(
+        self,
+        rule: str,
+        node: ast.AST,
+        reason: str,
+        replacement: str = "",
+        *,
+        span: Span | None = None,
+    ) -> None:
+        """Record that a place needs a person."""
+        self._record(rule, Outcome.LISTED, node, reason, replacement=replacement, span=span)
+
+    def keep(self, rule: str, node: ast.AST, reason: str) -> None:
+        """Record that a place needs nothing."""
+        self._record(rule, Outcome.KEPT, node, reason)
+
+    def replaced(self, node: ast.AST, text: str) -> Edit:
+        """The edit that replaces a whole expression; what it held is no site any more."""
+        self._gone.update(ast.walk(node))
+        return Edit(self.scopes.span(node), text)
+
+    def renamed(self, node: ast.AST, text: str) -> Edit:
+        """The edit that writes another name for the function of a call."""
+        self._gone.update(ast.walk(node))
+        return Edit(self.scopes.span(node), text)
+
+    def removed(self, span: Span, nodes: Iterable[ast.AST]) -> Edit:
+        """The edit that takes a stretch out, with everything that stands in it."""
+        self._gone.update(inner for node in nodes for inner in ast.walk(node))
+        return Edit(span, "")
+
+    def left_unused(self, nodes: Iterable[ast.AST]) -> tuple[Binding, ...]:
+        """Assignments of local variables that nothing would read once these expressions are gone."""
+        inside = {inner for node in nodes for inner in ast.walk(node)}
+        found: dict[int, Binding] = {}
+        for node in inside:
+            if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
+                continue
+            bindings = self.scopes.bindings(node.id, self.scopes.scope(node))
+            if self.scopes.module.bindings.get(node.id) == list(bindings):
+                continue  # a global name may be read by other modules
+            for binding in bindings:
+                uses = self.scopes.uses(binding)
+                local = binding.kind is Bound.ASSIGNMENT
+                if local and all(use in inside or use in self._gone for use in uses):
+                    found[id(binding)] = binding
+        return tuple(found.values())
+
+    def _record(
+        self,
+        rule: str,
+        outcome: Outcome,
+        node: ast.AST,
+        reason: str,
+        *,
+        replacement: str = "",
+        edits: Sequence[Edit] = (),
+        span: Span | None = None,
+    ) -> None:
+        if node in self._decided:
+            return
+        self._decided[node] = outcome
+        place = span or self.scopes.span(node)
+        self.mentions.append(
+            Mention(f"tensorflow/{rule}", outcome, place, reason, replacement, tuple(edits))
+        )
+
+
+def _is_looked_at(name: str) -> bool:
+    """Whether an imported name is one of the packages', Horovod's parts for other frameworks left out."""
+    package, _, rest = name.partition(".")
+    part = rest.partition(".")[0]
+    return package in PACKAGES and (
+        package != "horovod" or part in ("", "*", "tensorflow", "keras")
+    )
+
+
+def canonical(name: str) -> str:
+    """One spelling for the modules that TensorFlow and Horovod offer under several names."""
+    for old, new in _SAME:
+        if name.startswith(old):
+            return new + name[len(old) :]
+    return name
+
+
+def takes_from_tensorflow(scopes: ModuleScopes) -> bool:
+    """Whether a module imports TensorFlow, Keras or their Horovod."""
+    for node in scopes.nodes:
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        if any(_is_looked_at(name) for name in names):
+            return True
+    return False
+
+
+def prefixes(name: str) -> Iterator[str]:
+    """A dotted name and all that it begins with, the longest first."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def is_harmless(node: ast.AST) -> bool:
+    """Whether an expression may be left out: it only reads names, constants and what is put together from them."""
+    return all(
+        isinstance(
+            inner,
+            _HARMLESS,
+        )
+        for inner in ast.walk(node)
+    )
+
+
+def has_stars(call: ast.Call) -> bool:
+    """Whether a call takes arguments out of `*` or `**`."""
+    return any(isinstance(argument, ast.Starred) for argument in call.args) or any(
+        keyword.arg is None for keyword in call.keywords
+    )
+
+
+def argument(call: ast.Call, position: int | None, name: str) -> ast.expr | None:
+    """The argument that a parameter gets, by keyword or by position."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    if position is not None and position < len(call.args):
+        return call.args[position]
+    return None
+
+
+def end_of_argument(scopes: ModuleScopes, call: ast.Call, node: ast.AST) -> int:
+    """Where an argument of a call ends, brackets around it included."""
+    end = scopes.span(node).end
+    behind = _BEHIND.match(scopes.source.text, end, scopes.span(call).end - 1)
+    text = _COMMENT.sub(lambda found: " " * len(found.group()), behind.group() if behind else "")
+    return end + text.rfind(")") + 1
+
+
+def appended(scopes: ModuleScopes, call: ast.Call, text: str) -> Edit:
+    """The edit that adds a last argument.
+
+    Raises
+    ------
+    CannotRewriteError
+        If the only argument is a generator that shares the call's brackets.
+    """
+    arguments = in_order(call, scopes)
+    if not arguments:
+        return insertion(scopes.span(call).end - 1, text)
+    last = arguments[-1]
+    if isinstance(last, ast.GeneratorExp) and scopes.span(last).end == scopes.span(call).end:
+        raise CannotRewriteError("its only argument is a bare generator")
+    return insertion(end_of_argument(scopes, call, last), f", {text}")
+
+
+def wrapped(scopes: ModuleScopes, node: ast.expr, function: str) -> list[Edit]:
+    """The edits that pass an expression through a function."""
+    span = scopes.span(node)
+    return [
+        Edit(Span(span.start, span.start), f"{function}("),
+        Edit(Span(span.end, span.end), ")"),
+    ]
+
+
+def _scopes(scopes: ModuleScopes) -> Iterator[Scope]:
+    seen: set[int] = set()
+    for node in scopes.nodes:
+        scope = scopes.scope(node)
+        if id(scope) not in seen:
+            seen.add(id(scope))
+            yield scope

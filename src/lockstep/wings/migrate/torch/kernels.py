@@ -1,0 +1,38 @@
+"""Kernels written in Triton: each is one place that needs work, however many names of Triton it uses."""
+
+from __future__ import annotations
+
+import ast
+
+from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.unit import Unit
+from lockstep.wings.migrate.plan import Span
+
+_DECORATORS = ("triton.jit", "triton.runtime.jit", "triton.experimental.gluon.jit")
+
+
+def find_kernels(unit: Unit) -> None:
+    """Claim every function that Triton compiles."""
+    for node in unit.scopes.of(ast.FunctionDef):
+        if _is_kernel(unit.scopes, node):
+            at = unit.scopes.source.text.index(node.name, unit.scopes.span(node).start)
+            unit.list(
+                node,
+                "kernels/triton",
+                f"the Triton kernel {node.name}: needs a Triton for the device, and tuning there",
+                replacement="the operators of torch that it stands for, compiled by torch.compile",
+                span=Span(at, at + len(node.name)),
+            )
+
+
+def is_inside_kernel(scopes: ModuleScopes, node: ast.AST) -> bool:
+    """Whether a node is in the body of a function that Triton compiles."""
+    function = scopes.function(node)
+    return function is not None and _is_kernel(scopes, function)
+
+
+def _is_kernel(scopes: ModuleScopes, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(
+        scopes.name(decorator.func if isinstance(decorator, ast.Call) else decorator) in _DECORATORS
+        for decorator in node.decorator_list
+    )

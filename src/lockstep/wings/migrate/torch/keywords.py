@@ -1,0 +1,74 @@
+"""Arguments that speak of devices without naming one: `pin_memory`, `map_location`, `device_ids`."""
+
+from __future__ import annotations
+
+import ast
+
+from lockstep.wings.migrate.engine.arguments import attribute_span, insertion, keyword
+from lockstep.wings.migrate.engine.unit import Unit
+
+_KEPT = {
+    "pin_memory": "page-locked memory serves whatever accelerator there is",
+    "pin_memory_device": "takes the device that it is given",
+    "map_location": "takes the device that it is given",
+    "device_ids": "numbers of the accelerator's own devices; None for a module on the CPU",
+    "output_device": "a number of the accelerator's own devices; None for a module on the CPU",
+}
+_NUMBERED = frozenset({"device_ids", "output_device"})
+_PLAIN = ast.List | ast.Name | ast.Attribute | ast.Constant | ast.Subscript | ast.Call
+_PARALLEL = frozenset(
+    {
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.nn.parallel.distributed.DistributedDataParallel",
+        "apex.parallel.DistributedDataParallel",
+    }
+)
+_LOADERS = frozenset({"torch.load", "torch.hub.load_state_dict_from_url", "torch.jit.load"})
+_LOCATION_AT = 1
+
+
+def find_keywords(unit: Unit) -> None:
+    """Claim arguments and methods that work on every device, and loads that depend on where a file was saved."""
+    for item in unit.scopes.of(ast.keyword):
+        if item.arg in _KEPT and not unit.is_claimed(item.value):
+            _claim_keyword(unit, item, item.arg)
+    for node in unit.scopes.of(ast.Attribute):
+        if node.attr == "pin_memory":
+            span = attribute_span(unit.scopes, node)
+            unit.keep(node, "keywords/pin_memory", _KEPT["pin_memory"], span=span)
+    for call in unit.scopes.of(ast.Call):
+        if unit.scopes.name(call.func) in _LOADERS:
+            _claim_load(unit, call)
+
+
+def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:
+    """Keep the argument; the neutral form gives a module on the CPU no device numbers, which it would refuse."""
+    rule, call = f"keywords/{name}", unit.scopes.parents[node]
+    wrapped = isinstance(call, ast.Call) and any(
+        meaning.name in _PARALLEL for meaning in unit.scopes.meanings(call.func)
+    )
+    is_none = isinstance(node.value, ast.Constant) and node.value.value is None
+    if unit.target.device or name not in _NUMBERED or not wrapped or is_none:
+        unit.keep(node, rule, _KEPT[name])
+    elif isinstance(node.value, _PLAIN):
+        test = unit.fill("torch.accelerator.is_available()")
+        edit = insertion(unit.scopes.span(node).end, f" if {test} else None")
+        reason = "DistributedDataParallel takes no device numbers for a module on the CPU"
+        unit.rewrite(node, rule, [edit], reason)
+    else:
+        unit.keep(node, rule, _KEPT[name])
+
+
+def _claim_load(unit: Unit, call: ast.Call) -> None:
+    """`torch.load(path)`: what was saved on CUDA asks for CUDA again."""
+    stars = any(isinstance(argument, ast.Starred) for argument in call.args)
+    stars = stars or any(item.arg is None for item in call.keywords)
+    if len(call.args) > _LOCATION_AT or keyword(call, "map_location") or stars:
+        return
+    device = unit.settings.readable("{device}")
+    unit.list(
+        call,
+        "keywords/load",
+        "puts tensors back where they were saved: a checkpoint from CUDA asks for CUDA again",
+        replacement=f"map_location={device}",
+    )

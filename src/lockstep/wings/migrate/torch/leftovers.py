@@ -1,0 +1,135 @@
+"""Whatever names the old device and was claimed by no rule: kept where it is the user's own or prose, else listed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from lockstep.wings.migrate.engine.header import is_type_expression
+from lockstep.wings.migrate.engine.unit import Unit
+from lockstep.wings.migrate.plan import Span
+from lockstep.wings.migrate.torch.context import Use, use_of
+from lockstep.wings.migrate.torch.strings import is_docstring
+from lockstep.wings.migrate.torch.vocabulary import DEVICE_WORDS, is_device_word
+
+_PROSE = re.compile(r"\s")
+_CODE = re.compile(
+    r"__global__|nvidia-smi|torch\.cuda|\.cuda\(|<<<|blockIdx|CUDA_VISIBLE_DEVICES|NCCL_\w+=|nvcc",
+    re.I,
+)
+_NAMING: tuple[type[ast.AST], ...] = (
+    ast.arg,
+    ast.keyword,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.ImportFrom,
+    ast.alias,
+    ast.Global,
+    ast.Nonlocal,
+)
+_FLAG = re.compile(r"--?[\w-]+\Z")
+
+
+def find_leftovers(unit: Unit) -> None:
+    """Claim every name and string that is left."""
+    for text in unit.scopes.of(ast.Constant):
+        words = text.value if isinstance(text.value, str) else ""
+        if DEVICE_WORDS.search(words) and not _is_decided(unit, text, unit.scopes.span(text)):
+            _claim_string(unit, text, words)
+    for name in unit.scopes.of(ast.Name):
+        if is_device_word(name.id):
+            _claim_left(unit, name, name.id, unit.scopes.span(name))
+    for attribute in unit.scopes.of(ast.Attribute):
+        if is_device_word(attribute.attr):
+            end = unit.scopes.span(attribute).end
+            place = Span(end - len(attribute.attr), end)
+            _claim_left(unit, attribute, attribute.attr, place)
+    for node in unit.scopes.of(*_NAMING):
+        for word, span in _names(unit, node):
+            if is_device_word(word):
+                _claim_left(unit, node, word, span)
+
+
+def _claim_left(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
+    if not _is_decided(unit, node, span):
+        _claim_name(unit, node, name, span)
+
+
+def _names(unit: Unit, node: ast.AST) -> Iterator[tuple[str, Span]]:
+    """The identifiers that a statement, argument or import itself holds, with their places."""
+    scopes = unit.scopes
+    if isinstance(node, ast.arg | ast.keyword):
+        name, start = node.arg or "", scopes.span(node).start
+        yield name, Span(start, start + len(name))
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        start = scopes.source.text.index(node.name, scopes.span(node).start)
+        yield node.name, Span(start, start + len(node.name))
+    elif isinstance(node, ast.alias):
+        yield f"{node.name} {node.asname or ''}".strip(), scopes.span(node)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        match = re.compile(r"from[\s\\.]+([\w.]+)").match(
+            scopes.source.text, scopes.span(node).start
+        )
+        if match:
+            yield node.module, Span(match.start(1), match.end(1))
+    elif isinstance(node, ast.Global | ast.Nonlocal):
+        yield " ".join(node.names), scopes.span(node)
+
+
+def _is_decided(unit: Unit, node: ast.AST, span: Span) -> bool:
+    """Whether a rule has claimed the node, or the chain, the import or the f-string that it is part of."""
+    if unit.is_claimed(node):
+        return True
+    wholes: list[ast.AST] = list(node.names) if isinstance(node, ast.ImportFrom) else []
+    part: type[ast.AST] = ast.JoinedStr if isinstance(node, ast.Constant) else ast.Attribute
+    for above in unit.scopes.ancestors(node):
+        if not isinstance(above, part):
+            break
+        wholes.append(above)
+    mentions = [mention for whole in wholes if (mention := unit.mention_of(whole))]
+    return any(mention.span.contains(span) for mention in mentions)
+
+
+def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
+    if isinstance(node, ast.Name | ast.Attribute) and _starts_in_torch(unit, node):
+        unit.list(
+            node, "leftovers/torch", "a name of torch for CUDA that no table knows", span=span
+        )
+    elif isinstance(node, ast.alias | ast.ImportFrom):
+        unit.list(node, "leftovers/import", "an import of code that is made for CUDA", span=span)
+    else:
+        unit.keep(node, "leftovers/own-name", "a name of this project's own", span=span)
+
+
+def _starts_in_torch(unit: Unit, node: ast.AST) -> bool:
+    return any(
+        meaning.name.split(".")[0] == "torch" and not meaning.assigned
+        for meaning in unit.scopes.meanings(node)
+    )
+
+
+def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
+    if is_docstring(unit.scopes, node):
+        return
+    parent = unit.scopes.parents[node]
+    if is_type_expression(unit.scopes, parent):
+        unit.keep(node, "leftovers/neutral", "asks for the device type as the script runs")
+    elif _CODE.search(text):
+        unit.list(
+            node, "leftovers/code", "text that a program reads, such as a command or a kernel"
+        )
+    elif _PROSE.search(text.strip()) and use_of(unit.scopes, node) is Use.TEST:
+        reason = "is compared with a message, which reads otherwise on another device"
+        unit.list(node, "leftovers/message", reason)
+    elif _PROSE.search(text.strip()) or isinstance(parent, ast.JoinedStr):
+        unit.keep(node, "leftovers/text", "text for people")
+    elif _FLAG.match(text):
+        unit.keep(node, "leftovers/flag", "a flag of this project's own")
+    else:
+        unit.list(
+            node,
+            "leftovers/string",
+            "a string with the device's name in it; its meaning is not clear",
+        )

@@ -1,0 +1,457 @@
+"""Methods and attributes of tensors and modules: `.cuda()`, `.is_cuda`, `.type(torch.cuda.FloatTensor)`."""
+
+from __future__ import annotations
+
+import ast
+
+from lockstep.wings.migrate.engine.arguments import (
+    argument_end,
+    argument_start,
+    attribute_span,
+    first_edit,
+    in_order,
+    insertion,
+    keyword,
+)
+from lockstep.wings.migrate.engine.own_names import is_property
+from lockstep.wings.migrate.engine.scopes import Bound
+from lockstep.wings.migrate.engine.unit import Unit
+from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.torch.table import Action
+
+_POSITIONAL = ("device", "non_blocking", "memory_format")
+_DTYPES = {
+    "FloatTensor": "float32",
+    "DoubleTensor": "float64",
+    "HalfTensor": "float16",
+    "BFloat16Tensor": "bfloat16",
+    "ByteTensor": "uint8",
+    "CharTensor": "int8",
+    "ShortTensor": "int16",
+    "IntTensor": "int32",
+    "LongTensor": "int64",
+    "BoolTensor": "bool",
+}
+_TYPE_PREFIX = "torch.cuda."
+_ATTRIBUTES = frozenset({"cuda", "is_cuda", "type"})
+_DEFAULT_TYPE = "set_default_tensor_type"
+
+
+def find_methods(unit: Unit) -> None:
+    """Claim every use of a method or attribute that moves to CUDA or asks for it."""
+    scopes = unit.scopes
+    for node in scopes.of(ast.Attribute):
+        if node.attr not in _ATTRIBUTES or unit.is_claimed(node):
+            continue
+        if node.attr == "cuda" and not unit.is_claimed(scopes.parents[node]):
+            _Move(unit, node).claim()
+        elif node.attr == "is_cuda":
+            _claim_is_cuda(unit, node)
+        elif node.attr == "type":
+            _claim_type(unit, node)
+    for definition in scopes.of(ast.FunctionDef):
+        if definition.name == "cuda" and not unit.is_claimed(definition):
+            _claim_definition(unit, definition)
+    if _DEFAULT_TYPE in scopes.source.text:
+        for call in scopes.of(ast.Call):
+            if scopes.name(call.func) == f"torch.{_DEFAULT_TYPE}" and not unit.is_claimed(call):
+                _claim_default_type(unit, call)
+
+
+class _Move:
+    """One `.cuda`."""
+
+    def __init__(self, unit: Unit, node: ast.Attribute) -> None:
+        self._unit = unit
+        self._scopes = unit.scopes
+        self._node = node
+        parent = self._scopes.parents[node]
+        self._call = parent if isinstance(parent, ast.Call) and parent.func is node else None
+
+    def claim(self) -> None:
+        """Claim it, unless it is `torch.cuda` itself."""
+        meanings = self._scopes.meanings(self._node)
+        if any(meaning.name == "torch.cuda" for meaning in meanings):
+            return
+        if any(meaning.name.startswith("torch.") for meaning in meanings):
+            self._claim_uncalled()
+        elif any(not m.assigned and m.binding and m.binding.kind is Bound.IMPORT for m in meanings):
+            self._keep("a name of the module that it is read from")
+        elif self._call is None:
+            self._claim_uncalled()
+        elif self._storage_lambda() is not None:
+            self._claim_storage()
+        elif self._renames_everywhere():
+            self._rewrite(
+                self._renaming(), f"tensors and modules have .{self._unit.target.method}()"
+            )
+        else:
+            self._claim_call()
+
+    # -- not called
+
+    def _claim_uncalled(self) -> None:
+        if not isinstance(self._node.ctx, ast.Load):
+            self._keep("an attribute of this project's own")
+        elif "cuda" in self._unit.own.attributes or self._is_truth_value():
+            self._keep("a flag or attribute of this project's own")
+        else:
+            self._unit.list(
+                self._node,
+                "methods/cuda-uncalled",
+                "the method is passed on, or this is an attribute of another module's",
+                replacement="a function that calls .to(device)",
+            )
+
+    def _is_truth_value(self) -> bool:
+        parent = self._scopes.parents[self._node]
+        if isinstance(parent, ast.If | ast.IfExp | ast.While | ast.Assert):
+            return parent.test is self._node
+        return isinstance(parent, ast.BoolOp | ast.UnaryOp | ast.Compare)
+
+    # -- whose method
+
+    def _owners(self) -> frozenset[str]:
+        return self._unit.own.methods.get("cuda", frozenset())
+
+    def _renames_everywhere(self) -> bool:
+        """Whether the new method's name serves all: then the project's own method is renamed along."""
+        return bool(self._unit.target.method)
+
+    def _is_own(self) -> bool | None:
+        """Whether the receiver is of a class of the project's own that defines the method; `None` if unknown."""
+        if not self._owners():
+            return False
+        value = self._node.value
+        if isinstance(value, ast.Name) and value.id in ("self", "cls"):
+            return self._class_name() in self._owners()
+        if _is_super(value):
+            return bool(self._base_names() & self._owners())
+        if _is_own_attribute(value):
+            return self._attribute_owner(value)
+        if isinstance(value, ast.Call):
+            return self._calls_owner(value)
+        if isinstance(value, ast.Name):
+            return self._assigned_owner(value)
+        return None
+
+    def _base_names(self) -> frozenset[str]:
+        """The classes that the class around inherits from, by their last names."""
+        for above in self._scopes.ancestors(self._node):
+            if isinstance(above, ast.ClassDef):
+                return frozenset(self._scopes.text(base).rpartition(".")[2] for base in above.bases)
+        return frozenset()
+
+    def _attribute_owner(self, value: ast.expr) -> bool | None:
+        """Whether `self.x` was given an instance of an owner; what never was is a tensor or module of torch."""
+        name = self._scopes.text(value)
+        known = [
+            self._calls_owner(assignment.value)
+            for assignment in self._scopes.of(ast.Assign)
+            if isinstance(assignment.value, ast.Call)
+            and any(self._scopes.text(target) == name for target in assignment.targets)
+        ]
+        return True in known
+
+    def _class_name(self) -> str:
+        for above in self._scopes.ancestors(self._node):
+            if isinstance(above, ast.ClassDef):
+                return above.name
+        return ""
+
+    def _calls_owner(self, call: ast.Call) -> bool | None:
+        name = self._scopes.name(call.func)
+        if name.startswith("torch."):
+            return False
+        last = self._scopes.text(call.func).rpartition(".")[2]
+        if last in self._owners():
+            return True
+        is_class = last[:1].isupper() and isinstance(call.func, ast.Name)
+        return False if is_class else None
+
+    def _assigned_owner(self, name: ast.Name) -> bool | None:
+        bindings = self._scopes.bindings(name.id, self._scopes.scope(name))
+        known = {
+            self._calls_owner(binding.value) if isinstance(binding.value, ast.Call) else None
+            for binding in bindings
+        }
+        return known.pop() if len(known) == 1 else None
+
+    # -- called
+
+    def _claim_call(self) -> None:
+        own = self._is_own()
+        if own:
+            self._keep("this project's own method")
+        elif own is None:
+            names = ", ".join(sorted(self._owners()))
+            self._unit.list(
+                self._node,
+                "methods/cuda-ambiguous",
+                f"{names} defines a cuda method, and what this is cannot be told from the source",
+                replacement=f".to({self._unit.settings.readable('{device}')}) for a tensor or module",
+                span=self._place(),
+            )
+        elif self._has_star():
+            self._unit.list(
+                self._node,
+                "methods/cuda-star",
+                "the device is inside a * or **",
+                replacement=f".to({self._unit.settings.readable('{device}')})",
+                span=self._place(),
+            )
+        elif self._unit.is_scripted(self._node) and not self._unit.target.device:
+            self._unit.list(
+                self._node,
+                "methods/cuda-scripted",
+                "is inside a function that TorchScript compiles, which knows no device names",
+                replacement=".to(device) with the device as an argument",
+                span=self._place(),
+            )
+        elif self._unit.target.device and not self._is_droppable():
+            self._unit.list(
+                self._node,
+                "methods/cuda-index",
+                f"{self._unit.target.name} has one device, and the index is computed by a call",
+                replacement=f'.to("{self._unit.target.device}")',
+                span=self._place(),
+            )
+        else:
+            self._rewrite(self._to_device(), "moves to the device there is")
+
+    def _has_star(self) -> bool:
+        assert self._call is not None
+        return any(isinstance(argument, ast.Starred) for argument in self._call.args) or any(
+            item.arg is None for item in self._call.keywords
+        )
+
+    def _device(self) -> ast.expr | None:
+        assert self._call is not None
+        if self._call.args:
+            return self._call.args[0]
+        given = keyword(self._call, "device")
+        return given.value if given else None
+
+    def _is_droppable(self) -> bool:
+        device = self._device()
+        return device is None or not any(
+            isinstance(node, ast.Call | ast.Await | ast.NamedExpr | ast.Yield)
+            and not (isinstance(node, ast.Call) and self._scopes.name(node.func) == "torch.device")
+            for node in ast.walk(device)
+        )
+
+    def _renaming(self) -> list[Edit]:
+        self._unit.header.need_import_for([self._unit.target.module])
+        return [Edit(attribute_span(self._scopes, self._node), self._unit.target.method)]
+
+    def _to_device(self) -> list[Edit]:
+        assert self._call is not None
+        edits = [Edit(attribute_span(self._scopes, self._node), "to")]
+        device = self._device()
+        if device is None:
+            edits.append(first_edit(self._scopes, self._call, self._unit.fill("{device}")))
+        else:
+            edits += self._device_edits(device)
+        for argument, name in zip(self._call.args[1:], _POSITIONAL[1:], strict=False):
+            edits.append(insertion(argument_start(self._scopes, argument), f"{name}="))
+        return edits
+
+    def _device_edits(self, device: ast.expr) -> list[Edit]:
+        if isinstance(device, ast.Constant) and isinstance(device.value, str):
+            return []  # the string is rewritten as every device string is
+        start = argument_start(self._scopes, device)
+        end = argument_end(self._scopes, device)
+        if self._unit.target.device:
+            return [Edit(Span(start, end), self._unit.fill("{device}"))]
+        function = self._unit.header.device_function
+        return [insertion(start, f"{function}("), insertion(end, ")")]
+
+    # -- storages, where torch.load moves them
+
+    def _storage_lambda(self) -> ast.Lambda | None:
+        """The `lambda storage, location: storage.cuda(0)` of a `torch.load`, whose whole is a device."""
+        assert self._call is not None
+        parent = self._scopes.parents[self._call]
+        if not isinstance(parent, ast.Lambda) or not isinstance(self._node.value, ast.Name):
+            return None
+        names = [argument.arg for argument in parent.args.args]
+        above = self._scopes.parents[parent]
+        mapped = isinstance(above, ast.keyword) and above.arg == "map_location"
+        loads = isinstance(above, ast.Call) and self._scopes.name(above.func) == "torch.load"
+        if len(names) == 2 and names[0] == self._node.value.id and (mapped or loads):
+            return parent
+        return None
+
+    def _claim_storage(self) -> None:
+        function = self._storage_lambda()
+        device = self._device()
+        assert function is not None
+        span = self._scopes.span(function)
+        rule = "methods/storage"
+        edits = self._storage_edits(span, device)
+        if edits:
+            reason = "torch.load takes the device itself; storages have no method for every device"
+            self._unit.rewrite(self._node, rule, edits, reason, span=span)
+        else:
+            name = self._unit.target.device
+            reason = "the index is computed, and may be None"
+            self._unit.list(self._node, rule, reason, span=span, replacement=f'"{name}:<index>"')
+
+    def _storage_edits(self, span: Span, device: ast.expr | None) -> list[Edit]:
+        """Put the device in the place of the function; what the index is computed from stays in the text."""
+        name = self._unit.target.device
+        if device is None or (name and not self._unit.target.method):
+            return [Edit(span, self._unit.fill("{device}"))]
+        if not name:
+            index = self._scopes.span(device)
+            head = f"{self._unit.header.device_function}("
+            return [Edit(Span(span.start, index.start), head), Edit(Span(index.end, span.end), ")")]
+        if isinstance(device, ast.Constant) and isinstance(device.value, int):
+            self._unit.header.need_import_for([self._unit.target.module])
+            return [Edit(span, f'"{name}:{device.value}"')]
+        return []
+
+    # -- claiming
+
+    def _place(self) -> Span:
+        """From the dot to the closing bracket."""
+        end = self._scopes.span(self._call or self._node).end
+        return Span(attribute_span(self._scopes, self._node).start, end)
+
+    def _rewrite(self, edits: list[Edit], reason: str) -> None:
+        self._unit.rewrite(self._node, "methods/cuda", edits, reason, span=self._place())
+
+    def _keep(self, reason: str) -> None:
+        self._unit.keep(self._node, "methods/own", reason)
+
+
+def _claim_definition(unit: Unit, node: ast.FunctionDef) -> None:
+    """A method of the project's own that is called `cuda`: renamed with its calls, or kept with them."""
+    is_method = isinstance(unit.scopes.parents[node], ast.ClassDef) and not is_property(node)
+    if not is_method or not unit.target.method:
+        return
+    text, start = unit.scopes.source.text, unit.scopes.span(node).start
+    at = text.index("cuda", start)
+    span = Span(at, at + len("cuda"))
+    edits = [Edit(span, unit.target.method)]
+    unit.rewrite(node, "methods/definition", edits, "renamed with every call of it", span=span)
+
+
+def _is_own_attribute(node: ast.AST) -> bool:
+    """Whether this is `self.x`."""
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )
+
+
+def _is_super(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+    )
+
+
+def _claim_is_cuda(unit: Unit, node: ast.Attribute) -> None:
+    if not isinstance(node.ctx, ast.Load) or (
+        "is_cuda" in unit.own.attributes or "is_cuda" in unit.own.methods
+    ):
+        unit.keep(node, "methods/own", "an attribute of this project's own")
+        return
+    span = attribute_span(unit.scopes, node)
+    place = Span(span.start, span.end)
+    rule, target = "methods/is-cuda", unit.target
+    if target.is_device:
+        unit.header.need_import_for([target.module])
+        edits = [Edit(span, target.is_device)]
+        unit.rewrite(node, rule, edits, "asks for the target's device", span=place)
+    elif unit.is_scripted(node) and not target.device:
+        reason = "is inside a function that TorchScript compiles, which knows no device names"
+        unit.list(node, rule, reason, replacement='.device.type != "cpu"', span=place)
+    else:
+        left, right = _brackets(unit, node)
+        edits = [Edit(span, f"device.type == {unit.fill('{type}')}{right}")]
+        if left:
+            edits.append(insertion(unit.scopes.span(node).start, left))
+        unit.rewrite(node, rule, edits, "asks for the accelerator there is", span=place)
+
+
+def _brackets(unit: Unit, node: ast.AST) -> tuple[str, str]:
+    """Brackets around a comparison that takes a plain expression's place, where they are needed."""
+    parent = unit.scopes.parents[node]
+    loose = (
+        ast.If | ast.IfExp | ast.While | ast.Assert | ast.BoolOp | ast.Return | ast.Assign
+        | ast.keyword | ast.Expr | ast.AnnAssign | ast.List | ast.Tuple | ast.Dict
+    )  # fmt: skip
+    negation = isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not)
+    argument = isinstance(parent, ast.Call) and node in parent.args
+    if isinstance(parent, loose) or negation or argument:
+        return "", ""
+    return "(", ")"
+
+
+def _claim_type(unit: Unit, node: ast.Attribute) -> None:
+    """`x.type(torch.cuda.FloatTensor)`: the device and the dtype in one."""
+    call = unit.scopes.parents[node]
+    if not (
+        isinstance(call, ast.Call) and call.func is node and len(in_order(call, unit.scopes)) == 1
+    ):
+        return
+    argument = call.args[0] if call.args else None
+    dtype = _dtype(unit, argument)
+    if argument is None or not dtype or _has_tensor_types(unit, dtype):
+        return
+    edits = [
+        Edit(attribute_span(unit.scopes, node), "to"),
+        Edit(unit.scopes.span(argument), f"{unit.fill('{device}')}, {unit.fill('torch.' + dtype)}"),
+    ]
+    start = attribute_span(unit.scopes, node).start
+    place = Span(start, unit.scopes.span(call).end)
+    unit.supersede(
+        argument, "methods/type", edits, "device and dtype by their own names", span=place
+    )
+
+
+def _claim_default_type(unit: Unit, call: ast.Call) -> None:
+    """`torch.set_default_tensor_type(torch.cuda.FloatTensor)`."""
+    argument = call.args[0] if len(call.args) == 1 else None
+    dtype = _dtype(unit, argument)
+    if argument is None or not dtype:
+        return
+    rule = "methods/default-type"
+    replacement = (
+        f"torch.set_default_device({unit.settings.readable('{device}')}) and"
+        f" torch.set_default_dtype(torch.{dtype})"
+    )
+    if dtype != "float32" or not unit.settings.similar:
+        reason = (
+            "has no equal: torch.set_default_device leaves torch.Tensor(...) and its kin on the CPU"
+        )
+        edits = []
+    else:
+        reason = "risk: similar, not equal; torch.Tensor(...) and its kin stay on the CPU"
+        edits = [
+            Edit(unit.scopes.span(call.func), unit.fill("torch.set_default_device")),
+            Edit(unit.scopes.span(argument), unit.fill("{device}")),
+        ]
+    span = unit.scopes.span(call)
+    unit.supersede(argument, rule, edits, reason, span=span, replacement=replacement)
+
+
+def _dtype(unit: Unit, argument: ast.AST | None) -> str:
+    """The dtype of a CUDA tensor type, given by name or as a string; nothing for anything else."""
+    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+        name = argument.value
+    else:
+        meanings = unit.scopes.meanings(argument) if argument is not None else ()
+        name = next((m.name for m in meanings if not m.assigned), "")
+    if not name.startswith(_TYPE_PREFIX):
+        return ""
+    return _DTYPES.get(name.removeprefix(_TYPE_PREFIX), "")
+
+
+def _has_tensor_types(unit: Unit, dtype: str) -> bool:
+    """Whether the target has tensor types of its own, so that renaming does."""
+    name = next(name for name, known in _DTYPES.items() if known == dtype)
+    entry = unit.settings.table.lookup(_TYPE_PREFIX + name)
+    return entry is not None and entry.action is Action.RENAME and "{module}" in entry.becomes

@@ -1,0 +1,40 @@
+"""Arguments of torch's profilers that name CUDA: `use_cuda=True`."""
+
+from __future__ import annotations
+
+import ast
+
+from lockstep.wings.migrate.engine.arguments import keyword, removals
+from lockstep.wings.migrate.engine.unit import Unit
+from lockstep.wings.migrate.plan import Edit
+
+_PROFILERS = frozenset(
+    {
+        "torch.autograd.profiler.profile",
+        "torch.profiler.profile",
+        "torch.autograd.profiler.record_function",
+    }
+)
+
+
+def find_profiler_arguments(unit: Unit) -> None:
+    """Claim `use_cuda` where it is given to a profiler of torch."""
+    for node in unit.scopes.of(ast.Call):
+        item = keyword(node, "use_cuda")
+        if item is not None and unit.scopes.name(node.func) in _PROFILERS:
+            _claim(unit, node, item)
+
+
+def _claim(unit: Unit, call: ast.Call, item: ast.keyword) -> None:
+    rule = "profiler/use-cuda"
+    if not isinstance(item.value, ast.Constant):
+        reason = "use_device takes the device type, or None"
+        device = unit.settings.readable("{type}")
+        replacement = f"use_device={device} if ... else None"
+        unit.list(item, rule, reason, replacement=replacement)
+    elif item.value.value:
+        edit = Edit(unit.scopes.span(item), f"use_device={unit.fill('{type}')}")
+        unit.rewrite(item, rule, [edit], "use_device takes the device type")
+    else:
+        edits = removals(unit.scopes, call, [item])
+        unit.rewrite(item, rule, edits, "no device is profiled unless one is named")

@@ -1,0 +1,115 @@
+"""The engine for Python source: parse, resolve names, let every rule claim its mentions."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lockstep.wings.migrate.advice import find_advice, may_need_advice
+from lockstep.wings.migrate.engine.own_names import OwnNames
+from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.text import SourceText
+from lockstep.wings.migrate.engine.unit import Settings, Unit
+from lockstep.wings.migrate.plan import Edit, Mention
+from lockstep.wings.migrate.torch.kernels import find_kernels
+from lockstep.wings.migrate.torch.keywords import find_keywords
+from lockstep.wings.migrate.torch.leftovers import find_leftovers
+from lockstep.wings.migrate.torch.methods import find_methods
+from lockstep.wings.migrate.torch.names import find_names
+from lockstep.wings.migrate.torch.profiler import find_profiler_arguments
+from lockstep.wings.migrate.torch.strings import find_strings
+from lockstep.wings.migrate.torch.user import find_user_rules
+from lockstep.wings.migrate.torch.vocabulary import names_a_device
+
+Rule = Callable[[Unit], None]
+"""Reads a module, and claims the places that it understands."""
+
+_RULES = (
+    find_user_rules,
+    find_names,
+    find_kernels,
+    find_methods,
+    find_profiler_arguments,
+    find_strings,
+    find_keywords,
+    find_leftovers,
+    find_advice,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonResult:
+    """What was found in one module.
+
+    Parameters
+    ----------
+    mentions
+        In no particular order.
+    additions
+        What the head of the module needs.
+    """
+
+    mentions: tuple[Mention, ...] = ()
+    additions: tuple[Edit, ...] = ()
+
+
+def parse(text: str) -> ast.Module:
+    """Parse a module without a word on the terminal.
+
+    Raises
+    ------
+    SyntaxError
+        If it is no Python of this interpreter's version, or too deeply nested for its parser.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(text)
+        except (RecursionError, MemoryError) as error:
+            raise SyntaxError("is nested too deeply for Python's parser") from error
+        except ValueError as error:
+            raise SyntaxError(str(error)) from error
+
+
+def migrate_python(
+    source: SourceText,
+    settings: Settings,
+    own: OwnNames,
+    first: Sequence[Rule] = (),
+    tree: ast.Module | None = None,
+    module: str = "",
+) -> PythonResult:
+    """Find every mention of the old device in a module and decide it.
+
+    Parameters
+    ----------
+    source
+        The module's text.
+    settings
+        The target and its tables.
+    own
+        What the project defines itself.
+    first
+        Rules for this module alone, which go before all others.
+    tree
+        The module, where it has been parsed already; it is used up.
+    module
+        The last part of the name that others import it by; empty where it has none.
+
+    Raises
+    ------
+    SyntaxError
+        If the module does not parse.
+    """
+    tree = tree or parse(source.text)
+    has_rules = bool(first) or not settings.user_rules.is_empty
+    if not (has_rules or names_a_device(source.text) or may_need_advice(source.text)):
+        return PythonResult()
+    unit = Unit(ModuleScopes(source, tree), settings, own, module)
+    for rule in (*first, *_RULES):
+        rule(unit)
+    edits = [edit for mention in unit.mentions for edit in mention.edits]
+    additions = unit.header.additions(edits)
+    return PythonResult(tuple(unit.mentions), tuple(additions))

@@ -1,0 +1,203 @@
+"""Tables of names: what each API of CUDA becomes on a target.
+
+A table is CSV with the columns `name,action,becomes,arguments,reason`:
+
+name
+    A dotted name, or a prefix with `.*`, or the start of a last name with `*`; the longest match counts,
+    a target's own table before the common one.
+action
+    `rename` writes `becomes` in its place, `similar` does so only with `--similar` and is a risk, `list` asks a person
+    (`becomes` says what to use instead), `keep` leaves it, `alias` looks `becomes` up instead.
+becomes
+    An expression: `{type}` stands for the device type, `{device}` for the device to place things on, `{backend}` for
+    the collective backend, `{module}` for the module that stands for `torch.cuda`, `*` for what a prefix left over.
+arguments
+    What happens to a call's arguments, steps separated by blanks; see `lockstep.wings.migrate.engine.arguments`.
+reason
+    Why, in words.
+"""
+
+from __future__ import annotations
+
+import csv
+import enum
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+
+from lockstep.hookspecs import MigrationTarget
+
+COLUMNS = ("name", "action", "becomes", "arguments", "reason")
+_ALIASES = 4
+
+
+class Action(enum.Enum):
+    """What a row does."""
+
+    RENAME = "rename"
+    SIMILAR = "similar"
+    LIST = "list"
+    KEEP = "keep"
+    ALIAS = "alias"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of a table; of a prefix row, filled in for the name that was looked up."""
+
+    name: str
+    action: Action
+    becomes: str
+    arguments: tuple[str, ...]
+    reason: str
+    table: str
+
+    @property
+    def rule(self) -> str:
+        """The identifier that reports show."""
+        return f"names/{self.table}/{self.name}"
+
+
+class TableError(ValueError):
+    """A table of names is malformed."""
+
+
+class Table:
+    """The rows that hold for one target."""
+
+    def __init__(self, target: MigrationTarget, entries: tuple[Entry, ...]) -> None:
+        self.entries = entries
+        self._target = target
+        self._exact: dict[str, Entry] = {}
+        self._prefixes: dict[str, Entry] = {}
+        self._longest: dict[str, tuple[str, Entry] | None] = {}
+        self._starts: dict[str, Entry] = {}
+        for entry in entries:  # a target's own rows come first and win
+            if entry.name.endswith(".*"):
+                self._prefixes.setdefault(entry.name[:-2], entry)
+            elif entry.name.endswith("*"):
+                self._starts.setdefault(entry.name[:-1], entry)
+            else:
+                self._exact.setdefault(entry.name, entry)
+
+    def lookup(self, name: str) -> Entry | None:
+        """The row for exactly this dotted name, aliases followed and prefixes filled in."""
+        for _ in range(_ALIASES):
+            entry = self._find(name)
+            if entry is None or entry.action is not Action.ALIAS:
+                return entry and self._existing(entry, name)
+            name = entry.becomes
+        raise TableError(f"{name}: aliases lead in a circle")
+
+    def longest(self, name: str) -> tuple[str, Entry] | None:
+        """The longest prefix of a dotted name that has a row, and that row.
+
+        A row of its own beats one with `.*` unless the latter names more of it. Where the target lacks the whole
+        name, a class in it that the target has counts (`torch.cuda.Stream.query`).
+        """
+        if name not in self._longest:
+            self._longest[name] = self._find_longest(name)
+        return self._longest[name]
+
+    def _find_longest(self, name: str) -> tuple[str, Entry] | None:
+        parts = name.split(".")
+        prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+        exact = next((p for p in prefixes if p in self._exact or self._starting(p)), "")
+        wild = next((prefix for prefix in prefixes[1:] if prefix in self._prefixes), "")
+        if exact and len(exact) > len(wild):
+            entry = self.lookup(exact)
+            return (exact, entry) if entry else None
+        candidates = [prefix for prefix in prefixes if len(prefix) > len(wild)] if wild else []
+        found = [(prefix, entry) for prefix in candidates if (entry := self.lookup(prefix))]
+        there = [
+            (prefix, entry)
+            for prefix, entry in found
+            if entry.action is not Action.LIST and (prefix == name or _is_class(prefix))
+        ]
+        return next(iter(there or found), None)
+
+    def _find(self, name: str) -> Entry | None:
+        if name in self._exact:
+            return self._exact[name]
+        starting = self._starting(name)
+        if starting:
+            return starting
+        prefix = name
+        while "." in prefix:
+            prefix = prefix.rpartition(".")[0]
+            if prefix in self._prefixes:
+                entry = self._prefixes[prefix]
+                rest = name[len(prefix) + 1 :]
+                return replace(entry, becomes=entry.becomes.replace("*", rest))
+        return None
+
+    def _starting(self, name: str) -> Entry | None:
+        """The row for names that start like this one."""
+        return next(
+            (
+                entry
+                for start, entry in self._starts.items()
+                if name.startswith(start) and "." not in name[len(start) :]
+            ),
+            None,
+        )
+
+    def _existing(self, entry: Entry, name: str) -> Entry:
+        """The row as it is, or a listing where the target has no such name."""
+        if entry.action not in (Action.RENAME, Action.SIMILAR) or self._has(entry.becomes):
+            return entry
+        reason = f"{self._target.name} has no counterpart of {name}"
+        return replace(entry, action=Action.LIST, becomes="", reason=reason)
+
+    def _has(self, becomes: str) -> bool:
+        bare = becomes.split("(")[0]
+        if becomes.startswith("{module}"):
+            return self._target.has_name(becomes)
+        if becomes.startswith("torch.get_device_module("):
+            return self._target.has_name("{module}" + becomes.rpartition(")")[2])
+        return bare.startswith("{") or self._target.has_name(bare)
+
+
+def _is_class(name: str) -> bool:
+    """Whether a dotted name is a class by its spelling, so that what follows is an attribute and no other API."""
+    return name.rpartition(".")[2][:1].isupper()
+
+
+@lru_cache(maxsize=8)
+def table_of(target: MigrationTarget) -> Table:
+    """The rows for a target: its own, then the common ones.
+
+    Raises
+    ------
+    TableError
+        If a table is malformed.
+    """
+    own = read_table(target.rules, target.name)
+    return Table(target, own + read_table(built_in("common"), "common"))
+
+
+def built_in(name: str) -> str:
+    """The text of a table that Lockstep ships."""
+    return (resources.files(__package__) / "tables" / f"{name}.csv").read_text(encoding="utf-8")
+
+
+def read_table(text: str, table: str) -> tuple[Entry, ...]:
+    """Parse a table; lines that start with `#` are comments.
+
+    Raises
+    ------
+    TableError
+        If a row lacks a column, or names an unknown action.
+    """
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    entries = []
+    for row in csv.DictReader(lines, fieldnames=COLUMNS):
+        if None in row or None in row.values():
+            raise TableError(f"table {table}: {row['name']}: needs {len(COLUMNS)} columns")
+        try:
+            action = Action(row["action"])
+        except ValueError as error:
+            raise TableError(f"table {table}: {row['name']}: {error}") from error
+        arguments = tuple(row["arguments"].split())
+        entries.append(Entry(row["name"], action, row["becomes"], arguments, row["reason"], table))
+    return tuple(entries)

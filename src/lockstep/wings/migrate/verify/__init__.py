@@ -1,0 +1,1 @@
+"""Running the original and the migrated files, and comparing them."""
