@@ -11,7 +11,7 @@ from lockstep.hookspecs import Verb, hookimpl
 if TYPE_CHECKING:
     import click
 
-MAIN_JOB = "Main job"
+MAIN_JOB = "Record and compare"
 
 
 @hookimpl
