@@ -277,7 +277,7 @@ def test_the_list_of_rules_is_that_of_the_target(
 
 def test_every_rule_that_the_sources_name_is_explained() -> None:
     # given the identifiers that stand in the sources of the rules
-    folder = Path(main.__code__.co_filename).parents[1] / "migrate"
+    folder = Path(main.__code__.co_filename).parents[1] / "wings" / "migrate"
     topics = (
         "advice|config|distributed|keywords|leftovers|methods|native|notebook|profiler|shell|strings"
         "|tensorflow|visible|framework"

@@ -15,7 +15,7 @@ import pytest
 from lockstep.wings.migrate.engine.text import read_python
 from lockstep.wings.migrate.plan import Edit, FilePlan, Mention, Outcome, Span, rows_of
 
-_FOLDER = Path(__file__).parents[2] / "benchmarks" / "migrate"
+_FOLDER = Path(__file__).parents[3] / "benchmarks" / "migrate"
 _MODULES = ("corpus", "counter", "emitted", "measures")
 
 

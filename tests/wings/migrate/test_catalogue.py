@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep import migrate
 from lockstep.plugins import migration_targets
+from lockstep.wings import migrate
 from lockstep.wings.migrate.catalogue import Catalogue
 from lockstep.wings.migrate.torch.table import table_of
 

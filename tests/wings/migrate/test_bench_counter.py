@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-_FOLDER = Path(__file__).parents[2] / "benchmarks" / "migrate"
+_FOLDER = Path(__file__).parents[3] / "benchmarks" / "migrate"
 
 
 def _load(name: str) -> ModuleType:
