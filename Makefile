@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-migrate kills docs clean
+.PHONY: demo test quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-migrate kills docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -14,6 +14,11 @@ demo: $(READY)
 # A file stays in one process: its tests share recordings. In order of names the slow ones come early. OPTIONS="-n 0" runs all in one.
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
+
+# What needs no training: pure code, docs, floors.
+quick: lint
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile tests/align tests/judge tests/core tests/measure tests/report \
+		tests/wings/migrate/advice tests/test_floors.py tests/test_docs.py $(OPTIONS)
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -82,3 +82,41 @@ def test_the_page_on_recordings_lists_the_environment_variables_that_are_kept() 
         _, about, names, _ = line.split("|")
         listed[about.strip()] = tuple(name.strip("`") for name in names.split())
     assert listed == VARIABLES
+
+
+def test_what_the_pages_on_its_rooms_name_is_there() -> None:
+    # given every module, name in a module, and file that they name
+    sources = ROOT / "src" / "lockstep"
+    rooms = "|".join(path.name for path in sources.iterdir() if path.is_dir())
+    pages = [ROOT / "docs" / "architecture.md", *(ROOT / "docs" / "rooms").glob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
+    files = set(re.findall(rf"`((?:{rooms})/[\w/]+\.py)`", text))
+    dotted = set(re.findall(rf"`((?:{rooms})(?:\.\w+)+)`", text))
+    assert len(files) > 10
+    assert len(dotted) > 40
+
+    # then each is there
+    assert {name for name in files if not (sources / name).exists()} == set()
+    assert {name for name in dotted if not is_there(sources, name)} == set()
+
+
+def is_there(sources: Path, dotted: str) -> bool:
+    """Whether a dotted name is a module below a folder, or defined in one."""
+    path = sources.joinpath(*dotted.split("."))
+    if path.is_dir() or path.with_suffix(".py").exists():
+        return True
+    return (
+        path.parent.with_suffix(".py").exists()
+        and re.search(rf"\b{path.name}\b", path.parent.with_suffix(".py").read_text()) is not None
+    )
+
+
+def test_no_file_name_stands_twice_in_the_main_job() -> None:
+    sources = ROOT / "src" / "lockstep"
+    names = [
+        path.name
+        for path in sources.rglob("*.py")
+        if path.name != "__init__.py" and "wings" not in path.parts
+    ]
+    assert len(names) > 150
+    assert sorted(names) == sorted(set(names))

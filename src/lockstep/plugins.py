@@ -16,6 +16,7 @@ _broken: list[str] = []
 @cache
 def manager() -> pluggy.PluginManager:
     """The manager with every plug-in loaded whose entry point is in the group `lockstep`, the built-in ones first."""
+    _broken.clear()
     plugins = pluggy.PluginManager(hookspecs.NAME)
     plugins.add_hookspecs(hookspecs)
     for entry in sorted(entry_points(group=hookspecs.NAME), key=_of_others):

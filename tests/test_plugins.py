@@ -1,0 +1,117 @@
+"""Plug-ins of other people: the example is installed and used, and one that is broken takes nothing with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import lockstep
+from lockstep import plugins
+from lockstep.cli.main import main
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin"
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """Puts what is installed in a folder beside what is installed already."""
+
+    def find_also(folder: Path) -> None:
+        monkeypatch.syspath_prepend(str(folder))
+        plugins.manager.cache_clear()
+
+    yield find_also
+    monkeypatch.undo()
+    plugins.manager.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the example is installed."""
+    folder = tmp_path_factory.mktemp("site")
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target"]
+    command = [sys.executable, "-m", "pip", "install", *options, str(folder), str(EXAMPLE)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def train(directory: Path, factor: float = 1.0) -> Path:
+    """A recording of one step; `factor` scales what the layer is given."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with lockstep.record(directory, model=model):
+        model[2](model[1](model[0](torch.ones(2, 4))) * factor).sum().backward()
+        optimizer.step()
+    return directory
+
+
+def test_the_example_adds_a_verb_a_format_and_a_device(
+    example: Path,
+    use: Callable[[Path], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # given the example beside Lockstep, and two recordings
+    use(example)
+    reference, candidate = train(tmp_path / "ref"), train(tmp_path / "cand", 1.5)
+
+    # then its verb stands under a heading of its own, behind those of the main job, and runs
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("Record and compare:") < shown.index("Examples:") < shown.index("count ")
+    assert main(["count", str(reference)]) == 0
+    tensors = lockstep.open(reference).ranks["rank0"].record_count
+    assert capsys.readouterr().out == f"rank0: {tensors} tensors\n"
+    # and its format is written beside the others
+    assert main(["compare", str(reference), str(candidate), "-o", str(tmp_path / "out")]) == 1
+    written = {path.suffix: path for path in (tmp_path / "out").iterdir()}
+    assert set(written) == {".csv", ".json", ".md", ".xlsx"}
+    assert written[".md"].read_text().startswith("# diverged\n\n- ")
+    # and scripts are migrated to its device
+    (tmp_path / "train.py").write_text("import torch\nprint(torch.cuda.is_available())\n")
+    migrated = tmp_path / "toy.py"
+    assert main(["migrate", str(tmp_path / "train.py"), "--to", "toy", "-o", str(migrated)]) == 0
+    assert "print(torch.toy.is_available())" in migrated.read_text()
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("raise RuntimeError('no luck')", "no luck"),
+        ("import no_such_module", "No module named 'no_such_module'"),
+        (
+            "from lockstep.hookspecs import hookimpl\n@hookimpl\ndef lockstep_commands(other): ...",
+            "Argument(s) {'other'}",
+        ),
+    ],
+)
+def test_a_broken_plug_in_is_said_and_takes_nothing_with_it(
+    source: str,
+    reason: str,
+    use: Callable[[Path], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given an installed plug-in that cannot be loaded
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    (tmp_path / "broken.py").write_text(source)
+    information = tmp_path / "broken-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[lockstep]\nbroken = broken\n")
+    use(tmp_path)
+
+    # then every verb is there, and what is wrong stands in one line
+    assert main(["--help"]) == 0
+    said = capsys.readouterr()
+    assert "record" in said.out
+    assert said.err.count("\n") == 1
+    assert "the plug-in broken (broken) cannot be loaded" in said.err
+    assert reason in said.err
