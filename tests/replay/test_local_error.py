@@ -21,6 +21,7 @@ from lockstep.core.finding import CallPair, Kind, Pair, Verdict
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.judge.error_model import ErrorModel
+from lockstep.judge.protocol import Rounding
 from lockstep.measure.measured_pair import measure_pair
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.store.reader import Recording
@@ -235,9 +236,10 @@ def test_the_rounding_of_the_inputs_is_recognised(calls: dict[str, Call]) -> Non
     for words, lower in cases.items():
         result = computed(call, lambda x, w, b, lower=lower: F.linear(lower(x), lower(w), b))
         judgement = judged(call, altered(call, Role.OUTPUT, 0, result))
-        assert judgement.rounding == words
+        assert str(judgement.rounding) == words
     assert (
-        judged(call, altered(call, Role.OUTPUT, 0, computed(call, F.linear) * 1.001)).rounding == ""
+        judged(call, altered(call, Role.OUTPUT, 0, computed(call, F.linear) * 1.001)).rounding
+        is None
     )
 
 
@@ -245,7 +247,9 @@ def test_the_rounding_of_an_output_is_recognised(calls: dict[str, Call]) -> None
     call = calls["gelu"]
     result = computed(call, lambda x: F.gelu(x).bfloat16().float())
 
-    assert judged(call, altered(call, Role.OUTPUT, 0, result)).rounding == "output rounds to bf16"
+    assert judged(call, altered(call, Role.OUTPUT, 0, result)).rounding == Rounding(
+        "output", ("bf16",)
+    )
 
 
 def test_a_reference_that_rounds_lower_makes_the_candidate_more_accurate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -21,12 +22,12 @@ from lockstep.core.finding import Kind, Pair
 from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.judge.error_model import ErrorModel
-from lockstep.judge.protocol import Judgement
+from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.measure.measured_pair import measure_pair
 from lockstep.replay import rerun_process as apart
 from lockstep.replay.confinement import landlock_version
 from lockstep.replay.local_error import LocalErrorJudge
-from lockstep.replay.messages import judgement_in
+from lockstep.replay.messages import answer, judgement_in
 from lockstep.replay.refusals import CannotReplay, Crashed
 from lockstep.replay.rerun_process import RerunsApart
 
@@ -192,3 +193,17 @@ def test_what_is_no_answer_is_no_verdict(line: bytes) -> None:
 def test_a_damaged_file_is_said_as_here() -> None:
     with pytest.raises(CorruptError, match=r"^x: was changed\\x1b$"):
         judgement_in(b'{"damaged": "x: was changed\\u001b"}')
+
+
+@pytest.mark.parametrize("rounding", [None, Rounding("inputs", ("fp16", "TF32"))])
+def test_what_a_judge_says_comes_back_as_it_was(rounding: Rounding | None) -> None:
+    judgement = Judgement(
+        0.5,
+        0.25,
+        beyond_floor=True,
+        unexplained=True,
+        kind=Kind.FAULT,
+        rounding=rounding,
+        words="so",
+    )
+    assert judgement_in(json.dumps(answer(lambda: judgement)).encode()) == judgement

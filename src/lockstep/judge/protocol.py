@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from lockstep.core.finding import CallPair, Evidence, Kind
 from lockstep.core.operators import Family, canonical_name, family_of
@@ -94,6 +94,21 @@ class Region:
 NOTHING_BETWEEN = Region()
 
 
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """The lower precision that an operator computes in: what it rounds, and to what.
+
+    Several formats explain it where these cannot be told apart.
+    """
+
+    rounded: Literal["inputs", "output"]
+    formats: tuple[str, ...]
+
+    def __str__(self) -> str:
+        verb = "round" if self.rounded == "inputs" else "rounds"
+        return f"{self.rounded} {verb} to {' or '.join(self.formats)}"
+
+
 @dataclass(slots=True)
 class Judgement:
     """What a judge says of one output.
@@ -117,8 +132,8 @@ class Judgement:
     kind
         What the difference is, where the judge knows; None leaves it to the walk.
     rounding
-        The lower precision that the candidate's (or the reference's) operator computes in, in
-        words ("inputs round to fp16"), where the judge has recognised it; else "".
+        The lower precision that the candidate's (or the reference's) operator computes in, where the judge has
+        recognised it.
     words
         The evidence in words, added to the reason; else "".
     judged_by
@@ -132,7 +147,7 @@ class Judgement:
     open: bool = False
     local: bool = False
     kind: Kind | None = None
-    rounding: str = ""
+    rounding: Rounding | None = None
     words: str = ""
     judged_by: str = ""
 

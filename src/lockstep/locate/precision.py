@@ -10,7 +10,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lockstep.core.finding import Kind, Origin, UniformChange
@@ -22,7 +22,7 @@ from lockstep.core.operators import (
 )
 from lockstep.core.site import Role, Site
 from lockstep.judge.bounds import floats, usual_product_norm
-from lockstep.judge.protocol import Judgement, Operation
+from lockstep.judge.protocol import Judgement, Operation, Rounding
 from lockstep.measure.measured_pair import Measured
 
 _LEAST_MEMBERS = 2
@@ -72,7 +72,7 @@ class _Class:
     """Sites of one family that round alike; origins up to these limits belong to them."""
 
     family: Family
-    rounding: str
+    words: str
     members: tuple[Site, ...]
     margin_limit: float
     difference_limit: float
@@ -99,7 +99,9 @@ class PrecisionClasses:
 
     def __init__(self) -> None:
         self._judged: dict[Family, set[Site]] = defaultdict(set)
-        self._rounded: dict[tuple[Family, str], dict[Site, _Rounded]] = defaultdict(dict)
+        self._rounded: dict[tuple[Family, Rounding | None], dict[Site, _Rounded]] = defaultdict(
+            dict
+        )
         self._added: dict[Site, tuple[float, _Rounded]] = {}
 
     def note(self, operation: Operation, measured: Measured, judgement: Judgement) -> None:
@@ -123,7 +125,7 @@ class PrecisionClasses:
         """Classes that round as their dtype does not say."""
         return _largest_first(
             [
-                UniformChange(f"{_noun(one.family, one.members)} {one.rounding}", one.members)
+                UniformChange(f"{_noun(one.family, one.members)} {one.words}", one.members)
                 for one in self._classes
             ]
         )
@@ -143,27 +145,26 @@ class PrecisionClasses:
             difference = statistics.median(differences)
             alike = {
                 site: one
-                for site, one in self._rounded.get((family, ""), {}).items()
+                for site, one in self._rounded.get((family, None), {}).items()
                 if difference / _ALIKE <= one.difference <= difference * _ALIKE
             }
             members = {**alike, **members}
             if _is_class(members, self._judged[family]):
                 margin = statistics.median(one.margin for one in members.values())
-                found.append(_class(family, rounding, members, margin, difference))
+                found.append(_class(family, str(rounding), members, margin, difference))
         estimated = self._estimated_class()
         return (*found, *((estimated,) if estimated and not found else ()))
 
-    def _recognised(self) -> Iterator[tuple[Family, str, dict[Site, _Rounded]]]:
+    def _recognised(self) -> Iterator[tuple[Family, Rounding, dict[Site, _Rounded]]]:
         """Sites by the format that the judge recognised; where one fits two, by the more frequent."""
-        by_format: dict[tuple[Family, str], dict[Site, _Rounded]] = defaultdict(dict)
+        by_format: dict[tuple[Family, Rounding], dict[Site, _Rounded]] = defaultdict(dict)
         for (family, rounding), members in self._rounded.items():
-            if rounding:
-                start, _, formats = rounding.rpartition(" to ")
-                for one in formats.split(" or "):
-                    by_format[family, f"{start} to {one}" if start else one].update(members)
+            if rounding is not None:
+                for one in rounding.formats:
+                    by_format[family, replace(rounding, formats=(one,))].update(members)
         taken: dict[Family, set[Site]] = defaultdict(set)
         for (family, rounding), members in sorted(
-            by_format.items(), key=lambda item: (-len(item[1]), item[0][1])
+            by_format.items(), key=lambda item: (-len(item[1]), str(item[0][1]))
         ):
             left = {site: one for site, one in members.items() if site not in taken[family]}
             taken[family].update(left)
@@ -188,8 +189,8 @@ class PrecisionClasses:
         if not _is_class(members, judged):
             return None
         margin = max(rounded.margin for rounded in members.values())
-        rounding = f"inputs round to {name} (estimated)"
-        return _class(Family.BILINEAR, rounding, members, margin, expected)
+        words = f"{Rounding('inputs', (name,))} (estimated)"
+        return _class(Family.BILINEAR, words, members, margin, expected)
 
 
 def _class_family(op: str) -> Family:
@@ -208,13 +209,13 @@ def _noun(family: Family, members: Collection[Site]) -> str:
 
 def _class(
     family: Family,
-    rounding: str,
+    words: str,
     members: Mapping[Site, _Rounded],
     margin: float,
     difference: float,
 ) -> _Class:
     sites = tuple(sorted(members))
-    return _Class(family, rounding, sites, _ALIKE * margin, _FUSED_ALIKE * difference)
+    return _Class(family, words, sites, _ALIKE * margin, _FUSED_ALIKE * difference)
 
 
 def _is_telling(operation: Operation, output: Measured) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from lockstep.core.records import TensorRecord
+from lockstep.judge.protocol import Rounding
 from lockstep.replay.distance import error_of, rounded
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, outputs_of, widened
@@ -47,42 +48,39 @@ _INPUTS: tuple[tuple[str, Round], ...] = (
     ("HF32", to_bits(11)),
     ("bf16", to_dtype(torch.bfloat16)),
 )
+_OF_TEN_BITS = (Rounding("inputs", ("fp16",)), Rounding("inputs", ("TF32",)))
 _OUTPUTS: tuple[tuple[str, Round], ...] = (
     ("fp16", to_dtype(torch.float16)),
     ("bf16", to_dtype(torch.bfloat16)),
 )
 
 
-def recognised(side: Side, record: TensorRecord, reading: Reading, local: Local) -> str:
-    """The rounding that explains the local error of an output, in words, or "".
+def recognised(side: Side, record: TensorRecord, reading: Reading, local: Local) -> Rounding | None:
+    """The rounding that explains the local error of an output, where there is one.
 
     The call is run again with its inputs, or its output, rounded to each format in turn; the one
     that leaves least of the error is named, if it leaves hardly any.
     """
     if side.unit(record) > SINGLE or not math.isfinite(local.error.norm):
-        return ""
+        return None
     actual = side.actual(record)
     if not actual.dtype.is_floating_point:
-        return ""
+        return None
     limit = max(EXPLAINED * local.error.norm, local.tolerance)
-    left: dict[str, float] = {}
+    left: dict[Rounding, float] = {}
     for name, round_to in _INPUTS:
         truth = _with_rounded_inputs(side, record, reading, round_to)
         if truth is not None:
-            left[f"inputs round to {name}"] = error_of(actual, truth).norm
+            left[Rounding("inputs", (name,))] = error_of(actual, truth).norm
     truth = side.truth(record, reading)
     for name, round_to in _OUTPUTS:
-        left[f"output rounds to {name}"] = error_of(actual, round_to(truth)).norm
-    best = min(left, key=lambda name: left[name])
+        left[Rounding("output", (name,))] = error_of(actual, round_to(truth)).norm
+    best = min(left, key=lambda rounding: left[rounding])
     if not left[best] <= limit or left[best] >= local.error.norm:
-        return ""
-    half, tf32 = (
-        left.get("inputs round to fp16", math.inf),
-        left.get("inputs round to TF32", math.inf),
-    )
-    ten_bits = best in ("inputs round to fp16", "inputs round to TF32")
-    if ten_bits and max(half, tf32) <= min(limit, _ALIKE * min(half, tf32)):
-        return "inputs round to fp16 or TF32"
+        return None
+    of_ten_bits = [left.get(one, math.inf) for one in _OF_TEN_BITS]
+    if best in _OF_TEN_BITS and max(of_ten_bits) <= min(limit, _ALIKE * min(of_ten_bits)):
+        return Rounding("inputs", ("fp16", "TF32"))
     return best
 
 

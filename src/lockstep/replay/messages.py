@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +19,7 @@ from lockstep.core.errors import CorruptError, LockstepError
 from lockstep.core.finding import Kind
 from lockstep.core.records import Array, Content
 from lockstep.core.text import message, printable
-from lockstep.judge.protocol import Judgement
+from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.replay.budget import TooLarge
 from lockstep.replay.refusals import CannotReplay
 from lockstep.store.integrity import Files
@@ -185,6 +185,13 @@ def _judgement(said: dict[str, Any]) -> Judgement:
         values[name] = float(values[name])
     for name in ("beyond_floor", "unexplained", "open", "local"):
         values[name] = bool(values[name])
-    for name in ("rounding", "words", "judged_by"):
+    if values["rounding"] is not None:
+        values["rounding"] = _rounding(**values["rounding"])
+    for name in ("words", "judged_by"):
         values[name] = printable(str(values[name]))[:_MOST_CHARACTERS]
     return Judgement(**values)
+
+
+def _rounding(rounded: str, formats: Sequence[str]) -> Rounding:
+    names = tuple(printable(str(name))[:_MOST_CHARACTERS] for name in formats)
+    return Rounding("inputs" if rounded == "inputs" else "output", names)

@@ -9,7 +9,7 @@ import torch
 from lockstep.core.finding import Kind
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
-from lockstep.judge.protocol import Judgement
+from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.distance import error_of, size_of, ulp_shares
 from lockstep.replay.lower_precision import recognised
@@ -178,14 +178,14 @@ def _neither(
     output: Measured,
 ) -> Judgement:
     """Neither run is near double precision: both round lower, or the re-run is not faithful."""
-    names = {
+    roundings = {
         recognised(side, record, reading, local)
         for side, record, local in (
             (pairing.reference, reference, alone[0]),
             (pairing.candidate, candidate, alone[1]),
         )
     }
-    if len(names) == 1 and "" not in names:
+    if len(roundings) == 1 and None not in roundings:
         floor = alone[0].error.norm + alone[1].error.norm
         scale = output.norm if output.norm > 0 else 1.0
         return Judgement(
@@ -194,7 +194,7 @@ def _neither(
             beyond_floor=output.distance > floor,
             unexplained=False,
             local=True,
-            words=f"in both runs {names.pop()}",
+            words=f"in both runs {roundings.pop()}",
         )
     raise CannotReplay(
         "double precision on either run's own inputs is far from what it recorded, so the re-run is not"
@@ -208,7 +208,7 @@ def _words(
     record: TensorRecord,
     reading: Reading,
     wrong: int,
-    rounding: str,
+    rounding: Rounding | None,
 ) -> str:
     name, other = ("candidate", "reference") if wrong else ("reference", "candidate")
     bad, good = alone[wrong], alone[1 - wrong]
@@ -227,7 +227,12 @@ def _words(
 
 
 def fault(
-    output: Measured, excess: float, words: str, *, kind: Kind = Kind.FAULT, rounding: str = ""
+    output: Measured,
+    excess: float,
+    words: str,
+    *,
+    kind: Kind = Kind.FAULT,
+    rounding: Rounding | None = None,
 ) -> Judgement:
     """A judgement whose margin is the local error over what a sound kernel may be off."""
     difference = output.difference if math.isfinite(output.difference) else 1.0
