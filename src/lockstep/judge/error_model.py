@@ -34,6 +34,7 @@ from lockstep.judge.forward_model import forward_bound
 from lockstep.judge.gradient_model import gradient_bound
 from lockstep.judge.protocol import (
     AGREES,
+    MEANINGLESS,
     Judgement,
     Operation,
     Region,
@@ -92,7 +93,7 @@ class ErrorModel:
             return AGREES
         entering = operation.entering
         if operation.family is Family.UNINITIALISED or _is_workspace(operation, output):
-            return Judgement(math.inf, math.inf, beyond_floor=False, unexplained=False)
+            return MEANINGLESS
         if not output.floating:
             return _whole_numbers(entering, output)
         backward = is_gradient(output)

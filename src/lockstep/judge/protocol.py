@@ -151,6 +151,56 @@ class Judgement:
     words: str = ""
     judged_by: str = ""
 
+    @classmethod
+    def handed_on(
+        cls,
+        output: Measured,
+        *,
+        floor: float,
+        inherited: float,
+        kind: Kind | None = None,
+        words: str = "",
+    ) -> Judgement:
+        """Both operators are sound by themselves, and what is left comes with their inputs.
+
+        `floor` and `inherited` are distances in the tensor's own unit.
+        """
+        scale = output.norm if output.norm > 0 else 1.0
+        return cls(
+            (floor + inherited) / scale,
+            floor / scale,
+            beyond_floor=output.distance > floor,
+            unexplained=False,
+            local=True,
+            kind=kind,
+            words=words,
+        )
+
+    @classmethod
+    def follows(
+        cls, *, differs: bool = True, kind: Kind | None = None, words: str = ""
+    ) -> Judgement:
+        """Both operators made exactly of their inputs what they should, which rounds nothing."""
+        return cls(
+            math.inf,
+            0.0,
+            beyond_floor=differs,
+            unexplained=False,
+            local=True,
+            kind=kind,
+            words=words,
+        )
+
+    @classmethod
+    def wrong(cls, kind: Kind, words: str) -> Judgement:
+        """One operator made of its own inputs what it should not, by whatever distance."""
+        return cls(
+            0.0, 0.0, beyond_floor=True, unexplained=True, local=True, kind=kind, words=words
+        )
+
+
+MEANINGLESS = Judgement(math.inf, math.inf, beyond_floor=False, unexplained=False)
+"""What was found there is nobody's result."""
 
 AGREES = Judgement(0.0, 0.0, beyond_floor=False, unexplained=False)
 """Bitwise equal."""

@@ -137,12 +137,10 @@ def _explained(
     floor = alone[0].tolerance + alone[1].tolerance
     kappa = _condition(inherited / scale, pairing) if inherited > floor else 0.0
     amplified = kappa > AMPLIFIED
-    return Judgement(
-        tolerance=(floor + inherited) / scale,
-        floor=floor / scale,
-        beyond_floor=output.distance > floor,
-        unexplained=False,
-        local=True,
+    return Judgement.handed_on(
+        output,
+        floor=floor,
+        inherited=inherited,
         kind=Kind.AMPLIFIED if amplified else None,
         words=f"ill-conditioned here: the operator amplifies differences {kappa:.2g} times"
         if amplified
@@ -187,15 +185,8 @@ def _neither(
     }
     if len(roundings) == 1 and None not in roundings:
         floor = alone[0].error.norm + alone[1].error.norm
-        scale = output.norm if output.norm > 0 else 1.0
-        return Judgement(
-            (floor + inherited) / scale,
-            floor / scale,
-            beyond_floor=output.distance > floor,
-            unexplained=False,
-            local=True,
-            words=f"in both runs {roundings.pop()}",
-        )
+        words = f"in both runs {roundings.pop()}"
+        return Judgement.handed_on(output, floor=floor, inherited=inherited, words=words)
     raise CannotReplay(
         "double precision on either run's own inputs is far from what it recorded, so the re-run is not"
         " faithful (aliasing, randomness or settings that were not recorded)"
@@ -260,9 +251,7 @@ def moved(
     if all(exact):
         if pairing.settings_replaced:
             return None
-        return Judgement(
-            math.inf, 0.0, beyond_floor=output.distance > 0, unexplained=False, local=True
-        )
+        return Judgement.follows(differs=output.distance > 0)
     if exact.count(True) != 1:
         return None
     name = "candidate" if exact[0] else "reference"

@@ -290,12 +290,5 @@ def _apart(sides: tuple[_Side, _Side], other: torch.Tensor, alone: Sequence[Loca
 def _explained(sides: tuple[_Side, _Side], alone: Sequence[Local], target: Measured) -> Judgement:
     """Both sides are sound by themselves: what is left comes with the inputs."""
     inherited = error_of(sides[1].truth, sides[0].truth).norm
-    scale = target.norm if target.norm > 0 else 1.0
     floor = alone[0].tolerance + alone[1].tolerance
-    return Judgement(
-        tolerance=(floor + inherited) / scale,
-        floor=floor / scale,
-        beyond_floor=target.distance > floor,
-        unexplained=False,
-        local=True,
-    )
+    return Judgement.handed_on(target, floor=floor, inherited=inherited)

@@ -129,20 +129,13 @@ def _sides(calls: CallPair, output: Measured) -> _Sides | None:
 
 def _exact(output: Measured) -> Judgement:
     """Both runs moved their own input."""
-    return Judgement(math.inf, 0.0, beyond_floor=output.distance > 0, unexplained=False, local=True)
+    return Judgement.follows(differs=output.distance > 0)
 
 
 def _handed_on(output: Measured) -> Judgement:
     """Both runs computed what they should: all that differs came in."""
-    scale = output.norm if output.norm > 0 else 1.0
     floor = 2.0 * QUIET * output.unit * output.norm
-    return Judgement(
-        tolerance=(floor + output.distance) / scale,
-        floor=floor / scale,
-        beyond_floor=output.distance > floor,
-        unexplained=False,
-        local=True,
-    )
+    return Judgement.handed_on(output, floor=floor, inherited=output.distance)
 
 
 # --- outputs that hardly differ --------------------------------------------------------------------------------------

@@ -184,27 +184,12 @@ class Verdicts:
         sound = decided(left, reference).valid, decided(right, candidate).valid
         words = decision_words(left, right, reference, candidate)
         if all(sound):
-            return Judgement(
-                math.inf,
-                0.0,
-                beyond_floor=True,
-                unexplained=False,
-                local=True,
-                kind=Kind.DECISION,
-                words=words,
-            )
+            return Judgement.follows(kind=Kind.DECISION, words=words)
         if not any(sound):
             raise CannotReplay("running it again decides otherwise than either run")
         wrong = "candidate" if sound[0] else "reference"
-        return Judgement(
-            0.0,
-            0.0,
-            beyond_floor=True,
-            unexplained=True,
-            local=True,
-            kind=Kind.FAULT,
-            words=f"{words}; on its own inputs the {wrong}'s choice is not what the operator gives",
-        )
+        blame = f"on its own inputs the {wrong}'s choice is not what the operator gives"
+        return Judgement.wrong(Kind.FAULT, f"{words}; {blame}")
 
     def _dropout(
         self, calls: CallPair, reference: TensorRecord, candidate: TensorRecord, output: Measured
@@ -230,16 +215,8 @@ class Verdicts:
         other = int(((done[0].kept != done[1].kept) & both).sum())
         if other:
             words = f"{other} of {int(both.sum())} elements are dropped in one run only; kept ones are exact"
-            return Judgement(
-                0.0,
-                0.0,
-                beyond_floor=True,
-                unexplained=True,
-                local=True,
-                kind=Kind.RANDOM,
-                words=words,
-            )
-        return Judgement(math.inf, 0.0, beyond_floor=True, unexplained=False, local=True)
+            return Judgement.wrong(Kind.RANDOM, words)
+        return Judgement.follows()
 
 
 # --- dropout ---------------------------------------------------------------------------------------
@@ -257,9 +234,7 @@ def _dropout_gradient(
         for side, record, one in zip(sides, records, done, strict=True)
     ]
     if max(excess) <= 1.0:
-        return Judgement(
-            math.inf, 0.0, beyond_floor=output.distance > 0, unexplained=False, local=True
-        )
+        return Judgement.follows(differs=output.distance > 0)
     if min(excess) > 1.0:
         raise CannotReplay("neither run sends back what dropout does")
     name = "candidate" if excess[1] > 1.0 else "reference"
@@ -297,15 +272,8 @@ def _update(
     found = replayed(left, right, reference, candidate)
     alone = found.alone
     if all(one.sound for one in alone):
-        scale = output.norm if output.norm > 0 else 1.0
         floor = alone[0].tolerance + alone[1].tolerance
-        return Judgement(
-            (floor + found.inherited) / scale,
-            floor / scale,
-            beyond_floor=output.distance > floor,
-            unexplained=False,
-            local=True,
-        )
+        return Judgement.handed_on(output, floor=floor, inherited=found.inherited)
     if not any(one.sound for one in alone):
         raise CannotReplay("neither update is what its class computes in double precision")
     wrong = 0 if alone[1].sound else 1
