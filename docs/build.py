@@ -1,15 +1,20 @@
-"""`make docs`: write docs/cli.md from the commands' own --help, so that the two cannot differ."""
+"""`make docs`: write docs/cli.md from the commands' own --help, docs/tolerances.md from the file that has them."""
 
 from __future__ import annotations
 
+import ast
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from lockstep.cli.main import cli
+from lockstep.judge import tolerances
 from lockstep.plugins import verbs
 
 PAGE = Path(__file__).parent / "cli.md"
+TOLERANCES = Path(__file__).parent / "tolerances.md"
 
 
 def page() -> str:
@@ -26,6 +31,41 @@ def _section(name: str, arguments: list[str]) -> str:
     return f"## {name}\n\n```\n{shown.output.rstrip()}\n```\n"
 
 
+def tolerances_page() -> str:
+    """What decides between noise and fault, number by number."""
+    source = Path(tolerances.__file__).read_text()
+    about = "Every number that decides between noise and fault. Made by `make docs` from"
+    head = f"# Tolerances\n\n{about} `judge/tolerances.py`.\n"
+    return "\n".join([head, *_rows(source)]) + "\n"
+
+
+def _rows(source: str) -> Iterator[str]:
+    """A table for each section of the file."""
+    lines = source.splitlines()
+    headings = {
+        number: line.strip("# -") for number, line in enumerate(lines, 1) if line[:5] == "# ---"
+    }
+    yield from _HEAD
+    for number, (constant, reason) in sorted(_constants(source).items()):
+        for heading in [headings.pop(one) for one in list(headings) if one < number]:
+            yield from ("", f"## {heading}", "", *_HEAD)
+        yield f"| {constant} | {reason} |"
+
+
+_HEAD = ("| number | what it is, and why |", "|---|---|")
+
+
+def _constants(source: str) -> dict[int, tuple[str, str]]:
+    found = {}
+    for one, told in itertools.pairwise(ast.parse(source).body):
+        if isinstance(one, ast.Assign) and isinstance(told, ast.Expr):
+            assert isinstance(told.value, ast.Constant)
+            reason = " ".join(str(told.value.value).split()).replace("|", "\\|")
+            found[one.lineno] = f"`{ast.unparse(one)}`", reason
+    return found
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
-    print(f"wrote {PAGE}")
+    for path, text in ((PAGE, page()), (TOLERANCES, tolerances_page())):
+        path.write_text(text)
+        print(f"wrote {path}")

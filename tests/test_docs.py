@@ -12,6 +12,7 @@ import pytest
 
 from lockstep.cli.main import main
 from lockstep.core.variables import VARIABLES
+from lockstep.judge import tolerances
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,6 +45,17 @@ def without_figures(text: str) -> str:
 def test_command_line_page_is_the_commands_own_help() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "build.py"))["page"]
     assert (ROOT / "docs" / "cli.md").read_text() == page()
+
+
+def test_the_page_of_tolerances_lists_every_one_with_its_reason() -> None:
+    # given every number of the one file that has them
+    page = runpy.run_path(str(ROOT / "docs" / "build.py"))["tolerances_page"]()
+    names = [name for name in vars(tolerances) if name.isupper()]
+    assert len(names) > 50
+    # then each has its row, with a reason
+    rows = {row.split(" = ")[0]: row for row in page.splitlines() if " = " in row}
+    assert [name for name in names if len(rows[f"| `{name}"]) < 50] == []
+    assert (ROOT / "docs" / "tolerances.md").read_text() == page
 
 
 def test_the_page_on_migrating_shows_true_output(

@@ -7,19 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lockstep.judge.protocol import Operation
+from lockstep.judge.tolerances import LINEAR_REGIME
 from lockstep.measure.measured_pair import Measured
-
-DEFAULT_CONDITION = 32.0
-"""Relative condition number of an operator of which nothing is known, and its roundings in unit
-roundoffs. On 108 sound pairs (1 thread against 2, oneDNN off) of eight small networks the largest
-condition seen was 13, at a batch norm, and the most roundings 8, at a GRU."""
-
-NORMALISATION_ROUNDINGS = 16.0
-"""Roundings of mean, variance, reciprocal root and scaling, with a mean up to some deviations away
-from zero."""
-
-LINEAR_REGIME = 0.05
-"""Relative input difference up to which a first-order condition number says anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,24 +21,14 @@ from dataclasses import dataclass, replace
 from lockstep.core.finding import CallPair, Kind
 from lockstep.core.records import TensorRecord
 from lockstep.judge.protocol import Judge, Judgement, Operation, Region
+from lockstep.judge.tolerances import (
+    CALIBRATION_FLOOR_SHARE,
+    CALIBRATION_MARGIN,
+    CALIBRATION_MARGIN_16_BIT,
+    ILL_CONDITIONED,
+    SINGLE,
+)
 from lockstep.measure.measured_pair import Measured
-
-MARGIN = 5.0
-"""Times the calibrated noise that fp32 and wider tensors may be off."""
-
-MARGIN_16_BIT = 2.0
-"""Times the calibrated noise that 16-bit tensors may be off."""
-
-FLOOR_SHARE = 0.25
-"""Share of the noise floor for equal inputs that stays allowed: the error model's bound without its
-margin. Random rounding is injected at results only; an operator that rounds more inside (a long
-sum) is covered by it."""
-
-ILL_CONDITIONED = 30.0
-"""Relative amplification from which on a site counts as ill-conditioned; an operator of which nothing
-is known is given as much by the error model (`lockstep.judge.bounds.DEFAULT_CONDITION`)."""
-
-_SINGLE = 2.0**-24
 
 SiteKey = tuple[str, int]
 """Rank and content number in the reference."""
@@ -120,11 +110,13 @@ class CalibratedJudge:
         if judgement.local or not output.floating or output.equal or not output.known or not moved:
             return judgement
         noise, reach = self._noise.of(output), self._reach(moved)
-        margin = MARGIN_16_BIT if output.unit > _SINGLE else MARGIN
+        margin = CALIBRATION_MARGIN_16_BIT if output.unit > SINGLE else CALIBRATION_MARGIN
         if noise is None or not reach <= margin or any(_flips(item) for item in entering):
             return replace(judgement, judged_by=judgement.judged_by or self._behind.name)
         scale = output.norm if output.norm > 0 else 1.0
-        allowed = max(FLOOR_SHARE * judgement.floor, margin * max(reach, 1.0) * noise / scale)
+        allowed = max(
+            CALIBRATION_FLOOR_SHARE * judgement.floor, margin * max(reach, 1.0) * noise / scale
+        )
         tolerance = min(judgement.tolerance, allowed)
         unexplained = output.difference > tolerance
         kind = None if unexplained else self._kind(judgement, moved, output, noise)

@@ -23,13 +23,7 @@ from dataclasses import replace
 from lockstep.core.finding import CallPair
 from lockstep.core.operators import Family
 from lockstep.core.site import Phase, Role
-from lockstep.judge.bounds import (
-    DEFAULT_CONDITION,
-    Bound,
-    floats,
-    relative_bound,
-    same_dtype,
-)
+from lockstep.judge.bounds import Bound, floats, relative_bound, same_dtype
 from lockstep.judge.forward_model import forward_bound
 from lockstep.judge.gradient_model import gradient_bound
 from lockstep.judge.protocol import (
@@ -42,32 +36,21 @@ from lockstep.judge.protocol import (
     is_gradient,
 )
 from lockstep.judge.region_model import region_error
-from lockstep.judge.update_model import UPDATE_ROUNDINGS, inherited_bound
+from lockstep.judge.tolerances import (
+    DEFAULT_CONDITION,
+    FLIP_DEVIATIONS,
+    FLIP_SIZE,
+    INHERITED_MARGIN,
+    NOISE_MARGIN,
+    NOISE_MARGIN_WITH_SETTING,
+    NUMBER_GAIN,
+    SETTING_MARGIN,
+    SETTING_TRUST,
+    SINGLE,
+    UPDATE_ROUNDINGS,
+)
+from lockstep.judge.update_model import inherited_bound
 from lockstep.measure.measured_pair import Measured
-
-NOISE_MARGIN = 4.0
-"""A calibrated floor needs 2 (16-bit) to 5 (fp32), measured on a 12-layer transformer; the bounds
-here are looser than a calibration."""
-
-_OF_NUMBERS = 4.0
-"""By what factor an operator may let the distance of a number grow that is its argument: an exponent, say."""
-
-INHERITED_MARGIN = 2.0
-"""Both distances may be sketched, each with at most 4.6 % standard deviation, 20 % off once in 1e5
-(`lockstep.core.sketch`); the largest ratio seen among some 20 000 moved tensors of sound pairs was
-1.33."""
-
-SETTING_MARGIN = 0.05
-"""Noise margin where a non-tensor argument differs while all inputs are bitwise equal: then hardly
-anything but the argument can move the output."""
-
-SETTING_TRUST = 16.0
-"""Divides the inherited part where a non-tensor argument differs: typical amplification then
-decides, not the worst."""
-
-_NOISE_MARGIN_WITH_SETTING = 0.5
-
-_SINGLE = 2.0**-24
 
 
 class ErrorModel:
@@ -99,7 +82,7 @@ class ErrorModel:
         backward = is_gradient(output)
         bound = gradient_bound(operation, output) if backward else forward_bound(operation, output)
         inherited = INHERITED_MARGIN * bound.inherited
-        inherited += _OF_NUMBERS * operation.numbers_apart * output.norm
+        inherited += NUMBER_GAIN * operation.numbers_apart * output.norm
         if operation.setting_differs:
             inherited /= SETTING_TRUST
         if operation.family is not Family.RANDOM and any(
@@ -191,7 +174,7 @@ def _region_bound(sources: Sequence[Measured], target: Measured, region: Region)
 
 def _floor(bound: Bound, items: Sequence[Measured], margin: float) -> float:
     unit = max((item.unit for item in items if item.floating), default=0.0)
-    accumulator = min(unit, _SINGLE) if unit > _SINGLE else unit
+    accumulator = min(unit, SINGLE) if unit > SINGLE else unit
     return margin * (unit * bound.rounding + accumulator * bound.accumulation)
 
 
@@ -199,11 +182,11 @@ def _operator_floor(operation: Operation, bound: Bound, output: Measured) -> flo
     items = (*operation.entering, output)
     same_inputs = all(item.equal for item in operation.entering)
     if operation.setting_differs and same_inputs:
-        return SETTING_MARGIN * _SINGLE * (bound.rounding + bound.accumulation)
+        return SETTING_MARGIN * SINGLE * (bound.rounding + bound.accumulation)
     floor = _floor(
-        bound, items, _NOISE_MARGIN_WITH_SETTING if operation.setting_differs else NOISE_MARGIN
+        bound, items, NOISE_MARGIN_WITH_SETTING if operation.setting_differs else NOISE_MARGIN
     )
-    if not same_inputs or output.unit <= _SINGLE or operation.family not in _ROUNDED_ONCE:
+    if not same_inputs or output.unit <= SINGLE or operation.family not in _ROUNDED_ONCE:
         return floor
     if "conv" in operation.name and is_gradient(output):
         return floor  # kernels without a library add overlapping patches up in 16 bits
@@ -220,7 +203,7 @@ def _flipped_roundings(bound: Bound, output: Measured) -> float:
     the last place, `2 u` of it at most. (Measured on CPU: healthy kernels misround at most 0.12 %
     of the elements.)
     """
-    noise = NOISE_MARGIN * _SINGLE * (bound.rounding + bound.accumulation)
+    noise = NOISE_MARGIN * SINGLE * (bound.rounding + bound.accumulation)
     whole = output.unit * output.norm
     if not whole > 0:
         return noise
@@ -228,13 +211,6 @@ def _flipped_roundings(bound: Bound, output: Measured) -> float:
     flips = expected + FLIP_DEVIATIONS * math.sqrt(expected) + FLIP_DEVIATIONS
     return FLIP_SIZE * math.sqrt(min(1.0, flips / output.numel)) * whole + noise
 
-
-FLIP_DEVIATIONS = 4.0
-"""Standard deviations of the number of flipped roundings, a Poisson variable."""
-
-FLIP_SIZE = 4.0
-"""Size of a flip in units of roundoff: one unit in the last place is 2 of them, and the few
-elements that flip may be twice the root mean square."""
 
 _ROUNDED_ONCE = frozenset(
     {Family.SMOOTH, Family.KINKED, Family.ADDITIVE, Family.PRODUCT, Family.BILINEAR, Family.MEAN}

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from lockstep.core.finding import CallPair, Metrics
 from lockstep.judge.protocol import Judgement, Operation, Region
+from lockstep.judge.tolerances import (
+    FIXED_COSINE,
+    FIXED_COSINE_WITH_ERROR,
+    FIXED_MAX_ABS,
+    FIXED_MAX_ABS_WITH_COSINE,
+)
 from lockstep.measure.measured_pair import Measured
-
-COSINE_LIMIT = 0.9
-COSINE_LIMIT_WITH_ERROR = 0.99
-MAX_ABS_LIMIT = 1.0
-MAX_ABS_LIMIT_WITH_COSINE = 0.001
 
 
 def accuracy_reached(metrics: Metrics) -> bool | None:
@@ -38,9 +39,9 @@ def accuracy_reached(metrics: Metrics) -> bool | None:
     cosine, max_abs = metrics.cosine, metrics.max_abs
     if metrics.nan_mismatch or metrics.inf_mismatch:
         return False
-    if cosine < COSINE_LIMIT or max_abs > MAX_ABS_LIMIT:
+    if cosine < FIXED_COSINE or max_abs > FIXED_MAX_ABS:
         return False
-    if cosine < COSINE_LIMIT_WITH_ERROR and max_abs > MAX_ABS_LIMIT_WITH_COSINE:
+    if cosine < FIXED_COSINE_WITH_ERROR and max_abs > FIXED_MAX_ABS_WITH_COSINE:
         return False
     return None if math.isnan(cosine) or math.isnan(max_abs) else True
 

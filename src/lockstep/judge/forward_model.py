@@ -6,9 +6,6 @@ import math
 
 from lockstep.core.operators import Family
 from lockstep.judge.bounds import (
-    DEFAULT_CONDITION,
-    LINEAR_REGIME,
-    NORMALISATION_ROUNDINGS,
     Bound,
     Rule,
     bilinear_operands,
@@ -29,6 +26,7 @@ from lockstep.judge.bounds import (
     spread,
 )
 from lockstep.judge.protocol import Operation
+from lockstep.judge.tolerances import DEFAULT_CONDITION, LINEAR_REGIME, NORMALISATION_ROUNDINGS
 from lockstep.measure.measured_pair import Measured
 
 _FREE_OF_INPUT = frozenset(

@@ -13,9 +13,6 @@ import math
 from lockstep.core.operators import Family
 from lockstep.core.site import Role
 from lockstep.judge.bounds import (
-    DEFAULT_CONDITION,
-    LINEAR_REGIME,
-    NORMALISATION_ROUNDINGS,
     Bound,
     Rule,
     bilinear_operands,
@@ -34,6 +31,7 @@ from lockstep.judge.bounds import (
     setting,
 )
 from lockstep.judge.protocol import Operation
+from lockstep.judge.tolerances import DEFAULT_CONDITION, LINEAR_REGIME, NORMALISATION_ROUNDINGS
 from lockstep.measure.measured_pair import Measured
 
 

@@ -16,6 +16,7 @@ from lockstep.core.finding import CallPair, Evidence, Kind
 from lockstep.core.operators import Family, canonical_name, family_of
 from lockstep.core.records import Call
 from lockstep.core.site import Role
+from lockstep.judge.tolerances import USUAL_GAIN
 from lockstep.measure.measured_pair import Measured
 
 
@@ -263,12 +264,6 @@ def relative_judgement(output: Measured, *, floor: float, inherited: float) -> J
         beyond_floor=known and output.distance > floor,
         unexplained=known and output.distance > tolerance,
     )
-
-
-USUAL_GAIN = 4.0
-"""Relative amplification of one operator beyond which a difference is not called explained where no bound holds, as the
-inputs are too far off. Usual ones are near 1 (`lockstep.locate.precision`: noise passes a matmul with a gain
-near 1); what grows further is said to be not judged."""
 
 
 def bounded_judgement(

@@ -24,14 +24,8 @@ from lockstep.core.site import Role
 from lockstep.judge.bounds import centred_norm, floats, gathered, spread, usual_product_norm
 from lockstep.judge.forward_model import forward_bound
 from lockstep.judge.protocol import Operation, Region
+from lockstep.judge.tolerances import SATURATED_EXPONENT, UNKNOWN_GAIN
 from lockstep.measure.measured_pair import Measured, alone
-
-_SATURATED = 16.0
-"""Largest exponent that still passes its error on: beyond, softmax and its kin are flat. Masks hold far larger numbers,
-which come out as zeros."""
-
-_UNKNOWN_GAIN = 4.0
-"""What an operator of which nothing is known does to a relative error."""
 
 _EXPONENTIALS = frozenset({"exp", "expm1", "softmax", "logsoftmax", "logsumexp", "safesoftmax"})
 
@@ -97,5 +91,5 @@ def _gain(operation: Operation, item: Measured, output: Measured) -> float:
         return max(1.0, item.norm / max(centred_norm(item), 1e-300))
     if operation.name in _EXPONENTIALS:
         typical = item.norm / math.sqrt(max(1, item.numel))
-        return min(max(1.0, typical), _SATURATED)
-    return _UNKNOWN_GAIN if family is Family.UNKNOWN else 1.0
+        return min(max(1.0, typical), SATURATED_EXPONENT)
+    return UNKNOWN_GAIN if family is Family.UNKNOWN else 1.0

@@ -15,17 +15,9 @@ import numpy as np
 from lockstep.core.finding import CallPair
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
-from lockstep.judge.bounds import DEFAULT_CONDITION, LINEAR_REGIME, scaled
+from lockstep.judge.bounds import scaled
+from lockstep.judge.tolerances import DEFAULT_CONDITION, LINEAR_REGIME, OTHER_DIRECTION
 from lockstep.measure.measured_pair import Measured
-
-UPDATE_ROUNDINGS = 16.0
-"""Roundings of one optimizer update: about ten operations per element in `torch.optim`'s Adam."""
-
-OTHER_DIRECTION = 0.95
-"""How far two updates of one parameter may be apart, in sizes of the larger, where the gradients agree. Updates by
-sign, as Adam's first, turn noise on a gradient that is zero but for rounding into a full step: in attention whose three
-biases are one parameter a third of the elements are so, and half of them flip, `sqrt(4 / 6) = 0.82`. An update that is
-lost is 1 apart, one of the wrong sign 2."""
 
 LINEAR_STATES = frozenset({"exp_avg", "grad_avg", "momentum_buffer", "prev", "exp_inf"})
 QUADRATIC_STATES = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum"})

@@ -16,8 +16,8 @@ from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
 from lockstep.core.records import ARRIVED_IN, COMPUTED_OUT_OF_SIGHT
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.judge.bounds import LINEAR_REGIME
 from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement, Region, as_open
+from lockstep.judge.tolerances import DEEP_MODEL, LINEAR_REGIME
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.origins import Place, place_of
 from lockstep.measure.measured_pair import Measured, pooled
@@ -25,8 +25,6 @@ from lockstep.measure.measured_pair import Measured, pooled
 _UNSEEN = Region(unseen=8)
 """Calls assumed between what they follow from and what arrives."""
 
-_DEEPER = 100.0
-"""How far beyond that tolerance a model of many layers may be off by rounding alone."""
 
 _HALF = frozenset({"float16", "bfloat16"})
 
@@ -62,7 +60,7 @@ class Arrivals:
         judgement = self._judge.passage(entering, measured, region=_UNSEEN)
         if equal and not computed:
             return entering, judgement
-        rounded = measured.difference <= _DEEPER * judgement.tolerance
+        rounded = measured.difference <= DEEP_MODEL * judgement.tolerance
         if self._has_half_precision:
             rounded |= measured.relative <= LINEAR_REGIME
         return entering, as_open(judgement) if rounded else judgement

@@ -25,13 +25,8 @@ from lockstep.core.finding import (
 )
 from lockstep.core.operators import Family, canonical_name, chains_matmuls, family_of
 from lockstep.core.site import CallKind, Role, Site
+from lockstep.judge.tolerances import CLASS_COVERED, LEAST_MEMBERS
 from lockstep.locate.origins import Place, origin_at, place_of
-
-COVERED = 0.8
-"""Share of an operator's sites that must have changed for the change to be one of all of them."""
-
-_LEAST_MEMBERS = 2
-"""Sites that a class needs: one alone is a single difference."""
 
 _PARAMETERS = "parameters"
 _SHOWN = 4
@@ -134,7 +129,7 @@ class DtypeChanges:
 
 
 def _covers(changed: int, all_sites: int) -> bool:
-    return changed >= max(_LEAST_MEMBERS, COVERED * all_sites)
+    return changed >= max(LEAST_MEMBERS, CLASS_COVERED * all_sites)
 
 
 def _is_cast(op: str) -> bool:

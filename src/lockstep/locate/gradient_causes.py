@@ -10,15 +10,9 @@ from itertools import pairwise
 from lockstep.core.finding import Kind, Origin, Pair
 from lockstep.core.records import Content
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.judge.tolerances import FACTOR_SHARE, FACTORS_ALIKE, NOT_ZEROED_SHARE, STRAIGHT
 from lockstep.locate.origins import origin_at, place_of_call, without_partner
-from lockstep.locate.scaling import (
-    ALIKE,
-    SHARE,
-    factor_between,
-    is_alike,
-    left_over,
-    scaled_by,
-)
+from lockstep.locate.scaling import factor_between, is_alike, left_over, scaled_by
 from lockstep.locate.step_origins import StepOrigins, is_cut
 from lockstep.locate.updates import BETWEEN
 from lockstep.locate.words import listed
@@ -26,16 +20,11 @@ from lockstep.locate.words import listed
 NOT_ZEROED = "zero_grad"
 """Operator name of an origin whose gradients hold an earlier step's."""
 
-_SHARE = 0.9
-"""Share of the gradients that must hold the step before's for all to count as not zeroed."""
 
 _EVALUATIONS = frozenset(
     {"max_iter", "max_eval", "tolerance_grad", "tolerance_change", "history_size", "line_search_fn"}
 )
 """Options of LBFGS that decide how often it calls its closure, see `torch.optim.LBFGS`."""
-
-_STRAIGHT = 0.999
-"""Cosine above which a gradient differs by its length."""
 
 
 class GradientCauses(StepOrigins):
@@ -78,12 +67,12 @@ class GradientCauses(StepOrigins):
         factor = factor_between(losses)
         after = factor_between(self.gradients.after_backward(last=True).values())
         left = factor_between(self.gradients.at_optimizer().values())
-        if factor is None or after is None or left is None or abs(factor - 1) <= ALIKE:
+        if factor is None or after is None or left is None or abs(factor - 1) <= FACTORS_ALIKE:
             return
-        if abs(after - factor) > ALIKE * abs(factor) or abs(left - 1) > ALIKE:
+        if abs(after - factor) > FACTORS_ALIKE * abs(factor) or abs(left - 1) > FACTORS_ALIKE:
             return
         between = scaled_by(self.gradients.after_backward(last=True), self.gradients.at_optimizer())
-        clips = not any(one is not None and abs(one - 1) <= ALIKE for one in between)
+        clips = not any(one is not None and abs(one - 1) <= FACTORS_ALIKE for one in between)
         if clips and not self._is_taken_out(factor):
             return  # both scale them there: clipping hides a factor, and takes none out
         words = f"the loss is {factor:.4g} times the reference's, as are the gradients until they are unscaled"
@@ -94,7 +83,8 @@ class GradientCauses(StepOrigins):
             if one.phase in late
             or (
                 one.finding.pair.present.role in (Role.LOSS, Role.OUTPUT)
-                and abs((factor_between([one.finding.pair]) or 1.0) - factor) <= ALIKE * abs(factor)
+                and abs((factor_between([one.finding.pair]) or 1.0) - factor)
+                <= FACTORS_ALIKE * abs(factor)
             )
         ]
         if concerned:
@@ -119,7 +109,7 @@ class GradientCauses(StepOrigins):
         )
         sought = [record.content for record in gradients if record is not None]
         found = [any(is_alike(one, other) for other in seen[one.numel]) for one in sought]
-        return bool(found) and sum(found) >= SHARE * len(found)
+        return bool(found) and sum(found) >= FACTOR_SHARE * len(found)
 
     def _more_backwards(self) -> None:
         """One run goes backward more often in the step: what its gradients are is a matter of that."""
@@ -163,7 +153,7 @@ class GradientCauses(StepOrigins):
         for before, after in pairwise(passes if of_gradients else ()):
             for side, run in ((0, "candidate"), (1, "reference")):
                 held = left_over(after, contents_of(before), side)
-                if held and len(held) >= _SHARE * len(after):
+                if held and len(held) >= NOT_ZEROED_SHARE * len(after):
                     reason = (
                         f"gradients are zeroed between the backward passes of a step in the {run}, and added up in"
                         f" the other run ({listed(held)}); {of_gradients[0].reason}"
@@ -190,7 +180,7 @@ class GradientCauses(StepOrigins):
         for side, run in ((0, "reference"), (1, "candidate")):
             held = left_over(gradients, self.rank.before, side)
             asked = [name for name in gradients if name in self.rank.before]
-            if not held or len(held) < _SHARE * len(asked):
+            if not held or len(held) < NOT_ZEROED_SHARE * len(asked):
                 continue
             self.rank.not_zeroed = True
             reason = (
@@ -263,7 +253,7 @@ class GradientCauses(StepOrigins):
             if record is not None
         )
         names = list(dict.fromkeys(name for name in found if name is not None))
-        if not names or len(names) > (1 - SHARE) * len(given):
+        if not names or len(names) > (1 - FACTOR_SHARE) * len(given):
             return False
         reason = (
             f"the gradient of {listed(names)} is changed between backward and optimizer in one run only;"
@@ -325,7 +315,7 @@ class GradientCauses(StepOrigins):
     def _with_factor(self, origin: Origin) -> Origin:
         """Say that all gradients differ by one factor where an origin makes them do so."""
         cosine = origin.finding.metrics.cosine
-        if origin.kind is not Kind.FAULT or origin.op == NOT_ZEROED or not cosine > _STRAIGHT:
+        if origin.kind is not Kind.FAULT or origin.op == NOT_ZEROED or not cosine > STRAIGHT:
             return origin
         at_call = self.is_after_backward(origin) and origin.op != BETWEEN
         call = self.call_of(origin) if at_call else None
@@ -336,7 +326,7 @@ class GradientCauses(StepOrigins):
             else self.gradients.after_backward(last=True).values()
         )
         factor = factor_between(pairs)
-        if factor is None or abs(factor - 1) <= ALIKE:
+        if factor is None or abs(factor - 1) <= FACTORS_ALIKE:
             return origin
         words = f"every gradient is {factor:.2f} times the reference's"
         parts = [words, origin.reason] if origin.phase is Phase.BACKWARD else [origin.reason, words]
@@ -398,11 +388,11 @@ def _scaling_words(
     if (
         reference is None
         or candidate is None
-        or abs(reference - candidate) <= ALIKE * abs(reference)
+        or abs(reference - candidate) <= FACTORS_ALIKE * abs(reference)
     ):
         return ""
     words = "clipping differs" if clips else "gradients are scaled otherwise"
-    scales = [abs(one - 1) > ALIKE for one in (reference, candidate)]
+    scales = [abs(one - 1) > FACTORS_ALIKE for one in (reference, candidate)]
     if both or all(scales):
         return (
             f"{words}: the reference multiplies all by {reference:.3g} between backward and optimizer, the"

@@ -11,6 +11,7 @@ from lockstep.align.settings import Setting
 from lockstep.core.finding import Evidence, Finding, Kind, Outcome, Pair
 from lockstep.core.records import Content
 from lockstep.judge.protocol import AGREES, OPEN, Judgement, word_for_evidence
+from lockstep.judge.tolerances import TRAINED_ALIKE
 from lockstep.locate.buffers import Buffers
 from lockstep.locate.origins import Place
 from lockstep.locate.precision import PrecisionClasses
@@ -240,11 +241,6 @@ def _contents(pair: Pair) -> tuple[Content, Content]:
     assert pair.reference is not None
     assert pair.candidate is not None
     return pair.reference.content, pair.candidate.content
-
-
-TRAINED_ALIKE = 0.01
-"""Relative distance that steps which were not recorded may leave between two sound runs, over all parameters together.
-Chosen: sound pairs of a small BERT were 3e-7 apart after twenty steps of AdamW."""
 
 
 def drifted(measured: Measured) -> State:

@@ -12,13 +12,10 @@ from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outc
 from lockstep.core.operators import Family, agreed_name, chains_matmuls, family_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Phase, Role
+from lockstep.judge.tolerances import SAME_ELEMENTS_KEPT
 
 _RANDOM_STREAM = "random stream"
 """The one cause behind every operator that draws other numbers."""
-
-_SAME_DIRECTION = 0.99
-"""Cosine above which two dropout results kept the same elements: dropping other ones with p = 0.01
-leaves 0.99."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +188,7 @@ def draws_differently(op: str, finding: Finding) -> bool:
     )
     if left is None or right is None or left.zero_count != right.zero_count:
         return True
-    return not finding.metrics.cosine > _SAME_DIRECTION
+    return not finding.metrics.cosine > SAME_ELEMENTS_KEPT
 
 
 # --- several ranks ---------------------------------------------------------------------------------------------------

@@ -23,40 +23,18 @@ from lockstep.core.operators import (
 from lockstep.core.site import Role, Site
 from lockstep.judge.bounds import floats, usual_product_norm
 from lockstep.judge.protocol import Judgement, Operation, Rounding
+from lockstep.judge.tolerances import (
+    CLASS_ALIKE,
+    CLASS_COVERED,
+    CLASS_ELEMENTS,
+    CLASS_FUSED_ALIKE,
+    CLASS_NEAR,
+    LEAST_MEMBERS,
+    OPERAND_FORMATS,
+    OPERAND_ROUNDING,
+    SINGLE,
+)
 from lockstep.measure.measured_pair import Measured
-
-_LEAST_MEMBERS = 2
-"""Modules that a class needs: one alone is a single fault."""
-
-_COVERED = 0.8
-"""Share of a family's sites that must show the same rounding: a tensor of few elements, or one that
-happens to hold round numbers, may not show it."""
-
-_ALIKE = 4.0
-"""How many times the largest or median excess of a class a site of the same family may be off and
-still belong to it: rounding errors of matmuls of different lengths are a small factor apart."""
-
-_FUSED_ALIKE = 8.0
-"""The same for operators with matmuls inside, in relative differences: an LSTM chains some of them."""
-
-
-_FORMATS = (("fp16 or TF32", 2.0**-11), ("HF32", 2.0**-12), ("bf16", 2.0**-8))
-"""Formats that matmul units round operands to, and their unit roundoff."""
-
-_OPERAND_ROUNDING = 0.59
-"""Relative error of a sum of products whose factors are both rounded, in units of roundoff: a
-rounding is uniform within half a unit of an even logarithm of significands, root mean square
-`sqrt((1 - 1/4) / (6 ln 2)) = 0.42`; two factors make `sqrt(2)` of it, whatever the length."""
-
-_NEAR = 2.5
-"""How many times more or less than expected a matmul of a class may add. In two emulated networks the
-factor was 0.5 to 1.1 at 20 of 21 sites (0.26 at the other); behind a single rounded matmul other
-sites add 0.15 at most."""
-
-_TELLING = 32
-"""Elements that an output needs for its relative distance to be near the expected one."""
-
-_SINGLE = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +124,7 @@ class PrecisionClasses:
             alike = {
                 site: one
                 for site, one in self._rounded.get((family, None), {}).items()
-                if difference / _ALIKE <= one.difference <= difference * _ALIKE
+                if difference / CLASS_ALIKE <= one.difference <= difference * CLASS_ALIKE
             }
             members = {**alike, **members}
             if _is_class(members, self._judged[family]):
@@ -176,13 +154,13 @@ class PrecisionClasses:
         errors = [added for added, _ in self._added.values() if added > 0]
         if not errors:
             return None
-        typical = statistics.median(errors) / _OPERAND_ROUNDING
-        name, unit = min(_FORMATS, key=lambda one: abs(math.log(typical / one[1])))
-        expected = _OPERAND_ROUNDING * unit
+        typical = statistics.median(errors) / OPERAND_ROUNDING
+        name, unit = min(OPERAND_FORMATS, key=lambda one: abs(math.log(typical / one[1])))
+        expected = OPERAND_ROUNDING * unit
         members = {
             site: rounded
             for site, (added, rounded) in self._added.items()
-            if expected / _NEAR <= added <= expected * _NEAR
+            if expected / CLASS_NEAR <= added <= expected * CLASS_NEAR
         }
         # What chains matmuls may forget noise that enters it, and then adds less than it takes away.
         judged = [site for site in self._added if site in members or not chains_matmuls(site.op)]
@@ -215,7 +193,7 @@ def _class(
     difference: float,
 ) -> _Class:
     sites = tuple(sorted(members))
-    return _Class(family, words, sites, _ALIKE * margin, _FUSED_ALIKE * difference)
+    return _Class(family, words, sites, CLASS_ALIKE * margin, CLASS_FUSED_ALIKE * difference)
 
 
 def _is_telling(operation: Operation, output: Measured) -> bool:
@@ -224,8 +202,8 @@ def _is_telling(operation: Operation, output: Measured) -> bool:
         and output.pair.present.role is Role.OUTPUT
         and output.known
         and math.isfinite(output.distance)
-        and output.numel >= _TELLING
-        and output.unit <= _SINGLE
+        and output.numel >= CLASS_ELEMENTS
+        and output.unit <= SINGLE
     )
 
 
@@ -243,9 +221,9 @@ def _added_error(operation: Operation, output: Measured) -> float | None:
 
 
 def _is_class(members: Collection[Site], judged: Collection[Site]) -> bool:
-    return len({site.module for site in members}) >= _LEAST_MEMBERS and len(
+    return len({site.module for site in members}) >= LEAST_MEMBERS and len(
         members
-    ) >= _COVERED * len(judged)
+    ) >= CLASS_COVERED * len(judged)
 
 
 def _without_call(site: Site) -> Site:

@@ -16,20 +16,13 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Pair
 from lockstep.core.records import Content, Sketch, TensorRecord
 from lockstep.core.site import CallKind, Role
-
-ALIKE = 1e-2
-"""How far apart the factors of single gradients may be that share one, and how far a factor is from 1 at least that is
-worth a word. bf16's own rounding stays below 4e-3."""
-
-_SAME_DIRECTION = 0.999
-SHARE = 0.9
-"""Share of the parameters that must have the factor: true zeros (an attention's key bias) hold nothing but noise."""
-
-_QUIET = 1e-6
-"""Share of the largest norm below which a gradient is not asked."""
-
-_LEFT_OVER = 0.05
-"""Relative distance at which a gradient less what this step gave it is the previous step's."""
+from lockstep.judge.tolerances import (
+    FACTOR_SHARE,
+    FACTORS_ALIKE,
+    LEFT_OVER,
+    QUIET_GRADIENT,
+    STRAIGHT,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +73,14 @@ def shared_factor(pairs: Iterable[tuple[Content, Content]]) -> float | None:
     """The factor from the first to the second of each pair, None where they do not share one."""
     known = [(_norm(left), one) for left, right in pairs if (one := _factor(left, right))]
     loudest = max((norm for norm, _ in known), default=0.0)
-    factors = [one for norm, one in known if norm > _QUIET * loudest]
+    factors = [one for norm, one in known if norm > QUIET_GRADIENT * loudest]
     if not factors:
         return None
     middle = median(one.times for one in factors)
     sharing = sum(
-        one.straight and abs(one.times - middle) <= ALIKE * abs(middle) for one in factors
+        one.straight and abs(one.times - middle) <= FACTORS_ALIKE * abs(middle) for one in factors
     )
-    return middle if sharing >= SHARE * len(factors) else None
+    return middle if sharing >= FACTOR_SHARE * len(factors) else None
 
 
 def is_alike(left: Content, right: Content) -> bool:
@@ -95,7 +88,7 @@ def is_alike(left: Content, right: Content) -> bool:
     if _norm(left) == 0.0 and _norm(right) == 0.0:
         return left.numel == right.numel
     factor = _factor(left, right)
-    return factor is not None and factor.straight and abs(factor.times - 1) <= ALIKE
+    return factor is not None and factor.straight and abs(factor.times - 1) <= FACTORS_ALIKE
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +114,7 @@ def _between_sketches(left: Sketch, right: Sketch) -> _Factor | None:
     if not min(sizes) > 0:
         return None
     cosine = float(left @ right) / (sizes[0] * sizes[1])
-    return _Factor(math.copysign(sizes[1] / sizes[0], cosine), abs(cosine) > _SAME_DIRECTION)
+    return _Factor(math.copysign(sizes[1] / sizes[0], cosine), abs(cosine) > STRAIGHT)
 
 
 def _norm(content: Content) -> float:
@@ -151,7 +144,7 @@ def left_over(
         if own is None or other is None or earlier is None:
             continue
         size = float(np.linalg.norm(earlier))
-        if size > 0 and float(np.linalg.norm(own - other - earlier)) <= _LEFT_OVER * size:
+        if size > 0 and float(np.linalg.norm(own - other - earlier)) <= LEFT_OVER * size:
             found.append(name)
     return found
 

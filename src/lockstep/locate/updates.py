@@ -14,11 +14,11 @@ from lockstep.align.settings import Setting, differing_settings
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.judge.bounds import LINEAR_REGIME
 from lockstep.judge.protocol import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region, as_open
+from lockstep.judge.tolerances import LINEAR_REGIME, TRAINED_ALIKE, UPDATE_SIZE_LIMITS
 from lockstep.judge.update_model import update_sizes
 from lockstep.locate.arrivals import follows_from_the_run
-from lockstep.locate.ledger import TRAINED_ALIKE, Ledger, State, agreeing, drifted, settled_words
+from lockstep.locate.ledger import Ledger, State, agreeing, drifted, settled_words
 from lockstep.locate.origins import Origins, Place, place_of, place_of_call, without_partner
 from lockstep.locate.words import origin_reason, what_leaves
 from lockstep.measure.measured_pair import Measured, pooled
@@ -29,10 +29,6 @@ BETWEEN = "gradient between backward and optimizer (clipping, unscaling, all-red
 _KERNEL_CHOICES = frozenset({"foreach", "fused", "capturable", "differentiable", "initial_lr"})
 """Optimizer settings that choose a kernel or record history, and mean nothing to the numbers."""
 
-_SIZE_LIMITS = ((1e-4, 1.01), (1e-2, 1.05))
-"""Relative gradient difference up to which a parameter counts, and how far apart the pooled update
-sizes of these parameters may then be; the first line that finds parameters decides. Largest ratios
-on 230 updates of sound pairs: 1.0002 and 1.016."""
 
 _NAMES_SHOWN = 3
 
@@ -317,7 +313,7 @@ class UpdateWalk:
 
     def _size_differs(self, items: list[Aligned]) -> list[_Wrong]:
         """Updates of another size, pooled over the parameters whose gradients agree well."""
-        for quiet, limit in _SIZE_LIMITS:
+        for quiet, limit in UPDATE_SIZE_LIMITS:
             left = right = 0.0
             first: Aligned | None = None
             for item in items:

@@ -19,8 +19,6 @@ from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Kind, Outcome, Pair
 from lockstep.core.operators import Family, family_of
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.judge.bounds import LINEAR_REGIME
-from lockstep.judge.calibration import ILL_CONDITIONED
 from lockstep.judge.protocol import (
     AGREES,
     OPEN,
@@ -30,6 +28,7 @@ from lockstep.judge.protocol import (
     Region,
     as_open,
 )
+from lockstep.judge.tolerances import ILL_CONDITIONED, LINEAR_REGIME, SAME_TENSOR, SECOND_ORIGIN
 from lockstep.locate.accumulation import Accumulations, Event
 from lockstep.locate.arrivals import Arrivals, follows_from_the_run
 from lockstep.locate.boundary import Boundary, Tracer
@@ -58,12 +57,6 @@ modules)."""
 
 _ONE_UNSEEN = Region(unseen=1)
 
-_SECOND_ORIGIN = 4.0
-"""How far beyond its tolerance a tensor behind an origin must be to count as a second origin."""
-
-_SAME_TENSOR = 0.01
-"""Relative distance up to which two aligned tensors are one and the same, also where a module is rebuilt around them:
-what was aligned by chance is as far apart as any two tensors (as `lockstep.align.likeness` takes it)."""
 
 _RESULTS = frozenset({Role.OUTPUT, Role.BUFFER, Role.LOSS})
 
@@ -434,7 +427,7 @@ class StepWalk:
             and boundary.region.operators > 0
             and measured.relative > LINEAR_REGIME
         )
-        by_chance = self._step.is_rebuilt_around(item) and measured.relative > _SAME_TENSOR
+        by_chance = self._step.is_rebuilt_around(item) and measured.relative > SAME_TENSOR
         if (gross or by_chance) and self._is_outweighed(item, backward):
             return entering, AGREES
         return entering, self._judge.passage(entering, measured, region=region)
@@ -486,7 +479,7 @@ class StepWalk:
         if measured.shape_differs and (self._ledger.any_tainted or not entering):
             # How many rows there are was decided by numbers that Python read, which no data flow shows.
             overwhelmed = True
-        secondary = bool(tainting) and measured.difference <= _SECOND_ORIGIN * judgement.tolerance
+        secondary = bool(tainting) and measured.difference <= SECOND_ORIGIN * judgement.tolerance
         if judgement.unexplained and (judgement.local or not (overwhelmed or secondary)):
             state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
             reason = origin_reason(entering, measured, judgement, settings=settings, name=name)

@@ -10,15 +10,9 @@ import torch
 
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.judge.tolerances import DROPOUT_DEVIATIONS, DROPOUT_ROUNDINGS
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, outputs_of
-
-EXACT = 4.0
-"""Unit roundoffs that a kept element of dropout may be off `x / (1 - p)`: one for the quotient, one
-where a kernel multiplies by a rounded reciprocal, twice."""
-
-_DEVIATIONS = 6.0
-"""Standard deviations that the share of dropped elements may be off p."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +159,17 @@ def dropped(rerun: Rerun, unit: float) -> Dropped:
     telling = (before * factor).abs() > torch.finfo(rerun.load(result[0]).dtype).tiny
     kept = (after != 0) | ~telling
     off = (after - before * factor).abs()
-    exact = (off <= EXACT * unit * (before * factor).abs()) | ~kept | overflows
+    exact = (off <= DROPOUT_ROUNDINGS * unit * (before * factor).abs()) | ~kept | overflows
     wrong = int((~exact).sum())
     if wrong:
         return Dropped(kept, telling, factor, False, f"{wrong} kept elements are not x / (1 - p)")
     count = int(telling.sum())
     lost = int((telling & ~kept).sum())
     deviation = math.sqrt(max(count * share * (1 - share), 0.0))
-    likely = abs(lost - count * share) <= _DEVIATIONS * deviation + 1.0 if share > 0 else lost == 0
+    likely = (
+        abs(lost - count * share) <= DROPOUT_DEVIATIONS * deviation + 1.0
+        if share > 0
+        else lost == 0
+    )
     words = "" if likely else f"{lost} of {count} elements are dropped, where p is {share:g}"
     return Dropped(kept, telling, factor, likely, words)

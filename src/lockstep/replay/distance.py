@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lockstep.judge.tolerances import SENTINEL_MAGNITUDE
 from lockstep.kernels.jit import available
 from lockstep.kernels.moments import has_beyond, moments, moments_of_difference
-from lockstep.replay.roundoff import SENTINEL
 
 _PIECE = 1 << 18
 """Elements that are widened at once."""
@@ -44,7 +44,7 @@ def populations(truth: torch.Tensor) -> list[torch.Tensor | None]:
     median = _median(flat)
     if median is None:
         return [None]
-    limit = median * SENTINEL
+    limit = median * SENTINEL_MAGNITUDE
     if doubles is not None and not has_beyond(doubles, limit):
         return [None]
     magnitude = flat.abs()

@@ -9,19 +9,11 @@ import torch
 
 from lockstep.core.records import TensorRecord
 from lockstep.judge.protocol import Rounding
+from lockstep.judge.tolerances import ROUNDING_LEAVES, SINGLE, TEN_BITS_ALIKE
 from lockstep.replay.distance import error_of, rounded
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, outputs_of, widened
-from lockstep.replay.roundoff import SINGLE
 from lockstep.replay.side import Local, Reading, Side
-
-EXPLAINED = 0.2
-"""Share of the error that a rounding must not leave unexplained: another rounding of the same size
-leaves `sqrt(2)` of it, the next finer format half."""
-
-_ALIKE = 1.25
-"""fp16 and TF32 keep the same ten bits; only where one leaves this many times the other's error can
-the two be told apart (fp16 underflows below 6e-5)."""
 
 Round = Callable[[torch.Tensor], torch.Tensor]
 
@@ -66,7 +58,7 @@ def recognised(side: Side, record: TensorRecord, reading: Reading, local: Local)
     actual = side.actual(record)
     if not actual.dtype.is_floating_point:
         return None
-    limit = max(EXPLAINED * local.error.norm, local.tolerance)
+    limit = max(ROUNDING_LEAVES * local.error.norm, local.tolerance)
     left: dict[Rounding, float] = {}
     for name, round_to in _INPUTS:
         truth = _with_rounded_inputs(side, record, reading, round_to)
@@ -79,7 +71,7 @@ def recognised(side: Side, record: TensorRecord, reading: Reading, local: Local)
     if not left[best] <= limit or left[best] >= local.error.norm:
         return None
     of_ten_bits = [left.get(one, math.inf) for one in _OF_TEN_BITS]
-    if best in _OF_TEN_BITS and max(of_ten_bits) <= min(limit, _ALIKE * min(of_ten_bits)):
+    if best in _OF_TEN_BITS and max(of_ten_bits) <= min(limit, TEN_BITS_ALIKE * min(of_ten_bits)):
         return Rounding("inputs", ("fp16", "TF32"))
     return best
 

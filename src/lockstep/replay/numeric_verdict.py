@@ -10,25 +10,20 @@ from lockstep.core.finding import Kind
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, Rounding
+from lockstep.judge.tolerances import (
+    AMPLIFIED,
+    FOLLOWS_SETTING,
+    ROUNDS_MORE_OFTEN,
+    SINGLE,
+    ULP_LIMITS,
+)
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.distance import error_of, size_of, ulp_shares
 from lockstep.replay.lower_precision import recognised
 from lockstep.replay.pairing import Pairing
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import widened
-from lockstep.replay.roundoff import SINGLE
 from lockstep.replay.side import Local, Reading, Side, local_error, relative_errors
-
-AMPLIFIED = 100.0
-"""Condition number from which on a difference counts as amplified rather than handed on."""
-
-_NOT_LOWER = 64.0
-"""A reference in a 16-bit dtype that is off by up to this many times its tolerance rounds more often;
-further off it is wrong."""
-
-_ULP_LIMITS = (1.0, 32.0)
-"""Units in the last place that the shares in the words are counted beyond (Ascend's standard for fp32
-operators takes 32)."""
 
 
 def numeric(
@@ -53,7 +48,7 @@ def numeric(
     rounding = recognised(side, record, reading, alone[wrong])
     words = _words(alone, side, record, reading, wrong, rounding)
     kind = Kind.FAULT
-    lower = rounding or (side.unit(record) > SINGLE and alone[0].excess <= _NOT_LOWER)
+    lower = rounding or (side.unit(record) > SINGLE and alone[0].excess <= ROUNDS_MORE_OFTEN)
     if wrong == 0 and lower:
         kind = Kind.MORE_ACCURATE
     return fault(output, alone[wrong].excess, words, kind=kind, rounding=rounding)
@@ -94,15 +89,11 @@ def _setting_shows(
     actual, expected = replaced.actual(record), replaced.truth(record, reading)
     off = error_of(actual, expected).norm
     off_own = error_of(actual, own.truth(record, reading)).norm
-    limit = max(_FOLLOWS * off_own, replaced.unit(record) * size_of(expected).norm)
+    limit = max(FOLLOWS_SETTING * off_own, replaced.unit(record) * size_of(expected).norm)
     if not off > limit:
         return None
     words = "the result follows the candidate's own settings, not the reference's"
     return fault(output, off / limit if limit > 0 else math.inf, words)
-
-
-_FOLLOWS = 2.0
-"""How many times nearer a result must be to what its own settings give than to the other's."""
 
 
 def _reading(left: Side, right: Side, reference: TensorRecord, candidate: TensorRecord) -> Reading:
@@ -211,7 +202,7 @@ def _words(
         text += f"; {bad.misrounded:.2%} of its elements are misrounded, {good.misrounded:.2%} of the {other}'s"
     elif record.dtype == "float32" and math.isfinite(bad.error.norm):
         shares = ulp_shares(
-            side.actual(record), side.truth(record, reading), torch.float32, _ULP_LIMITS
+            side.actual(record), side.truth(record, reading), torch.float32, ULP_LIMITS
         )
         text += f"; {shares[0]:.0%} of its elements are off by more than 1 ulp, {shares[1]:.0%} by more than 32"
     return f"{text}; {rounding}" if rounding else text

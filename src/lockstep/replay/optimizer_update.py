@@ -18,12 +18,12 @@ from lockstep.core.mapped import let_go
 from lockstep.core.operators import canonical_name
 from lockstep.core.records import PIECE, Array, Call, Pieces, TensorRecord
 from lockstep.core.site import Role
+from lockstep.judge.tolerances import FEW_ELEMENTS, QUIET_UPDATE_ROUNDINGS, SINGLE, UPDATE_MARGIN
 from lockstep.replay.distance import Size, error_of, size_of, together
 from lockstep.replay.rebuild import optimizer_settings, torch_dtype
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import load, widened
-from lockstep.replay.roundoff import SINGLE, UPDATE_ROUNDINGS
-from lockstep.replay.side import FEW_ELEMENTS, Local
+from lockstep.replay.side import Local
 
 _NOT_PER_PARAMETER = frozenset({"lbfgs", "sparseadam", "optimizer"})
 """Classes whose update of one parameter needs more than that parameter."""
@@ -33,8 +33,6 @@ _NOT_PER_ELEMENT = frozenset({"adafactor", "muon"})
 
 _KERNELS = frozenset({"foreach", "fused", "capturable", "differentiable"})
 
-UPDATE_MARGIN = 4.0
-"""How many times the error of one kernel (single, foreach, fused) another may be off."""
 
 _CHUNK_ELEMENTS = 8 * PIECE
 """Elements that are updated at once: a few megabytes, however large the parameter is."""
@@ -207,7 +205,7 @@ def _local(parts: Sequence[_Part], unit: float) -> Local:
         together(part.norm for part in parts).norm, together(part.before for part in parts).norm
     )
     few = 1.0 + FEW_ELEMENTS / error.spread**0.5
-    tolerance = UPDATE_MARGIN * few * noise.norm + UPDATE_ROUNDINGS * unit * norm
+    tolerance = UPDATE_MARGIN * few * noise.norm + QUIET_UPDATE_ROUNDINGS * unit * norm
     return Local(error, tolerance, norm)
 
 

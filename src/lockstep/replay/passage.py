@@ -21,6 +21,17 @@ from lockstep.core.finding import Kind
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, Region
+from lockstep.judge.tolerances import (
+    FEW_ELEMENTS,
+    KERNEL_ROUNDINGS,
+    LOCAL_MARGIN,
+    LOCAL_MARGIN_16_BIT,
+    MASK_MAGNITUDE,
+    MOST_UNDEFINED,
+    OTHER_MASK,
+    SENTINEL_MAGNITUDE,
+    SINGLE,
+)
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.distance import Size, error_of, perturbed, populations, size_of
 from lockstep.replay.numeric_verdict import fault
@@ -28,23 +39,13 @@ from lockstep.replay.pairing import records_of
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.region import RegionRun
 from lockstep.replay.rerun import Precision, load, widened
-from lockstep.replay.roundoff import ROUNDINGS, SENTINEL, SINGLE
-from lockstep.replay.side import FEW_ELEMENTS, MARGIN, MARGIN_16BIT, Local
+from lockstep.replay.side import Local
 
 _MOST_WORK = 1 << 32
 """Elements that one comparison may write in re-runs of regions; what comes then is left to the next judge."""
 
 _RUNS = 6
 """About how often a region is run for one verdict."""
-
-_MASKED = 1e4
-"""Magnitude from which on two results of one sign both mean `left out`: masks are -inf, -3.4e38, -1e9 or -1e4."""
-
-
-_OTHER_MASK = 2.0**-10
-"""Relative change of what masks add, which nothing that is defined feels."""
-
-_MOST_UNDEFINED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +185,11 @@ def _by(run: RegionRun, record: TensorRecord, given: _Given, *, like_its_own: bo
     if like_its_own:
         with suppress(CannotReplay):  # where there is no kernel of that dtype here
             noisy.append(run.run(Precision.OWN, given=given))
-    otherwise = run.run(Precision.DOUBLE, given=given, alter_masks=perturbed(_OTHER_MASK, 0))
+    otherwise = run.run(Precision.DOUBLE, given=given, alter_masks=perturbed(OTHER_MASK, 0))
     off = (otherwise - truth).abs()
-    undefined = (off > _OTHER_MASK * truth.abs().clamp_min(truth.abs().mean())) | off.isnan()
+    undefined = (off > OTHER_MASK * truth.abs().clamp_min(truth.abs().mean())) | off.isnan()
     undefined &= truth.isfinite()
-    if float(undefined.double().mean()) > _MOST_UNDEFINED:
+    if float(undefined.double().mean()) > MOST_UNDEFINED:
         raise CannotReplay("what it gives follows from the number by which a mask leaves out")
     return _Side(record, widened(load(record)), truth, tuple(noisy), undefined)
 
@@ -265,12 +266,12 @@ def _in_group(side: _Side, actual: torch.Tensor, seen: float, where: torch.Tenso
     error = error_of(actual, side.truth, where)
     noises = [error_of(one, side.truth, where).norm for one in side.noisy]
     noise = max([seen, *(one for one in noises if math.isfinite(one))])
-    tolerance = _margin(side.unit, error) * noise + ROUNDINGS * side.unit * norm
+    tolerance = _margin(side.unit, error) * noise + KERNEL_ROUNDINGS * side.unit * norm
     return Local(error, tolerance, norm)
 
 
 def _margin(unit: float, error: Size) -> float:
-    margin = MARGIN if unit <= SINGLE else MARGIN_16BIT
+    margin = LOCAL_MARGIN if unit <= SINGLE else LOCAL_MARGIN_16_BIT
     return margin * (1.0 + FEW_ELEMENTS / math.sqrt(error.spread))
 
 
@@ -278,11 +279,15 @@ def _apart(sides: tuple[_Side, _Side], other: torch.Tensor, alone: Sequence[Loca
     """How far apart the two functions are, against what both runs may be off."""
     truth = sides[0].truth
     left_out = (
-        ((truth.abs() >= _MASKED) & (other.abs() >= _MASKED) & (truth.sign() == other.sign()))
+        (
+            (truth.abs() >= MASK_MAGNITUDE)
+            & (other.abs() >= MASK_MAGNITUDE)
+            & (truth.sign() == other.sign())
+        )
         if truth.dtype.is_floating_point
         else torch.zeros_like(truth, dtype=torch.bool)
     )
-    masked = left_out & ((truth.abs() > SENTINEL) | (other.abs() > SENTINEL))
+    masked = left_out & ((truth.abs() > SENTINEL_MAGNITUDE) | (other.abs() > SENTINEL_MAGNITUDE))
     error = error_of(torch.where(masked, truth, other), truth)
     return Local(error, max(one.tolerance for one in alone), size_of(truth).norm)
 

@@ -8,24 +8,7 @@ from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
-
-SINGLE = 2.0**-24
-"""Unit roundoff of single precision, in which 16-bit kernels accumulate too."""
-
-ROUNDINGS = 16.0
-"""Unit roundoffs of the result's norm that a sound fp32 kernel may always be off: fast exponentials
-and reciprocals are good to a few units in the last place."""
-
-QUIET = 4.0
-"""Unit roundoffs of the result's norm that need no second look."""
-
-UPDATE_ROUNDINGS = 4.0
-"""Unit roundoffs of the parameter that an update may always leave: one where weight decay shrinks
-it, one where the step is added, each up to once more in a fused kernel."""
-
-SENTINEL = 2.0**20
-"""Magnitude, in units of the median, from which on elements count as a population of their own: an
-attention mask's -3e38 and -1e9 would hide any fault in the scores beside them."""
+from lockstep.judge.tolerances import KERNEL_ROUNDINGS
 
 
 def carrier(call: Call, record: TensorRecord) -> str:
@@ -53,4 +36,4 @@ def sum_length(call: Call, record: TensorRecord) -> float:
 
 def always_allowed(call: Call, record: TensorRecord) -> float:
     """Unit roundoffs of the result's norm that a sound fp32 kernel may always leave."""
-    return ROUNDINGS + 0.5 * math.sqrt(sum_length(call, record))
+    return KERNEL_ROUNDINGS + 0.5 * math.sqrt(sum_length(call, record))

@@ -29,17 +29,16 @@ from lockstep.core.operators import Family
 from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, Operation, is_gradient
+from lockstep.judge.tolerances import (
+    KERNEL_ROUNDINGS,
+    QUIET_ROUNDINGS,
+    QUIET_UPDATE_ROUNDINGS,
+    SENTINEL_MAGNITUDE,
+    SINGLE,
+)
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.roundoff import (
-    QUIET,
-    ROUNDINGS,
-    SENTINEL,
-    SINGLE,
-    UPDATE_ROUNDINGS,
-    always_allowed,
-    carrier,
-)
+from lockstep.replay.roundoff import always_allowed, carrier
 from lockstep.store.derived.formulas import Formula, Stored, View
 from lockstep.store.derived.formulas import Operation as Computed
 from lockstep.store.stored_tensor import StoredTensor
@@ -93,14 +92,14 @@ def screened_update(calls: CallPair, output: Measured, explained: Judgement) -> 
         return None
     if _is_same_function(sides, (Role.PARAM, Role.PARAM_GRAD, Role.STATE)):
         return _handed_on(output)
-    quiet = output.unit == SINGLE and _is_quiet(output, UPDATE_ROUNDINGS, explained)
+    quiet = output.unit == SINGLE and _is_quiet(output, QUIET_UPDATE_ROUNDINGS, explained)
     return _handed_on(output) if quiet else None
 
 
 def screened_passage(target: Measured, explained: Judgement) -> Judgement | None:
     """Judge a tensor behind several calls without a re-run; None where only that can tell."""
     quiet = target.floating and target.unit == SINGLE and not target.shape_differs
-    return _handed_on(target) if quiet and _is_quiet(target, ROUNDINGS, explained) else None
+    return _handed_on(target) if quiet and _is_quiet(target, KERNEL_ROUNDINGS, explained) else None
 
 
 def _drops_inside(operation: Operation) -> bool:
@@ -134,7 +133,7 @@ def _exact(output: Measured) -> Judgement:
 
 def _handed_on(output: Measured) -> Judgement:
     """Both runs computed what they should: all that differs came in."""
-    floor = 2.0 * QUIET * output.unit * output.norm
+    floor = 2.0 * QUIET_ROUNDINGS * output.unit * output.norm
     return Judgement.handed_on(output, floor=floor, inherited=output.distance)
 
 
@@ -162,7 +161,7 @@ def _has_sentinels(record: TensorRecord, peak: float) -> bool:
     sample = np.abs(elements[:: max(1, elements.size // _SAMPLE)]).astype(np.float64)
     let_go(elements)
     sample = sample[(sample > 0) & np.isfinite(sample)]
-    return bool(sample.size) and peak > SENTINEL * float(np.median(sample))
+    return bool(sample.size) and peak > SENTINEL_MAGNITUDE * float(np.median(sample))
 
 
 # --- the same function of each side's own inputs ---------------------------------------------------------------------

@@ -14,6 +14,18 @@ from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.operators import Family, family_of
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
+from lockstep.judge.tolerances import (
+    FEW_CARRIERS,
+    FEW_ELEMENTS,
+    FEW_MISROUNDED,
+    HEALTHY_MISROUNDED,
+    KERNEL_TRUST,
+    LOCAL_MARGIN,
+    LOCAL_MARGIN_16_BIT,
+    MISROUNDED_MARGIN,
+    QUIET_ROUNDINGS,
+    SINGLE,
+)
 from lockstep.replay.distance import (
     Size,
     error_of,
@@ -34,35 +46,7 @@ from lockstep.replay.rerun import (
     plain_kernels,
     widened,
 )
-from lockstep.replay.roundoff import QUIET, SINGLE, always_allowed, carrier
-
-MARGIN = 8.0
-"""How many times the noise of a sound kernel another sound kernel may be off, in fp32. Sound kernels
-differ by the order of summation: on 6 500 outputs of six networks (1 thread against 2, oneDNN on and off)
-none was off by more than 1.7 times the noise of a re-run and one roundoff."""
-
-MARGIN_16BIT = 2.5
-"""The same in 16-bit dtypes, where one rounding of the result outweighs all else (PyTorch's own
-arbiter between kernels uses 2, and 3 for small tensors). What is sound differs most here: a bf16
-convolution summed over the images in bf16 is 2 to 4 times as far off as one rounded once, so this
-machine's plain kernels are asked besides."""
-
-FEW_ELEMENTS = 3.0
-"""Few elements may be lucky in one kernel and not in the other: both margins grow by `1 + 3 /
-sqrt(n)`, n the number of elements that carry the error."""
-
-TRUST = 64.0
-"""A re-run in the recorded dtype tells how far a sound kernel is off; unless it is further off than
-this many times what roundoff in the inputs does, and the other run is not. Then this machine's own
-kernel is wrong."""
-
-HEALTHY_MISROUNDED = 0.02
-"""Share of 16-bit results that a sound kernel may misround; measured at most 0.12 %, faults from 3.4 %."""
-
-MISROUNDED_MARGIN = 8.0
-"""How many times the other run's share, or that of a re-run here, the share may be."""
-
-_FEW_MISROUNDED = 8.0
+from lockstep.replay.roundoff import always_allowed, carrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,24 +319,20 @@ def _in_single(held: _Held, where: torch.Tensor | None) -> Local:
     side, record, reading, truth = held.side, held.record, held.reading, held.truth
     unit, norm = side.unit(record), size_of(truth, where).norm
     error = error_of(held.actual, truth, where)
-    if error.norm <= QUIET * unit * norm:
-        return Local(error, QUIET * unit * norm, norm)
+    if error.norm <= QUIET_ROUNDINGS * unit * norm:
+        return Local(error, QUIET_ROUNDINGS * unit * norm, norm)
     always = always_allowed(side.call, record) * unit * norm
     shaken = _noise((side.shaken(record, reading, 0),), truth, where)
-    margin = MARGIN * (1.0 + FEW_ELEMENTS / math.sqrt(error.spread))
+    margin = LOCAL_MARGIN * (1.0 + FEW_ELEMENTS / math.sqrt(error.spread))
     own = _noise((side.own(record, reading),), truth, where)
     if held.usual * norm * margin < own:
-        own = min(own, TRUST * (shaken + unit * norm))
+        own = min(own, KERNEL_TRUST * (shaken + unit * norm))
     seen = held.other.error.norm if held.other is not None else 0.0
     tolerance = margin * max(own, shaken, seen) + always
-    if tolerance < error.norm < math.inf and error.spread < _FEW_CARRIERS:
+    if tolerance < error.norm < math.inf and error.spread < FEW_CARRIERS:
         more = (side.shaken(record, reading, seed) for seed in (1, 2))
         tolerance = max(tolerance, margin * _noise(more, truth, where) + always)
     return Local(error, tolerance, norm)
-
-
-_FEW_CARRIERS = 64.0
-"""Elements that carry an error up to which one draw of noise may happen to be small."""
 
 
 def _in_16_bit(held: _Held, where: torch.Tensor | None) -> Local:
@@ -365,13 +345,13 @@ def _in_16_bit(held: _Held, where: torch.Tensor | None) -> Local:
     own, plain = side.own(record, reading), side.plain_kernel(record, reading)
     shaken = side.shaken(record, reading, 0)
     noise = max(least, _noise((own, plain, shaken), truth, where))
-    margin = MARGIN_16BIT * (1.0 + FEW_ELEMENTS / math.sqrt(error.spread))
+    margin = LOCAL_MARGIN_16_BIT * (1.0 + FEW_ELEMENTS / math.sqrt(error.spread))
     seen = held.other.error.norm if held.other is not None else 0.0
     share = misrounded_share(held.actual, truth, dtype) if where is None else 0.0
     once = rounded(shaken, dtype) if shaken is not None else None
     shares = [misrounded_share(one, truth, dtype) for one in (own, plain, once) if one is not None]
     shares += [held.other.misrounded] if held.other is not None else []
-    healthy = HEALTHY_MISROUNDED + _FEW_MISROUNDED / max(1, record.content.numel)
+    healthy = HEALTHY_MISROUNDED + FEW_MISROUNDED / max(1, record.content.numel)
     allowed = healthy + MISROUNDED_MARGIN * max(shares, default=0.0)
     if side.adds_afterwards:
         allowed = 1.0  # some kernels round the products' sum once, and again with the bias

@@ -1,0 +1,269 @@
+"""Every number that decides between noise and fault: what it is, why it is so, and where it comes from.
+
+`docs/tolerances.md` is made from this file.
+"""
+
+from __future__ import annotations
+
+SINGLE = 2.0**-24
+"""Unit roundoff of single precision, in which 16-bit kernels accumulate too."""
+
+# --- The error model -------------------------------------------------------------------------------------------------
+
+USUAL_GAIN = 4.0
+"""Relative amplification of one operator beyond which a difference is not called explained where no bound holds, as
+the inputs are too far off. Usual ones are near 1 (`lockstep.locate.precision`: noise passes a matmul with a gain near
+1); what grows further is said to be not judged."""
+
+NOISE_MARGIN = 4.0
+"""Times the bound on what rounds at a site that its output may be off. A calibrated floor needs 2 (16-bit) to 5
+(fp32), measured on a 12-layer transformer; the bounds here are looser than a calibration."""
+
+NUMBER_GAIN = 4.0
+"""By what factor an operator may let the distance of a number grow that is its argument: an exponent, say."""
+
+INHERITED_MARGIN = 2.0
+"""Times the bound on what the inputs bring. Both distances may be sketched, each with at most 4.6 % standard
+deviation, 20 % off once in 1e5 (`lockstep.core.sketch`); the largest ratio seen among some 20 000 moved tensors of
+sound pairs was 1.33."""
+
+SETTING_MARGIN = 0.05
+"""Noise margin where a non-tensor argument differs while all inputs are bitwise equal: then hardly anything but the
+argument can move the output."""
+
+SETTING_TRUST = 16.0
+"""Divides the inherited part where a non-tensor argument differs: typical amplification then decides, not the
+worst."""
+
+NOISE_MARGIN_WITH_SETTING = 0.5
+"""Noise margin where a non-tensor argument differs and inputs do too."""
+
+FLIP_DEVIATIONS = 4.0
+"""Standard deviations of the number of flipped roundings, a Poisson variable."""
+
+FLIP_SIZE = 4.0
+"""Size of a flip in units of roundoff: one unit in the last place is 2 of them, and the few elements that flip may be
+twice the root mean square."""
+
+DEFAULT_CONDITION = 32.0
+"""Relative condition number of an operator of which nothing is known, and its roundings in unit roundoffs. On 108
+sound pairs (1 thread against 2, oneDNN off) of eight small networks the largest condition seen was 13, at a batch
+norm, and the most roundings 8, at a GRU."""
+
+NORMALISATION_ROUNDINGS = 16.0
+"""Roundings of mean, variance, reciprocal root and scaling, with a mean up to some deviations away from zero."""
+
+LINEAR_REGIME = 0.05
+"""Relative input difference up to which a first-order condition number says anything."""
+
+UPDATE_ROUNDINGS = 16.0
+"""Roundings of one optimizer update: about ten operations per element in `torch.optim`'s Adam."""
+
+OTHER_DIRECTION = 0.95
+"""How far two updates of one parameter may be apart, in sizes of the larger, where the gradients agree. Updates by
+sign, as Adam's first, turn noise on a gradient that is zero but for rounding into a full step: in attention whose
+three biases are one parameter a third of the elements are so, and half of them flip, `sqrt(4 / 6) = 0.82`. An update
+that is lost is 1 apart, one of the wrong sign 2."""
+
+SATURATED_EXPONENT = 16.0
+"""Largest exponent that still passes its error on: beyond, softmax and its kin are flat. Masks hold far larger
+numbers, which come out as zeros."""
+
+UNKNOWN_GAIN = 4.0
+"""What an operator of which nothing is known does to a relative error."""
+
+# --- Calibration -----------------------------------------------------------------------------------------------------
+
+CALIBRATION_MARGIN = 5.0
+"""Times the calibrated noise that fp32 and wider tensors may be off. Measured on a 12-layer transformer, the error
+was 0.9 to 4.4 times what one run with every rounding drawn anew showed."""
+
+CALIBRATION_MARGIN_16_BIT = 2.0
+"""Times the calibrated noise that 16-bit tensors may be off; measured as above, 0.74 to 0.90 times."""
+
+CALIBRATION_FLOOR_SHARE = 0.25
+"""Share of the noise floor for equal inputs that stays allowed: the error model's bound without its margin. Random
+rounding is injected at results only; an operator that rounds more inside (a long sum) is covered by it."""
+
+ILL_CONDITIONED = 30.0
+"""Relative amplification from which on a site counts as ill-conditioned; an operator of which nothing is known is
+given as much by the error model (`DEFAULT_CONDITION`)."""
+
+# --- The fixed rule --------------------------------------------------------------------------------------------------
+
+FIXED_COSINE = 0.9
+"""Cosine below which the fixed rule is not reached, whatever the error (ptdbg_ascend, "Accuracy Reached or Not")."""
+
+FIXED_COSINE_WITH_ERROR = 0.99
+"""Cosine below which it is not reached together with an error (as above)."""
+
+FIXED_MAX_ABS = 1.0
+"""Maximum absolute error above which it is not reached, whatever the cosine (as above)."""
+
+FIXED_MAX_ABS_WITH_COSINE = 0.001
+"""Maximum absolute error above which it is not reached together with a cosine (as above)."""
+
+# --- Operators run again alone ---------------------------------------------------------------------------------------
+
+KERNEL_ROUNDINGS = 16.0
+"""Unit roundoffs of the result's norm that a sound fp32 kernel may always be off: fast exponentials and reciprocals
+are good to a few units in the last place."""
+
+QUIET_ROUNDINGS = 4.0
+"""Unit roundoffs of the result's norm that need no second look."""
+
+QUIET_UPDATE_ROUNDINGS = 4.0
+"""Unit roundoffs of the parameter that an update may always leave and needs no second look: one where weight decay
+shrinks it, one where the step is added, each up to once more in a fused kernel. `UPDATE_ROUNDINGS` bounds a whole
+update where nothing is run again."""
+
+SENTINEL_MAGNITUDE = 2.0**20
+"""Magnitude, in units of the median, from which on elements count as a population of their own: an attention mask's
+-3e38 and -1e9 would hide any fault in the scores beside them."""
+
+LOCAL_MARGIN = 8.0
+"""How many times the noise of a sound kernel another sound kernel may be off, in fp32. Sound kernels differ by the
+order of summation: on 6 500 outputs of six networks (1 thread against 2, oneDNN on and off) none was off by more than
+1.7 times the noise of a re-run and one roundoff. More than a calibration's 5: that has drawn every rounding anew,
+this knows one re-run."""
+
+LOCAL_MARGIN_16_BIT = 2.5
+"""The same in 16-bit dtypes, where one rounding of the result outweighs all else (PyTorch's own arbiter between
+kernels uses 2, and 3 for small tensors). What is sound differs most here: a bf16 convolution summed over the images
+in bf16 is 2 to 4 times as far off as one rounded once, so this machine's plain kernels are asked besides."""
+
+FEW_ELEMENTS = 3.0
+"""Few elements may be lucky in one kernel and not in the other: both margins grow by `1 + 3 / sqrt(n)`, n the number
+of elements that carry the error."""
+
+KERNEL_TRUST = 64.0
+"""A re-run in the recorded dtype tells how far a sound kernel is off; unless it is further off than this many times
+what roundoff in the inputs does, and the other run is not. Then this machine's own kernel is wrong."""
+
+HEALTHY_MISROUNDED = 0.02
+"""Share of 16-bit results that a sound kernel may misround; measured at most 0.12 %, faults from 3.4 %."""
+
+MISROUNDED_MARGIN = 8.0
+"""How many times the other run's share, or that of a re-run here, the share may be."""
+
+FEW_MISROUNDED = 8.0
+"""Elements that may be misrounded besides, for small tensors."""
+
+FEW_CARRIERS = 64.0
+"""Elements that carry an error up to which one draw of noise may happen to be small."""
+
+ROUNDING_LEAVES = 0.2
+"""Share of the error that a rounding must not leave unexplained: another rounding of the same size leaves `sqrt(2)`
+of it, the next finer format half."""
+
+TEN_BITS_ALIKE = 1.25
+"""fp16 and TF32 keep the same ten bits; only where one leaves this many times the other's error can the two be told
+apart (fp16 underflows below 6e-5)."""
+
+UPDATE_MARGIN = 4.0
+"""How many times the error of one kernel (single, foreach, fused) another may be off."""
+
+MASK_MAGNITUDE = 1e4
+"""Magnitude from which on two results of one sign both mean `left out`: masks are -inf, -3.4e38, -1e9 or -1e4."""
+
+OTHER_MASK = 2.0**-10
+"""Relative change of what masks add, which nothing that is defined feels."""
+
+MOST_UNDEFINED = 0.5
+"""Share of results that may not be defined (rows that are masked as a whole) for the others to tell."""
+
+DROPOUT_ROUNDINGS = 4.0
+"""Unit roundoffs that a kept element of dropout may be off `x / (1 - p)`: one for the quotient, one where a kernel
+multiplies by a rounded reciprocal, twice."""
+
+DROPOUT_DEVIATIONS = 6.0
+"""Standard deviations that the share of dropped elements may be off p."""
+
+AMPLIFIED = 100.0
+"""Condition number from which on a difference counts as amplified rather than handed on."""
+
+ROUNDS_MORE_OFTEN = 64.0
+"""A reference in a 16-bit dtype that is off by up to this many times its tolerance rounds more often; further off it
+is wrong."""
+
+ULP_LIMITS = (1.0, 32.0)
+"""Units in the last place that the shares in the words are counted beyond (Ascend's standard for fp32 operators takes
+32)."""
+
+FOLLOWS_SETTING = 2.0
+"""How many times nearer a result must be to what its own settings give than to the other's."""
+
+# --- Uniform changes -------------------------------------------------------------------------------------------------
+
+LEAST_MEMBERS = 2
+"""Modules, or sites, that a class of changes needs: one alone is a single difference."""
+
+CLASS_COVERED = 0.8
+"""Share of a family's sites, or of an operator's, that must show a change for it to be one of all of them: a tensor
+of few elements, or one that happens to hold round numbers, may not show how it was rounded."""
+
+CLASS_ALIKE = 4.0
+"""How many times the largest or median excess of a class a site of the same family may be off and still belong to it:
+rounding errors of matmuls of different lengths are a small factor apart."""
+
+CLASS_FUSED_ALIKE = 8.0
+"""The same for operators with matmuls inside, in relative differences: an LSTM chains some of them."""
+
+OPERAND_FORMATS = (("fp16 or TF32", 2.0**-11), ("HF32", 2.0**-12), ("bf16", 2.0**-8))
+"""Formats that matmul units round operands to, and their unit roundoff."""
+
+OPERAND_ROUNDING = 0.59
+"""Relative error of a sum of products whose factors are both rounded, in units of roundoff: a rounding is uniform
+within half a unit of an even logarithm of significands, root mean square `sqrt((1 - 1/4) / (6 ln 2)) = 0.42`; two
+factors make `sqrt(2)` of it, whatever the length."""
+
+CLASS_NEAR = 2.5
+"""How many times more or less than expected a matmul of a class may add. In two emulated networks the factor was 0.5
+to 1.1 at 20 of 21 sites (0.26 at the other); behind a single rounded matmul other sites add 0.15 at most."""
+
+CLASS_ELEMENTS = 32
+"""Elements that an output needs for its relative distance to be near the expected one."""
+
+# --- Origins and their causes ----------------------------------------------------------------------------------------
+
+TRAINED_ALIKE = 0.01
+"""Relative distance that steps which were not recorded may leave between two sound runs, over all parameters
+together. Chosen: sound pairs of a small BERT were 3e-7 apart after twenty steps of AdamW."""
+
+DEEP_MODEL = 100.0
+"""Times the tolerance of one operator that what a model of many layers made outside of a step may be off by rounding
+alone."""
+
+SECOND_ORIGIN = 4.0
+"""How far beyond its tolerance a tensor behind an origin must be to count as a second origin."""
+
+SAME_TENSOR = 0.01
+"""Relative distance up to which two aligned tensors are one and the same, also where a module is rebuilt around them:
+what was aligned by chance is as far apart as any two tensors (as `lockstep.align.likeness` takes it)."""
+
+UPDATE_SIZE_LIMITS = ((1e-4, 1.01), (1e-2, 1.05))
+"""Relative gradient difference up to which a parameter counts, and how far apart the pooled update sizes of these
+parameters may then be; the first line that finds parameters decides. Largest ratios on 230 updates of sound pairs:
+1.0002 and 1.016."""
+
+NOT_ZEROED_SHARE = 0.9
+"""Share of the gradients that must hold the step before's for all to count as not zeroed."""
+
+STRAIGHT = 0.999
+"""Cosine above which a gradient differs by its length alone."""
+
+SAME_ELEMENTS_KEPT = 0.99
+"""Cosine above which two dropout results kept the same elements: dropping other ones with p = 0.01 leaves 0.99."""
+
+FACTORS_ALIKE = 1e-2
+"""How far apart the factors of single gradients may be that share one, and how far a factor is from 1 at least that
+is worth a word. bf16's own rounding stays below 4e-3."""
+
+FACTOR_SHARE = 0.9
+"""Share of the parameters that must have the factor: true zeros (an attention's key bias) hold nothing but noise."""
+
+QUIET_GRADIENT = 1e-6
+"""Share of the largest norm below which a gradient is not asked."""
+
+LEFT_OVER = 0.05
+"""Relative distance at which a gradient less what this step gave it is the previous step's."""
