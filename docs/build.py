@@ -14,13 +14,15 @@ from lockstep.judge import tolerances
 from lockstep.plugins import verbs
 
 PAGE = Path(__file__).parent / "cli.md"
+_OTHER_JOBS = (["migrate", "undo"], ["migrate", "rules"])
 TOLERANCES = Path(__file__).parent / "tolerances.md"
 
 
 def page() -> str:
     """The whole page."""
     parts = ["# Command line\n\nMade by `make docs` from the commands' own help.\n"]
-    parts += [_section("lockstep", []), *(_section(f"lockstep {verb}", [verb]) for verb in verbs())]
+    shown = [[], *([verb] for verb in verbs()), *_OTHER_JOBS]
+    parts += [_section(" ".join(["lockstep", *words]), words) for words in shown]
     return "\n".join(parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -75,9 +76,15 @@ def test_the_example_adds_a_verb_a_format_and_a_device(
     assert written[".md"].read_text().startswith("# diverged\n\n- ")
     # and scripts are migrated to its device
     (tmp_path / "train.py").write_text("import torch\nprint(torch.cuda.is_available())\n")
-    migrated = tmp_path / "toy.py"
-    assert main(["migrate", str(tmp_path / "train.py"), "--to", "toy", "-o", str(migrated)]) == 0
-    assert "print(torch.toy.is_available())" in migrated.read_text()
+    command = ["migrate", "train.py", "--to", "toy", "-o", "toy.py"]
+    subprocess.run(
+        [sys.executable, "-m", "lockstep", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(example)},
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    assert "print(torch.toy.is_available())" in (tmp_path / "toy.py").read_text()
 
 
 @pytest.mark.parametrize(

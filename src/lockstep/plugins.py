@@ -21,7 +21,7 @@ def manager() -> pluggy.PluginManager:
     plugins.add_hookspecs(hookspecs)
     for entry in sorted(entry_points(group=hookspecs.NAME), key=_of_others):
         try:
-            plugins.register(entry.load(), entry.name)
+            plugins.register(entry.load(), f"{_distribution(entry)}:{entry.name}")
         except Exception as error:  # one that is broken takes nothing with it but itself
             _broken.append(f"the plug-in {entry.name} ({entry.value}) cannot be loaded: {error}")
     return plugins
@@ -55,4 +55,8 @@ def migration_targets() -> dict[str, hookspecs.MigrationTarget]:
 
 
 def _of_others(entry: EntryPoint) -> tuple[bool, str]:
-    return entry.dist is None or entry.dist.name != DISTRIBUTION, entry.name
+    return _distribution(entry) != DISTRIBUTION, entry.name
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return "" if entry.dist is None else entry.dist.name

@@ -116,12 +116,16 @@ def test_in_place_and_undo_restore_every_byte(
     # nothing but what undoing needs is left in the user's folder
     assert {name.split("/")[0] for name in files(project)} == {*before, ".lockstep-migrate"}
     undo = capsys.readouterr().out.splitlines()[-1].split()
-    assert undo == ["lockstep", "migrate", "--undo", "project"]
+    assert undo == ["lockstep", "migrate", "undo", "project"]
     assert main(undo[1:]) == 0
     assert "restored 1 file" in capsys.readouterr().out
     assert files(project) == before
     # and there is nothing more to take back
     assert main(undo[1:]) == 2
+    # nor by the old spelling, which takes back as the new one does
+    assert main(["migrate", "project", "--in-place"]) == 0
+    assert main(["migrate", "--undo", "project"]) == 0
+    assert files(project) == before
 
 
 def test_a_second_run_has_nothing_to_do(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,6 +244,10 @@ MANY = ["--distributed", "--main", "project/train.py"]
         (["project", "--peer-layout"], "-o"),
         (["project", "--rules", "missing.json"], "missing.json"),
         (["project", "--verify"], "a command behind --"),
+        (["verify", "project"], "a command behind --"),
+        (["verify", "missing", "--", "python", "train.py"], "missing"),
+        (["undo", "project"], "nothing to undo"),
+        (["rules", "--to", "abacus"], "abacus"),
         (["project", "--to", "abacus"], "abacus"),
         (["project", "--from", "tensorflow"], "add --to npu"),
         (["project", *TENSORFLOW, "--visible-device"], "with --visible-device"),
@@ -249,7 +257,7 @@ MANY = ["--distributed", "--main", "project/train.py"]
         (["project", *TENSORFLOW, "--distributed", "--main", "x.py"], "with --distributed"),
         (["project", *MANY, "--model", "nope", "-o", "out"], "--model nope"),
         (["project", *MANY, "--to", "mps", "-o", "out"], "one device"),
-        (["--undo", "project", "project"], "--undo takes one path"),
+        (["--undo", "project", "project"], "undo takes one path"),
         (["project", "--sarif", "missing/x.sarif"], "missing"),
     ],
 )
@@ -265,11 +273,12 @@ def test_a_wrong_request_is_one_sentence_and_2(
     assert [path.name for path in Path().iterdir()] == ["project"]
 
 
+@pytest.mark.parametrize("job", ["rules", "--rules-list"])
 @pytest.mark.parametrize("target", ["neutral", "npu"])
 def test_the_list_of_rules_is_that_of_the_target(
-    target: str, capsys: pytest.CaptureFixture[str]
+    target: str, job: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["migrate", "--rules-list", "--to", target]) == 0
+    assert main(["migrate", job, "--to", target]) == 0
     printed = capsys.readouterr().out
     assert "methods/cuda\n" in printed
     assert ("names/npu/" in printed) is (target == "npu")
@@ -303,11 +312,19 @@ def test_the_next_command_after_writing_shows_that_it_works(
         f"{SCRIPT}if __name__ == '__main__':\n    model.loss().backward()\n"
     )
     for target, command in (
-        ("neutral", "migrate project --to neutral --verify -- python project/train.py"),
+        ("neutral", "migrate verify project --to neutral -- python project/train.py"),
         ("npu", "record -o candidate -- python out-npu/train.py"),
     ):
         assert main(["migrate", "project", "-o", f"out-{target}", "--to", target]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == f"  lockstep {command}"
+
+
+def test_a_folder_may_be_called_as_another_job_is(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.rename("undo")
+    assert main(["migrate", "./undo"]) == 0
+    assert "1 of 2 files would change" in " ".join(capsys.readouterr().out.split())
 
 
 def test_nothing_heavy_is_loaded(project: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_migration_that_changes_nothing_is_verified(
     (project / "other.py").write_text("import torch\nprint(torch.cuda.is_available())\n")
     before = files(project)
     # when it is migrated elsewhere and proven
-    assert main(["migrate", ".", "-o", "../out", "--verify", "--", "bash", "run.sh"]) == 0
+    assert main(["migrate", "verify", ".", "-o", "../out", "--", "bash", "run.sh"]) == 0
     # then
     shown = capsys.readouterr()
     lines = result(shown.out).splitlines()

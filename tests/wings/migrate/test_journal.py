@@ -368,7 +368,9 @@ def test_an_edit_made_meanwhile_is_kept_and_the_others_are_done(tmp_path, monkey
     root = plant(tmp_path, TREE)
     before = contents(root)
     edit_at_the_last_moment(monkeypatch, {root / "a.py": "my work\n"})
-    with pytest.raises(OutputExistsError, match=r"a\.py: edited while .*--undo takes them back"):
+    with pytest.raises(
+        OutputExistsError, match=r"a\.py: edited while .*migrate undo` takes them back"
+    ):
         write_in_place(plan_for(root), root)
     assert without_journal(root) == {
         **before,

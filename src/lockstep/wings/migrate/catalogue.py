@@ -1,4 +1,4 @@
-"""What each rule does, in words: for `--rules-list`, and for the help of reports."""
+"""What each rule does, in words: for `lockstep migrate rules`, and for the help of reports."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import click
 
@@ -44,7 +45,31 @@ _FOR_PYTORCH = ("distributed", "visible_device", "similar", "advice_apply", "rul
 
 
 class _Command(click.Command):
-    """Takes what stands behind `--` as the command of `--verify`."""
+    """Does its other jobs by their names, and takes what stands behind `--` as the command of `verify`."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        job = args[0] if args else ""
+        if job in _OTHER_JOBS:
+            name = f"{info_name} {job}"
+            return _OTHER_JOBS[job].make_context(name, args[1:], parent, **extra)
+        if job == "verify":
+            args = ["--verify", *args[1:]]
+        return super().make_context(info_name, args, parent, **extra)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        jobs = [(name, job.get_short_help_str()) for name, job in _OTHER_JOBS.items()]
+        verify = (
+            "Record CMD with the original and the migrated files; compare. Takes these options too."
+        )
+        with formatter.section("Other jobs"):
+            formatter.write_dl([("verify", verify), *jobs])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["lockstep.arguments"] = list(args)
@@ -81,31 +106,51 @@ class _Request:
 
 def _show_rules(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     """Print every rule of the target and end, as `--help` does."""
-    if not wanted or context.resilient_parsing:
-        return
+    if wanted and not context.resilient_parsing:
+        _print_rules(context.params.get("to", _NEUTRAL))
+        context.exit()
+
+
+def _print_rules(target: str) -> None:
     from lockstep.wings.migrate.catalogue import Catalogue  # it loads every rule there is
 
-    for entry in Catalogue(target_named(context.params.get("to", _NEUTRAL))):
+    for entry in Catalogue(target_named(target)):
         click.echo(f"{entry.rule}\n    {entry.words}")
-    context.exit()
 
 
-def _targets() -> list[str]:
-    return list(migration_targets())
+_TO = click.option(
+    "--to",
+    type=click.Choice(list(migration_targets())),
+    default=_NEUTRAL,
+    show_default=True,
+    is_eager=True,
+    help="The device to write scripts for; neutral ones take whatever device there is.",
+)
+
+
+@click.command("undo")
+@click.argument("path", type=PATH, default=".")
+@click.option("--force", is_flag=True, help="Also where a file was edited since.")
+def _undo_job(path: Path, force: bool) -> int:
+    """Take back the latest --in-place in PATH, byte for byte."""
+    return _undo((path,), force=force)
+
+
+@click.command("rules")
+@_TO
+def _rules_job(to: str) -> None:
+    """Print what each rule does."""
+    _print_rules(to)
+
+
+_OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
 
 
 @click.command(cls=_Command)
 @click.argument("paths", nargs=-1, metavar="PATH... [-- CMD]", type=PATH)
 @click.option("-o", "--output", type=PATH, help="Write the migrated project here.")
 @click.option("--in-place", is_flag=True, help="Change the files where they are.")
-@click.option(
-    "--to",
-    type=click.Choice(_targets()),
-    default=_NEUTRAL,
-    show_default=True,
-    is_eager=True,
-    help="The device to write scripts for; neutral ones take whatever device there is.",
-)
+@_TO
 @click.option(
     "--from",
     "framework",
@@ -117,7 +162,7 @@ def _targets() -> list[str]:
 @click.option("--diff", is_flag=True, help="Print a unified diff; write nothing.")
 @click.option("--dry-run", is_flag=True, help="Do everything but write.")
 @click.option("--check", is_flag=True, help="Exit with 1 where a file would change; write nothing.")
-@click.option("--undo", "undoing", is_flag=True, help="Take back the latest --in-place in PATH.")
+@click.option("--undo", "undoing", is_flag=True, hidden=True)
 @click.option("--force", is_flag=True, help="Replace what is there.")
 @click.option("--rules", type=PATH, help="JSON file with rules of your own; they win.")
 @click.option(
@@ -128,7 +173,7 @@ def _targets() -> list[str]:
     is_flag=True,
     expose_value=False,
     callback=_show_rules,
-    help="Print what each rule does, then end.",
+    hidden=True,
 )
 @click.option(
     "--distributed", is_flag=True, help="From one card to many; needs --main, see also --model."
@@ -146,9 +191,7 @@ def _targets() -> list[str]:
 @click.option("--sarif", type=PATH, help="Write SARIF for code hosts.")
 @click.option("--report", type=PATH, help="Write the reports into this folder.")
 @click.option("--all", "show_all", is_flag=True, help="Print every place.")
-@click.option(
-    "--verify", is_flag=True, help="Record CMD with the original and the migrated files; compare."
-)
+@click.option("--verify", is_flag=True, hidden=True)
 @click.pass_context
 def migrate(
     context: click.Context,
@@ -179,13 +222,13 @@ def migrate(
     """Rewrite the CUDA scripts below PATH for another device; what needs a person is listed with a reason.
 
     Without -o or --in-place it is a preview: nothing is written. Exit code 0 when done, 1 if --check finds work or
-    --verify a difference, 2 if a file could not be read (all others are done).
+    `verify` a difference, 2 if a file could not be read (all others are done).
 
     \b
     lockstep migrate train.py
     lockstep migrate project -o project-neutral
     lockstep migrate project --in-place --to npu
-    lockstep migrate project -o out --verify -- python project/train.py
+    lockstep migrate verify project -o out -- python project/train.py
     """
     if undoing:
         return _undo(paths, force=force)
@@ -259,7 +302,9 @@ def _distribution(wanted: bool, main: Path | None, model: str | None) -> Distrib
 def _command(context: click.Context, request: _Request, *, verify: bool) -> tuple[str, ...]:
     command: tuple[str, ...] = context.meta.get("lockstep.command", ())
     if verify and not command:
-        raise UsageError("--verify needs a command behind --, as in: --verify -- python train.py")
+        raise UsageError(
+            "verify needs a command behind --, as in: migrate verify project -- python train.py"
+        )
     if command:
         from lockstep.wings.migrate.verify.verification import (
             check_command,  # it loads what nothing else needs
@@ -387,7 +432,7 @@ def _print_diff(plan: Plan) -> None:
 
 def _undo(paths: tuple[Path, ...], *, force: bool) -> int:
     if len(paths) > 1:
-        raise UsageError("--undo takes one path: the folder, or a file in it")
+        raise UsageError("undo takes one path: the folder, or a file in it")
     given = paths[0] if paths else Path()
     done = undo(given if given.is_dir() else given.parent, force=force)
     click.echo(f"restored {len(done.restored)} files, removed {len(done.removed)} that were added")
@@ -405,7 +450,7 @@ def _next_command(plan: Plan, collection: Collection, request: _Request) -> str:
         return ""
     given = [word for word in request.arguments if word not in _ASIDE]
     if request.writes is _Writes.IN_PLACE:
-        return shlex.join(["lockstep", "migrate", "--undo", _short(collection.root)])
+        return shlex.join(["lockstep", "migrate", "undo", _short(collection.root)])
     if request.writes is _Writes.OUTPUT:
         return _trial(plan, collection, request, _preview(given))
     if "-o" in given or "--output" in given or "--in-place" in given:
@@ -438,7 +483,7 @@ def _trial(plan: Plan, collection: Collection, request: _Request, given: list[st
     started = [file for file in trainings if "__main__" in file.source.text] or trainings
     script = started[0].path if len(started) == 1 else None
     if plan.target == _NEUTRAL:
-        words, folder = ["lockstep", "migrate", *given, "--verify", "--"], collection.root
+        words, folder = ["lockstep", "migrate", "verify", *given, "--"], collection.root
     else:
         words, folder = ["lockstep", "record", "-o", "candidate", "--"], request.output
     if script is None:

@@ -49,7 +49,7 @@ class Mention:
     Parameters
     ----------
     rule
-        Identifier of the rule that decided, such as `names/rename`; `lockstep migrate --rules-list` explains it.
+        Identifier of the rule that decided, such as `names/rename`; `lockstep migrate rules` explains it.
     outcome
         What became of it.
     span

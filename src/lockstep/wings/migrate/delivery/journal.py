@@ -239,7 +239,9 @@ def _move_all(changes: Sequence[_Change]) -> list[_Change]:
     for change in changes:
         aside = aside_of(change.location)
         if _is_unedited(change):
-            with naming(change.location, "files before it are changed; go back with --undo"):
+            with naming(
+                change.location, "files before it are changed; go back with `lockstep migrate undo`"
+            ):
                 aside.replace(change.location)
         else:
             _drop([aside])
@@ -263,7 +265,7 @@ def _forget(
     kept = (*runs, with_changes(run, files=files)) if files else runs
     journal.save(kept)
     names = ", ".join(str(change.location) for change in edited)
-    done = "; the other files are changed, --undo takes them back" if files else ""
+    done = "; the other files are changed, `lockstep migrate undo` takes them back" if files else ""
     raise OutputExistsError(
         f"{names}: edited while being migrated, so left as edited{done}; run again for what is left"
     )

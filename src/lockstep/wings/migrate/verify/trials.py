@@ -194,7 +194,7 @@ class Trials:
             return make_copy(self._ground, contents, [file.path for file in new if file.executable])
         except OSError as error:
             raise UsageError(
-                f"--verify runs the command in copies below {self._folder}, but they cannot be made"
+                f"verify runs the command in copies below {self._folder}, but they cannot be made"
                 f" ({error}); set TMPDIR to a folder with more room"
             ) from error
 

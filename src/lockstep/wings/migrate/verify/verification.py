@@ -1,4 +1,4 @@
-"""`lockstep migrate --verify`: run the original and the migrated files, record both, and compare."""
+"""`lockstep migrate verify`: run the original and the migrated files, record both, and compare."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AROUND = (
     " is imported from, or use relative paths."
 )
 _REPEAT = (
-    "This is the original against itself. Make it repeat itself (--verify fixes the seeds of Python, NumPy and torch;"
+    "This is the original against itself. Make it repeat itself (verify fixes the seeds of Python, NumPy and torch;"
     " what it draws elsewhere, from the clock or the system, is its own), and run this again."
 )
 _CPU_ONLY = "Code that only runs where an accelerator is did not run here: do this again on a machine that has one."
@@ -118,7 +118,7 @@ def check_command(command: tuple[str, ...], outputs: Iterable[Path]) -> None:
         place = Path(word).resolve()
         if any(place.is_relative_to(output) for output in resolved):
             raise UsageError(
-                f"{word}: is one of the migrated files; give --verify the command that runs the"
+                f"{word}: is one of the migrated files; give verify the command that runs the"
                 " original, it runs both"
             )
 
