@@ -282,7 +282,7 @@ def test_children_that_come_in_any_order_are_compared_each_with_itself(
     # and each is compared with itself
     comparison = lockstep.compare_recordings(*recordings)
     assert comparison.verdict is Verdict.AGREE
-    assert any("(sweep.py 012, child 4) and the candidate's" in note for note in comparison.notes)
+    assert any("(sweep.py 012, child 4) with the candidate's" in note for note in comparison.notes)
 
 
 def test_data_workers_leave_nothing_and_load_the_same(workplace: Workplace) -> None:

@@ -35,7 +35,7 @@ def pair_of(size: int, seed: int = 0) -> tuple[Content, Content]:
 
 
 def damaged() -> Array:
-    raise CorruptError("shard: damaged")
+    raise CorruptError("shard", "damaged")
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -191,8 +191,8 @@ def test_what_is_no_answer_is_no_verdict(line: bytes) -> None:
 
 
 def test_a_damaged_file_is_said_as_here() -> None:
-    with pytest.raises(CorruptError, match=r"^x: was changed\\x1b$"):
-        judgement_in(b'{"damaged": "x: was changed\\u001b"}')
+    with pytest.raises(CorruptError, match=r"^x: was changed\\x1b; record again$"):
+        judgement_in(b'{"damaged": ["x", "was changed\\u001b", "record again"]}')
 
 
 @pytest.mark.parametrize("rounding", [None, Rounding("inputs", ("fp16", "TF32"))])

@@ -108,7 +108,10 @@ def test_a_file_that_is_gone_is_told_of_when_the_recording_is_opened(copy: Path,
 def test_a_file_that_was_cut_is_told_of_when_the_recording_is_opened(copy: Path) -> None:
     path = copy / "rank0" / "tensors-00000.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CorruptError, match=r"tensors-00000\.safetensors: has \d+ bytes, \d+ were"):
+    with pytest.raises(
+        CorruptError,
+        match=r"tensors-00000\.safetensors: was changed: it has \d+ bytes, and \d+ were",
+    ):
         open_recording(copy)
 
 

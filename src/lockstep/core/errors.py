@@ -5,6 +5,9 @@ work. Every message says what was wrong, where, and what to do next; the command
 exits with code 2.
 """
 
+PUT_BACK = "put it back, or record again"
+"""What to do about a file that is gone."""
+
 
 class LockstepError(Exception):
     """Lockstep could not do its work.
@@ -31,7 +34,21 @@ class OutputExistsError(LockstepError):
 
 
 class RecordingError(LockstepError):
-    """A recording cannot be read."""
+    """A recording cannot be read.
+
+    Parameters
+    ----------
+    where
+        The file or directory.
+    what
+        What is wrong with it.
+    advice
+        What to do; "" where nothing can be done.
+    """
+
+    def __init__(self, where: object, what: str, *, advice: str = "") -> None:
+        super().__init__(f"{where}: {what}" + (f"; {advice}" if advice else ""))
+        self.where, self.what, self.advice = str(where), what, advice
 
 
 class NotARecordingError(RecordingError):
@@ -44,6 +61,9 @@ class VersionError(RecordingError):
 
 class CorruptError(RecordingError):
     """A file inside the recording is truncated, damaged or hostile."""
+
+    def __init__(self, where: object, what: str, *, advice: str = "record again") -> None:
+        super().__init__(where, what, advice=advice)
 
 
 class CaptureError(LockstepError):

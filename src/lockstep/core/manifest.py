@@ -180,14 +180,12 @@ def _decoded(kind: Any, value: Any, where: str) -> Any:
         return value
     if isinstance(kind, type) and type(value) is kind:
         return value
-    raise CorruptError(
-        f"{where}: unexpected value {value!r:.80}; the recording is damaged, record again"
-    )
+    raise CorruptError(where, f"unexpected value {value!r:.80}")
 
 
 def _decoded_dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise CorruptError(f"{where}: not a JSON object; the recording is damaged, record again")
+        raise CorruptError(where, "not a JSON object")
     hints = typing.get_type_hints(kind)
     decoded = {}
     for item in dataclasses.fields(kind):
@@ -196,7 +194,5 @@ def _decoded_dataclass(kind: Any, value: Any, where: str) -> Any:
                 hints[item.name], value[item.name], f"{where}: {item.name}"
             )
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
-            raise CorruptError(
-                f"{where}: lacks {item.name!r}; the recording is damaged, record again"
-            )
+            raise CorruptError(where, f"lacks {item.name!r}")
     return kind(**decoded)

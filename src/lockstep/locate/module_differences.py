@@ -135,13 +135,11 @@ def _settings(rank: RankRecording, text: str) -> Mapping[str, Any]:
         settings = values_of(text)
     except ValueError as error:
         raise CorruptError(
-            f"{rank.path}/modules.parquet: the settings of a module are no JSON ({error}); the"
-            " recording is damaged, record again"
+            f"{rank.path}/modules.parquet", f"the settings of a module are no JSON ({error})"
         ) from error
     if not isinstance(settings, dict):
         raise CorruptError(
-            f"{rank.path}/modules.parquet: the settings of a module are no JSON object; the recording"
-            " is damaged, record again"
+            f"{rank.path}/modules.parquet", "the settings of a module are no JSON object"
         )
     return settings
 

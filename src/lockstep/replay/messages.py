@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
-from lockstep.core.errors import CorruptError, LockstepError
+from lockstep.core.errors import CorruptError, RecordingError
 from lockstep.core.finding import Kind
 from lockstep.core.records import Array, Content
 from lockstep.core.text import message, printable
@@ -138,8 +138,8 @@ def answer(judge: Callable[[], Judgement]) -> dict[str, Any]:
         return {"judgement": asdict(judge())}
     except TooLarge as error:
         return {"too_large": error.needed_bytes}
-    except LockstepError as error:
-        return {"damaged": str(error)}
+    except RecordingError as error:
+        return {"damaged": [error.where, error.what, error.advice]}
     except CannotReplay as error:
         return {"refused": str(error)}
     except Exception as error:  # a recording may be anybody's; torch reports memory it cannot get as a RuntimeError
@@ -163,10 +163,11 @@ def judgement_in(line: bytes) -> Judgement:
             return _judgement(said)
         if kind == "too_large":
             raise TooLarge(int(said))
+        if kind == "damaged":
+            where, what, advice = (message(str(one)) for one in said)
+            raise CorruptError(where, what, advice=advice)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise CannotReplay("what runs it again gave no answer") from error
-    if kind == "damaged":
-        raise CorruptError(message(str(said)))
     raise CannotReplay(message(str(said)))
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import xxhash
 
-from lockstep.core.errors import CorruptError
+from lockstep.core.errors import PUT_BACK, CorruptError
 from lockstep.store.limits import size_of
 
 GROWING = frozenset({"stacks.parquet", "modules.parquet"})
@@ -106,7 +106,7 @@ class Files:
             mark = self._marks.get(path.name)
             if mark is not None and _mark_of(path) != mark:
                 raise CorruptError(
-                    f"{path}: was changed after it was written, its digest is another one; record again"
+                    path, "was changed after it was written, its digest is another one"
                 )
             self._marks.pop(path.name, None)
 
@@ -114,18 +114,14 @@ class Files:
 def _check_length(directory: Path, name: str, mark: str) -> None:
     found = _MARK.fullmatch(mark)
     if found is None or _NAME.fullmatch(name) is None:
-        raise CorruptError(
-            f"{directory}: its manifest lists the file {name[:80]!r} as {mark[:80]!r}; the recording is damaged,"
-            " record again"
-        )
+        raise CorruptError(directory, f"its manifest lists the file {name[:80]!r} as {mark[:80]!r}")
     if not (directory / name).exists():
-        raise CorruptError(
-            f"{directory / name}: was written and is gone; put it back or record again"
-        )
+        raise CorruptError(directory / name, "was written and is gone", advice=PUT_BACK)
     size_bytes = size_of(directory / name)
     if size_bytes != int(found[1]):
         raise CorruptError(
-            f"{directory / name}: has {size_bytes} bytes, {found[1]} were written; it was changed, record again"
+            directory / name,
+            f"was changed: it has {size_bytes} bytes, and {found[1]} were written",
         )
 
 
@@ -140,7 +136,7 @@ def _mark_of(path: Path) -> str:
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                     _update(digest, mapped)
     except (OSError, ValueError) as error:
-        raise CorruptError(f"{path}: cannot be read ({error}); record again") from error
+        raise CorruptError(path, f"cannot be read ({error})") from error
     return f"{size_bytes} {digest.hexdigest()}"
 
 
@@ -178,6 +174,4 @@ def check_manifest(path: Path, data: bytes) -> None:
     """
     found = _OWN.search(data)
     if found is not None and xxhash.xxh3_128_hexdigest(data[: found.start()]) != found[1].decode():
-        raise CorruptError(
-            f"{path}: was changed after it was written, its digest is another one; record again"
-        )
+        raise CorruptError(path, "was changed after it was written, its digest is another one")

@@ -57,10 +57,12 @@ def size_of(path: Path) -> int:
     try:
         found = path.lstat()
     except OSError as error:
-        raise CorruptError(f"{path}: cannot be read ({error.strerror}); record again") from error
+        raise CorruptError(path, f"cannot be read ({error.strerror})") from error
     if not stat.S_ISREG(found.st_mode):
         raise CorruptError(
-            f"{path}: is no regular file, and a recording holds nothing else; copy the recording as it was made"
+            path,
+            "is no regular file, and a recording holds nothing else",
+            advice="copy the recording as it was made",
         )
     return found.st_size
 
@@ -75,7 +77,9 @@ def check_directory(path: Path) -> None:
     """
     if path.is_symlink() or not path.is_dir():
         raise CorruptError(
-            f"{path}: is no directory, as it is in a recording; copy the recording as it was made"
+            path,
+            "is no directory, as it is in a recording",
+            advice="copy the recording as it was made",
         )
 
 
@@ -89,13 +93,11 @@ def read_manifest(path: Path) -> bytes:
     """
     size_bytes = size_of(path)
     if size_bytes > MANIFEST_BYTES:
-        raise CorruptError(
-            f"{path}: has {size_bytes} bytes, and a manifest at most {MANIFEST_BYTES}; record again"
-        )
+        raise CorruptError(path, f"has {size_bytes} bytes, and a manifest at most {MANIFEST_BYTES}")
     try:
         return path.read_bytes()
     except OSError as error:
-        raise CorruptError(f"{path}: cannot be read ({error.strerror}); record again") from error
+        raise CorruptError(path, f"cannot be read ({error.strerror})") from error
 
 
 def check_table(path: Path) -> Claims:
@@ -110,13 +112,11 @@ def check_table(path: Path) -> Claims:
     try:
         rows, size_bytes = claims_of(path)
     except (DamagedError, OSError) as error:
-        raise CorruptError(
-            f"{path}: cannot be read as Parquet ({error}); the recording is damaged, record again"
-        ) from error
+        raise CorruptError(path, f"cannot be read as Parquet ({error})") from error
     if rows > TABLE_ROWS or size_bytes > TABLE_BYTES:
         raise CorruptError(
-            f"{path}: claims {rows} rows of {size_bytes} bytes, and a table has at most {TABLE_ROWS} of {TABLE_BYTES};"
-            " record again"
+            path,
+            f"claims {rows} rows of {size_bytes} bytes, and a table has at most {TABLE_ROWS} of {TABLE_BYTES}",
         )
     return Claims(rows, size_bytes, size)
 
@@ -162,8 +162,9 @@ class Room:
             or found.size_bytes > TABLE_BYTES + CHUNK_BYTES * found.disk_bytes
         ):
             raise CorruptError(
-                f"{path}: the {table} up to here claim {found.rows} rows of {found.size_bytes} bytes, in files of"
-                f" {found.disk_bytes} bytes, which no recording has; record again"
+                path,
+                f"the {table} up to here claim {found.rows} rows of {found.size_bytes} bytes, in files of "
+                f"{found.disk_bytes} bytes, which no recording has",
             )
 
 

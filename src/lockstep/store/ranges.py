@@ -45,14 +45,11 @@ def check_numbers(path: Path, frame: pl.DataFrame) -> None:
     for name, found in zip(names, smallest, strict=True):
         if found is not None and found < _LEAST[name]:
             raise CorruptError(
-                f"{path}: the column {name!r} holds {found}, and nothing below {_LEAST[name]} can stand there; the"
-                " recording is damaged, record again"
+                path,
+                f"the column {name!r} holds {found}, and nothing below {_LEAST[name]} can stand there",
             )
     if {"parent", "call_id"} <= set(names) and (frame["parent"] >= frame["call_id"]).any():
-        raise CorruptError(
-            f"{path}: a call lies within one that came after it, or within itself; the recording is damaged, record"
-            " again"
-        )
+        raise CorruptError(path, "a call lies within one that came after it, or within itself")
 
 
 def check_modules(path: Path, frame: pl.DataFrame) -> None:
@@ -68,8 +65,7 @@ def check_modules(path: Path, frame: pl.DataFrame) -> None:
     depth = frame["module"].str.count_matches(".", literal=True).max()
     if isinstance(depth, int) and depth > MODULE_DEPTH:
         raise CorruptError(
-            f"{path}: a module lies within {depth} others, and a model has at most {MODULE_DEPTH}; the recording is"
-            " damaged, record again"
+            path, f"a module lies within {depth} others, and a model has at most {MODULE_DEPTH}"
         )
 
 
@@ -91,8 +87,9 @@ def check_texts(path: Path, frame: pl.DataFrame) -> None:
     total = frame.select(one.sum() for one in lengths).row(0)
     if max(one or 0 for one in longest) > TEXT_BYTES or sum(total) > TABLE_BYTES:
         raise CorruptError(
-            f"{path}: holds texts of {sum(total)} bytes, the longest of {max(one or 0 for one in longest)}, and a table"
-            f" has at most {TABLE_BYTES} and {TEXT_BYTES}; record again"
+            path,
+            f"holds texts of {sum(total)} bytes, the longest of {max(one or 0 for one in longest)}, and a "
+            f"table has at most {TABLE_BYTES} and {TEXT_BYTES}",
         )
 
 
@@ -108,9 +105,7 @@ def check_tree(path: Path, call_ids: npt.NDArray[np.int64], parents: npt.NDArray
     ordered = call_ids[order]
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if again.size:
-        raise CorruptError(
-            f"{path}: two calls have the number {again[0]}; the recording is damaged, record again"
-        )
+        raise CorruptError(path, f"two calls have the number {again[0]}")
     if not ordered.size:
         return
     around = parents[order]
@@ -121,6 +116,4 @@ def check_tree(path: Path, call_ids: npt.NDArray[np.int64], parents: npt.NDArray
         above = row_of_parent[above[above >= 0]]
         if not above.size:
             return
-    raise CorruptError(
-        f"{path}: a call lies within more than {CALL_DEPTH} others; the recording is damaged, record again"
-    )
+    raise CorruptError(path, f"a call lies within more than {CALL_DEPTH} others")

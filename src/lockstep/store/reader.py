@@ -151,7 +151,9 @@ class RankRecording:
         self.manifest = manifest_from_json(RankManifest, value, str(path / schema.MANIFEST))
         if self.manifest.rank != self.name:
             raise CorruptError(
-                f"{path}: is the directory of {self.manifest.rank}, by its manifest; give it that name again"
+                path,
+                f"is the directory of {self.manifest.rank}, by its manifest",
+                advice="give it that name again",
             )
         self.is_closed = self.manifest.state == "complete"
         self._files = Files(path, self._listed())
@@ -346,9 +348,7 @@ class _Decoder:
         ):
             content = contents.get(number)
             if content is None:
-                raise CorruptError(
-                    f"{self._path}: tensor content {number} is missing; record again"
-                )
+                raise CorruptError(self._path, f"tensor content {number} is missing")
             try:
                 phase, role = _phase(phase_name), _role(role)
             except ValueError as error:
@@ -412,7 +412,7 @@ class _Decoder:
             raise self._malformed(call_id, error) from error
 
     def _malformed(self, call_id: int, error: Exception) -> CorruptError:
-        return CorruptError(f"{self._path}: call {call_id} is malformed ({error}); record again")
+        return CorruptError(self._path, f"call {call_id} is malformed ({error})")
 
 
 _phase, _role, _kind = lru_cache(Phase), lru_cache(Role), lru_cache(CallKind)
@@ -465,21 +465,29 @@ def _libraries(files: Iterable[str], own: Sequence[str]) -> set[str]:
 def _read_run_manifest(path: Path) -> RunManifest:
     if not path.exists():
         raise NotARecordingError(
-            f"{path}: no such directory; make one with `lockstep record -o {path} -- COMMAND`"
+            path,
+            "no such directory",
+            advice=f"make one with `lockstep record -o {path} -- COMMAND`",
         )
     if not path.is_dir():
         raise NotARecordingError(
-            f"{path}: is a file, not a recording directory; give the directory of `lockstep record -o`"
+            path,
+            "is a file, not a recording directory",
+            advice="give the directory of `lockstep record -o`",
         )
     if not (path / schema.MANIFEST).is_file():
         kind = "is empty" if not any(path.iterdir()) else "holds no manifest.json"
         raise NotARecordingError(
-            f"{path}: {kind}, so it is not a Lockstep recording; give the directory of `lockstep record -o`"
+            path,
+            f"{kind}, so it is not a Lockstep recording",
+            advice="give the directory of `lockstep record -o`",
         )
     value = _read_json(path / schema.MANIFEST)
     if not isinstance(value, dict) or "schema" not in value or "command" not in value:
         raise NotARecordingError(
-            f"{path}: manifest.json is not one of Lockstep's; give the directory of `lockstep record -o`"
+            path,
+            "manifest.json is not one of Lockstep's",
+            advice="give the directory of `lockstep record -o`",
         )
     _check_version(path / schema.MANIFEST, value)
     return manifest_from_json(RunManifest, value, str(path / schema.MANIFEST))
@@ -492,21 +500,18 @@ def _read_json(path: Path) -> Any:
     try:
         return values_of(data)
     except ValueError as error:
-        raise CorruptError(
-            f"{path}: is not valid JSON ({error}); the recording is damaged, record again"
-        ) from error
+        raise CorruptError(path, f"is not valid JSON ({error})") from error
 
 
 def _check_version(path: Path, value: Any) -> None:
     version = value.get("schema") if isinstance(value, dict) else None
     if type(version) is not int or version < 1:
-        raise CorruptError(
-            f"{path}: has no valid schema version; the recording is damaged, record again"
-        )
+        raise CorruptError(path, "has no valid schema version")
     if version > schema.SCHEMA_VERSION:
         raise VersionError(
-            f"{path}: written with schema version {version}, this Lockstep reads up to {schema.SCHEMA_VERSION};"
-            f" upgrade {DISTRIBUTION}"
+            path,
+            f"written with schema version {version}, this Lockstep reads up to {schema.SCHEMA_VERSION}",
+            advice=f"upgrade {DISTRIBUTION}",
         )
 
 

@@ -131,8 +131,7 @@ class StoredContents:
             known = tuple(extent for extent in extents if extent is not None and extent >= 0)
             if len(known) < len(extents) or math.prod(known) > MOST_ELEMENTS:
                 raise CorruptError(
-                    f"{self._directory}: tensor {number} has an impossible shape {tuple(extents)};"
-                    " record again"
+                    self._directory, f"tensor {number} has an impossible shape {tuple(extents)}"
                 )
             self._shapes[known] = known
         return known
@@ -147,8 +146,8 @@ class StoredContents:
         for row, sketch in enumerate(sketches):
             if sketch is not None and len(sketch) != _SKETCH_BYTES:
                 raise CorruptError(
-                    f"{self._directory}: the sketch of tensor {frame['content'][row]} has a wrong length;"
-                    " record again"
+                    self._directory,
+                    f"the sketch of tensor {frame['content'][row]} has a wrong length",
                 )
         return frame, sketches
 

@@ -75,5 +75,5 @@ class StoredTensor:
     def _check(self, size: int) -> None:
         if size != math.prod(self.shape):
             raise CorruptError(
-                f"{self.files.directory}: tensor {self.stored} has {size} elements, not {self.shape}; record again"
+                self.files.directory, f"tensor {self.stored} has {size} elements, not {self.shape}"
             )

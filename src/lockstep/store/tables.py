@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from lockstep.core.errors import CorruptError
+from lockstep.core.errors import PUT_BACK, CorruptError
 from lockstep.core.text import printable
 from lockstep.store import schema
 from lockstep.store.integrity import Files
@@ -66,8 +66,9 @@ class Chunks:
         last = -1 if self._closed else max(every, default=-1)
         for number in sorted(every - whole - {last}):
             raise CorruptError(
-                f"{self.directory / schema.chunk_name('records', number)}: was written and is gone; put it back or"
-                " record again"
+                self.directory / schema.chunk_name("records", number),
+                "was written and is gone",
+                advice=PUT_BACK,
             )
         return tuple(sorted(whole))
 
@@ -332,16 +333,12 @@ def _read_alone(path: Path, columns: pl.Schema) -> pl.DataFrame:
         frame = frame.with_columns(pl.lit(schema.ADDED[name]).alias(name) for name in missing)
     absent = [name for name in columns if name not in frame.columns]
     if absent:
-        raise CorruptError(
-            f"{path}: lacks the column {absent[0]!r}; the recording is damaged, record again"
-        )
+        raise CorruptError(path, f"lacks the column {absent[0]!r}")
     if frame.schema != columns:
         frame = _converted(path, frame, columns)
     for name in columns:
         if name not in schema.NULLABLE and frame[name].has_nulls():
-            raise CorruptError(
-                f"{path}: the column {name!r} has gaps; the recording is damaged, record again"
-            )
+            raise CorruptError(path, f"the column {name!r} has gaps")
     return frame
 
 
@@ -409,9 +406,7 @@ def _converted(path: Path, frame: pl.DataFrame, columns: pl.Schema) -> pl.DataFr
     try:
         return frame.select(pl.col(name).cast(kind, strict=True) for name, kind in columns.items())
     except pl.exceptions.PolarsError as error:
-        raise CorruptError(
-            f"{path}: a column has a wrong type; the recording is damaged, record again"
-        ) from error
+        raise CorruptError(path, "a column has a wrong type") from error
 
 
 def _read_parquet(path: Path, columns: pl.Schema) -> pl.DataFrame:
@@ -423,17 +418,13 @@ def _read_parquet(path: Path, columns: pl.Schema) -> pl.DataFrame:
             return _chosen(file, columns)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorruptError(
-            f"{path}: cannot be read as Parquet ({reason}); the recording is damaged, record again"
-        ) from error
+        raise CorruptError(path, f"cannot be read as Parquet ({reason})") from error
     except (
         BaseException
     ) as error:  # polars raises PanicException, no Exception, on some damaged files
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
-        raise CorruptError(
-            f"{path}: cannot be read as Parquet; the recording is damaged, record again"
-        ) from error
+        raise CorruptError(path, "cannot be read as Parquet") from error
 
 
 def _chosen(file: BinaryIO, columns: pl.Schema) -> pl.DataFrame:

@@ -239,13 +239,11 @@ class TensorFiles:
             raise self._unreadable(shard, number, error) from error
 
     def _absent(self, shard: int) -> CorruptError:
-        return CorruptError(
-            f"{self._shard(shard).path}: tensor None is not in this file; record again"
-        )
+        return CorruptError(self._shard(shard).path, "tensor None is not in this file")
 
     def _unreadable(self, shard: int, number: int, error: Exception) -> CorruptError:
         return CorruptError(
-            f"{self._shard(shard).path}: tensor {number} cannot be put together ({error}); record again"
+            self._shard(shard).path, f"tensor {number} cannot be put together ({error})"
         )
 
     def close(self) -> None:
@@ -317,9 +315,7 @@ class Shard:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise CorruptError(
-                f"{path}: cannot be read as a tensor file ({error}); record again"
-            ) from error
+            raise CorruptError(path, f"cannot be read as a tensor file ({error})") from error
         self._derived: dict[str, Any] = {}
         self._base, self._entries = self._read_header()
 
@@ -336,7 +332,7 @@ class Shard:
             return decoded(raw, entry.dtype).reshape(entry.shape)
         except ValueError as error:  # more extents than an array can have, or too large ones
             raise CorruptError(
-                f"{self.path}: tensor {number} has an impossible shape ({error}); record again"
+                self.path, f"tensor {number} has an impossible shape ({error})"
             ) from error
 
     def find(self, number: int) -> tuple[str, Array] | Derived:
@@ -363,21 +359,21 @@ class Shard:
     def _stored(self, name: str) -> tuple[_Entry, Array]:
         entry = self._entries.get(name)
         if entry is None:
-            raise CorruptError(f"{self.path}: tensor {name} is not in this file; record again")
+            raise CorruptError(self.path, f"tensor {name} is not in this file")
         count, start = math.prod(entry.shape), self._base + entry.start
         return entry, np.frombuffer(self._map, _raw_dtype(entry.dtype), count, start)
 
     def _read_derived(self, number: int, value: Any) -> Derived:
-        where = f"{self.path}: tensor {number}"
+        tensor = f"tensor {number}"
         match value:
             case {"dtype": str(dtype), "count": int(count), "block": int(block), "formula": form}:
                 pass
             case _:
-                raise CorruptError(f"{where} has a malformed formula; record again")
+                raise CorruptError(self.path, f"{tensor} has a malformed formula")
         if _width_bytes(dtype) is None:
-            raise CorruptError(f"{where} has the unknown dtype {dtype!r}; record again")
+            raise CorruptError(self.path, f"{tensor} has the unknown dtype {dtype!r}")
         if max(count, block) > MOST_ELEMENTS:
-            raise CorruptError(f"{where} has {max(count, block)} elements; record again")
+            raise CorruptError(self.path, f"{tensor} has {max(count, block)} elements")
         places, values = (
             np.empty(0, "<u4"),
             np.empty((0, block if block > 0 else 0), _raw_dtype(dtype)),
@@ -390,30 +386,26 @@ class Shard:
                 or of_values.dtype != dtype
                 or len(of_values.shape) != 2
             ):
-                raise CorruptError(f"{where} has malformed corrections; record again")
+                raise CorruptError(self.path, f"{tensor} has malformed corrections")
             values = values.reshape(of_values.shape)
         try:
             return Derived(number, dtype, count, formula_from_json(form), block, places, values)
         except (FormulaError, RecursionError) as error:
-            raise CorruptError(
-                f"{where} has a malformed formula ({error}); record again"
-            ) from error
+            raise CorruptError(self.path, f"{tensor} has a malformed formula ({error})") from error
 
     def _read_header(self) -> tuple[int, dict[str, _Entry]]:
         size = len(self._map)
         length = int.from_bytes(self._map[:8], "little") if size >= 8 else -1
         if not 2 <= length <= min(size - 8, HEADER_BYTES):
             raise CorruptError(
-                f"{self.path}: header length {length} does not fit a file of {size} bytes; record again"
+                self.path, f"header length {length} does not fit a file of {size} bytes"
             )
         try:
             header = values_of(self._map[8 : 8 + length])
         except ValueError as error:
-            raise CorruptError(
-                f"{self.path}: the header is not JSON ({error}); record again"
-            ) from error
+            raise CorruptError(self.path, f"the header is not JSON ({error})") from error
         if not isinstance(header, dict):
-            raise CorruptError(f"{self.path}: the header is not a JSON object; record again")
+            raise CorruptError(self.path, "the header is not a JSON object")
         self._derived = self._read_formulas(header.pop("__metadata__", None))
         base = 8 + length
         return base, {
@@ -429,32 +421,32 @@ class Shard:
         try:
             formulas = values_of(text)
         except ValueError as error:
-            raise CorruptError(
-                f"{self.path}: its formulas are not JSON ({error}); record again"
-            ) from error
+            raise CorruptError(self.path, f"its formulas are not JSON ({error})") from error
         if not isinstance(formulas, dict):
-            raise CorruptError(f"{self.path}: its formulas are not a JSON object; record again")
+            raise CorruptError(self.path, "its formulas are not a JSON object")
         return formulas
 
     def _entry(self, name: str, value: object, available: int) -> _Entry:
-        where = f"{self.path}: tensor {name!r}"
+        tensor = f"tensor {name!r}"
         match value:
             case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(start), int(end)]}:
                 pass
             case _:
-                raise CorruptError(f"{where} has a malformed header entry; record again")
+                raise CorruptError(self.path, f"{tensor} has a malformed header entry")
         width = _width_bytes(dtype)
         if width is None:
-            raise CorruptError(f"{where} has the unknown dtype {dtype!r}; record again")
+            raise CorruptError(self.path, f"{tensor} has the unknown dtype {dtype!r}")
         if not all(type(extent) is int and 0 <= extent < 2**63 for extent in shape):
-            raise CorruptError(f"{where} has an impossible shape {shape}; record again")
+            raise CorruptError(self.path, f"{tensor} has an impossible shape {shape}")
         if not 0 <= start <= end <= available:
             raise CorruptError(
-                f"{where} lies at bytes {start}-{end} of {available}; the file is cut short or damaged"
+                self.path,
+                f"{tensor} lies at bytes {start}-{end} of {available}: the file is cut short",
             )
         if math.prod(shape) * width != end - start:
             raise CorruptError(
-                f"{where}: shape {shape} of {dtype} does not fill its {end - start} bytes; record again"
+                self.path,
+                f"{tensor}: shape {shape} of {dtype} does not fill its {end - start} bytes",
             )
         return _Entry(dtype, tuple(shape), start, end)
 

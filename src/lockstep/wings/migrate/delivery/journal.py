@@ -354,7 +354,7 @@ class _Journal:
             return tuple(_run_from_json(run) for run in content["runs"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptError(
-                f"{path}: is damaged ({error}); the files kept beside it may help"
+                path, f"is damaged ({error})", advice="the files kept beside it may help"
             ) from error
 
     def keep(self, data: bytes) -> None:
@@ -371,7 +371,9 @@ class _Journal:
         path = self._original(name)
         data = _bytes(path)
         if data is None or digest(data) != name:
-            raise CorruptError(f"{path}: is missing or damaged; restore the file from elsewhere")
+            raise CorruptError(
+                path, "is missing or damaged", advice="restore the file from elsewhere"
+            )
         return data
 
     def save(self, runs: Sequence[Run]) -> None:
@@ -410,7 +412,9 @@ class _Journal:
 
     def _original(self, name: str) -> Path:
         if len(name) != 64 or not name.isalnum():
-            raise CorruptError(f"{self.folder}: {name!r:.80} is no digest; the manifest is damaged")
+            raise CorruptError(
+                self.folder, f"{name!r:.80} is no digest; the manifest is damaged", advice=""
+            )
         return self._originals / name
 
 
