@@ -20,9 +20,7 @@ from lockstep.align.ranks import RankPairs, pair_ranks
 from lockstep.align.step import AlignedStep
 from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, integer_of, path_of
 from lockstep.core.errors import UsageError
-from lockstep.core.finding import (
-    Comparison,
-)
+from lockstep.core.finding import Comparison
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.site import CallKind, Role
 from lockstep.judge.calibration import CalibratedJudge

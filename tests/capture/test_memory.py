@@ -10,16 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import (
-    CallKind,
-    Role,
-    Training,
-    calls,
-    check,
-    one_call,
-    one_record,
-    supervised,
-)
+from harness import CallKind, Role, Training, calls, check, one_call, one_record, supervised
 from torch import Tensor, nn
 
 from lockstep.capture.contents import Contents

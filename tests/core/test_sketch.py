@@ -12,14 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lockstep.core.sketch import (
-    SKETCH_SIZE,
-    block_plan,
-    distance,
-    plan_of,
-    sign_table,
-    sketch_of,
-)
+from lockstep.core.sketch import SKETCH_SIZE, block_plan, distance, plan_of, sign_table, sketch_of
 
 STANDARD_ERROR = np.sqrt(1 / (2 * SKETCH_SIZE) + 1 / (2 * 4127))
 ACCEPTED_ERROR = 0.2

@@ -20,12 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.core.errors import (
-    CorruptError,
-    NotARecordingError,
-    RecordingError,
-    VersionError,
-)
+from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
 from lockstep.core.manifest import Options, RankManifest, RunManifest, StepSummary
 from lockstep.core.records import Frame
 from lockstep.core.site import CallKind, Phase, Role, Site

@@ -14,12 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from lockstep.core.manifest import OTHER_TRAININGS
-from lockstep.core.process import (
-    ANY_WORKER,
-    STARTED_BY_MULTIPROCESSING,
-    how_started,
-    rank_number,
-)
+from lockstep.core.process import ANY_WORKER, STARTED_BY_MULTIPROCESSING, how_started, rank_number
 from lockstep.core.site import CallKind
 from lockstep.store.reader import RankRecording, Recording
 

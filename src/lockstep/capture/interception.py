@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.utils.checkpoint
-from torch.overrides import (
-    TorchFunctionMode,
-    _pop_mode,
-    _push_mode,
-    resolve_name,
-)
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.capture.originals import Originals, is_torchs

@@ -38,13 +38,7 @@ def progress_bar(verb: str) -> Iterator[Told]:
         yield lambda what, done, total: None
         return
     # Only a terminal needs it, and it takes as long to load as a small job takes.
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)

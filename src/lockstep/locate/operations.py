@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from lockstep.align.settings import (
-    Setting,
-    differing_settings,
-    given_in_one,
-    rounded_apart,
-)
+from lockstep.align.settings import Setting, differing_settings, given_in_one, rounded_apart
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
 from lockstep.core.operators import agreed_name

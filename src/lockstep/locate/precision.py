@@ -14,12 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lockstep.core.finding import Kind, Origin, UniformChange
-from lockstep.core.operators import (
-    Family,
-    canonical_name,
-    chains_matmuls,
-    family_of,
-)
+from lockstep.core.operators import Family, canonical_name, chains_matmuls, family_of
 from lockstep.core.site import Role, Site
 from lockstep.judge.bounds import floats, usual_product_norm
 from lockstep.judge.protocol import Judgement, Operation, Rounding

@@ -19,15 +19,7 @@ from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Kind, Outcome, Pair
 from lockstep.core.operators import Family, family_of
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.judge.protocol import (
-    AGREES,
-    OPEN,
-    Judge,
-    Judgement,
-    Operation,
-    Region,
-    as_open,
-)
+from lockstep.judge.protocol import AGREES, OPEN, Judge, Judgement, Operation, Region, as_open
 from lockstep.judge.tolerances import ILL_CONDITIONED, LINEAR_REGIME, SAME_TENSOR, SECOND_ORIGIN
 from lockstep.locate.accumulation import Accumulations, Event
 from lockstep.locate.arrivals import Arrivals, follows_from_the_run

@@ -20,13 +20,7 @@ from lockstep.core.mapped import let_go, let_go_part
 from lockstep.core.records import Array, Pieces
 from lockstep.kernels.fused_formulas import Operand
 from lockstep.kernels.jit import available
-from lockstep.kernels.pair_sums import (
-    CHUNK_ELEMENTS,
-    COUNTS,
-    SUMS,
-    add_chunks,
-    add_operands,
-)
+from lockstep.kernels.pair_sums import CHUNK_ELEMENTS, COUNTS, SUMS, add_chunks, add_operands
 from lockstep.kernels.ulps import GRIDS
 from lockstep.measure.sums import Sums, blocks, common_exponent
 

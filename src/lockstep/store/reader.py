@@ -17,12 +17,7 @@ import polars as pl
 
 from lockstep.core.arguments import path_of
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
-from lockstep.core.manifest import (
-    OTHER_TRAININGS,
-    RankManifest,
-    RunManifest,
-    manifest_from_json,
-)
+from lockstep.core.manifest import OTHER_TRAININGS, RankManifest, RunManifest, manifest_from_json
 from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.version import DISTRIBUTION

@@ -6,15 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from migrating import (
-    TARGETS,
-    kept,
-    listed,
-    migrated,
-    new_warnings,
-    plan_of_code,
-    rewritten,
-)
+from migrating import TARGETS, kept, listed, migrated, new_warnings, plan_of_code, rewritten
 
 from lockstep.wings.migrate.names import has_name
 from lockstep.wings.migrate.options import MigrationOptions
