@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,17 +40,6 @@ class Pieces(Protocol):
 
     def let_go(self, start: int, stop: int) -> None:
         """Give pages of a mapped file back that the part was read from."""
-
-
-@runtime_checkable
-class InPieces(Protocol):
-    """A loader of whole tensors that can also open one for reading part by part."""
-
-    def __call__(self) -> Array:
-        """The tensor, read whole."""
-
-    def pieces(self) -> Pieces:
-        """The tensor, to be read in pieces."""
 
 
 PIECE = 1 << 15
