@@ -21,6 +21,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, integer_of, path_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison
+from lockstep.core.garbage import rare_collections
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.site import CallKind, Role
 from lockstep.judge.calibration import CalibratedJudge
@@ -28,7 +29,6 @@ from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
 from lockstep.locate.conclusion import Gathered, conclusion
-from lockstep.locate.garbage import rare_collections
 from lockstep.locate.ledger import Ledger, State
 from lockstep.locate.noise import measure_noise
 from lockstep.locate.updates import SetupWalk, UpdateWalk, gradients_of_backward

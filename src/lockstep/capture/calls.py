@@ -30,7 +30,7 @@ from lockstep.capture.module_paths import class_name, is_wrapper, without_wrappe
 from lockstep.capture.plumbing import is_collective
 from lockstep.capture.rows import OneCall, OpenCall, Place
 from lockstep.capture.session import Session
-from lockstep.capture.silence import quiet
+from lockstep.capture.silence import Silence
 from lockstep.capture.surroundings import (
     SET_ITEM,
     buffers_of,
@@ -206,7 +206,7 @@ class Calls:
     ) -> OpenCall | None:
         """Begin to record a call of a module."""
         grad = torch.is_grad_enabled()
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             named = without_wrappers(module)
             kind = class_name(named)
             return session.begin(
@@ -328,17 +328,17 @@ class Calls:
         if session is None:
             self.out_of_sight.was_read |= self._is_out_of_sight([tensor])
         elif not (self._steps.in_optimizer or (self.place is not None and self.place.opaque)):
-            with quiet(self._steps.fail):
+            with Silence(self._steps.fail):
                 session.read_by_python(tensor)
 
     def _is_out_of_sight(self, tensors: Iterable[torch.Tensor]) -> bool:
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             return self.out_of_sight.has_made(tensors)
         return False
 
     def _made_out_of_sight(self, result: Any, module: torch.nn.Module | None = None) -> None:
         """Note what came of a call where no step is open; of a module, where it has parameters."""
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             if module is None or next(module.parameters(), None) is not None:
                 self.out_of_sight.made(tensor for _, tensor in tensors_in(result, ""))
 
@@ -351,7 +351,7 @@ class Calls:
             return
         self._steps.note_once("collectives that are not waited for", "their results come later")
         session.retract(opened)
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             for _, tensor in tensors:
                 session.contents.changed(tensor)
 
@@ -364,7 +364,7 @@ class Calls:
             result = function(*args, **kwargs)
         session = self._steps.session
         if session is not None:
-            with quiet(self._steps.fail):
+            with Silence(self._steps.fail):
                 for _, tensor in tensors_in(result, ""):
                     session.contents.note(unwrapped(tensor))
         return result
@@ -384,7 +384,7 @@ class Calls:
             self._steps.note_once(
                 "operators inside of torch.func transforms", "they work on tensors without numbers"
             )
-            with quiet(self._steps.fail):
+            with Silence(self._steps.fail):
                 for _, tensor in tensors_in(result, ""):
                     session.contents.note(unwrapped(tensor))
         return result
@@ -414,7 +414,7 @@ class Calls:
 
     def end_one(self, one: OneCall, result: Any) -> None:
         """Record what came out of it."""
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             # What is written behind autograd's back inside does not show in a version.
             for _, tensor in (*one.tensors, *one.buffers):
                 one.session.contents.changed(tensor)
@@ -464,7 +464,7 @@ class Calls:
         self, session: Session, modules: Sequence[torch.nn.Module], place: Place | None
     ) -> list[NamedTensor]:
         """Buffers of modules and of all below them; the modules are named where they are met for the first time."""
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             for module in modules:
                 self._steps.path_of(session, module, place)
             below = {id(one): one for module in modules for _, one in module.named_buffers()}
@@ -509,7 +509,7 @@ class Calls:
         places = self._places()
         place = places[-1] if places else None
         opened = None
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             opened = session.begin(
                 CallKind.OPERATOR,
                 place,
@@ -528,7 +528,7 @@ class Calls:
                 self.abandon(session, opened)
             raise
         if opened is not None:
-            with quiet(self._steps.fail):
+            with Silence(self._steps.fail):
                 # Down here a write counts as a version only after the operator has returned.
                 for tensor in written(function, args, kwargs):
                     session.contents.changed(tensor)
@@ -544,13 +544,13 @@ class Calls:
         session = self.find_session(may_begin=bool(losses))
         if session is None:
             return run()
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             self._steps.is_certain()
             for tensor in losses:
                 session.loss(tensor)
         with self._at(None):
             result = run()
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             session.backward_ended()
             for _, tensor in tensors_in(result, ""):
                 session.contents.note(unwrapped(tensor))
@@ -573,7 +573,7 @@ class Calls:
         """
         opening = self.opening
         early = module and not opening.module_called
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             if (opening.is_over() or early) and not _any_in_graph(inputs):
                 self._steps.set_aside()
 
@@ -584,7 +584,7 @@ class Calls:
     def _note_top(self, result: Any) -> None:
         if self.opening.certain:
             return
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             self.opening.called(tensor for _, tensor in tensors_in(result, ""))
 
     def _module_session(self, module: torch.nn.Module, may_begin: bool) -> Session | None:
@@ -607,7 +607,7 @@ class Calls:
     ) -> OpenCall | None:
         self._note_autocast(session)
         between = self.opening.certain and place is None and not grad
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             return session.begin(
                 CallKind.OPERATOR,
                 place,
@@ -652,12 +652,12 @@ class Calls:
         part: object = ...,
     ) -> None:
         if self._steps.session is session:
-            with quiet(self._steps.fail):
+            with Silence(self._steps.fail):
                 session.end(opened, result, buffers=buffers, part=part)
 
     def abandon(self, session: Session, opened: OpenCall) -> None:
         if self._steps.session is session:
-            with quiet(self._steps.fail):
+            with Silence(self._steps.fail):
                 session.abandon(opened)
 
     @contextmanager

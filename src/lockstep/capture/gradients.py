@@ -18,7 +18,7 @@ import torch
 from torch.autograd.graph import Node
 
 from lockstep.capture.shards import placed_alike
-from lockstep.capture.silence import quiet
+from lockstep.capture.silence import Silence
 
 Edge = tuple[Node, int]
 
@@ -200,7 +200,7 @@ class _Sum:
             # Parts of distributed tensors that are placed otherwise would need the other ranks.
             self._apart = self._apart or not placed_alike(self._total, gradient)
             if not self._apart:
-                with quiet():
+                with Silence():
                     self._total = self._total.detach() + gradient.detach()
         elif gradient is not None:
             self._total = gradient

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from lockstep.capture.silence import quiet
+from lockstep.capture.silence import Silence
 from lockstep.kernels.glance import glance
 from lockstep.kernels.jit import available, ready
 
@@ -105,7 +105,7 @@ def plain_keys() -> int:
 
     They differ for other layouts and devices, wrappers, subclasses, lazy conjugation and negation.
     """
-    with quiet(), torch.inference_mode(False):
+    with Silence(), torch.inference_mode(False):
         keys = torch._C._dispatch_keys(torch.empty(0, device="cpu"))
     return int(keys.raw_repr())
 
@@ -241,7 +241,7 @@ def part_indexed(
     name = op.rpartition(".")[2]
     if written is None or index is None or not isinstance(dim, int):
         return None
-    with quiet():
+    with Silence():
         mask = torch.zeros(written.shape, dtype=torch.bool)
         if name == "scatter_":
             return mask.scatter_(dim, index.cpu(), True)

@@ -24,7 +24,7 @@ from lockstep.capture.leaves import plain_setting
 from lockstep.capture.module_paths import ModuleNames
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
-from lockstep.capture.silence import quiet
+from lockstep.capture.silence import Silence
 from lockstep.capture.trainers import Trainers
 
 
@@ -225,7 +225,7 @@ class Optimizers:
         if session is None:
             return
         op = optimizer_name(optimizer)
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             self._steps.is_certain()
             stack = session.stack_here()
             options = [plain_options(group) for group in optimizer.param_groups]
@@ -247,7 +247,7 @@ class Optimizers:
 
     def _has_gradients(self, optimizer: Optimizer) -> bool:
         """Whether an update is at hand: nothing else of its step is seen where `torch.func` gives the gradients."""
-        with quiet(self._steps.fail):
+        with Silence(self._steps.fail):
             return any(parameter.grad is not None for _, _, parameter in _parameters_of(optimizer))
         return False
 
@@ -257,7 +257,7 @@ class Optimizers:
             return
         session = self._steps.session
         if session is not None and update is not None:
-            with quiet(self._steps.fail):
+            with Silence(self._steps.fail):
                 for opened, parameter in update.calls:
                     session.after_update(optimizer, opened, parameter)
         try:

@@ -35,7 +35,7 @@ from lockstep.capture.optimizers import Optimizers, names_in_groups, plain_optio
 from lockstep.capture.redacted_writer import RedactedWriter, redact, redaction_of_process
 from lockstep.capture.rows import Place
 from lockstep.capture.session import Session
-from lockstep.capture.silence import quiet
+from lockstep.capture.silence import Silence
 from lockstep.capture.trainers import Trainers
 from lockstep.capture.waiting import wait_until_written
 from lockstep.core.errors import CaptureError, LockstepError
@@ -292,7 +292,7 @@ class Recorder:
     def _updated_by_hand(self) -> bool:
         session, updated = self.session, False
         if session is not None:
-            with quiet(self.fail):
+            with Silence(self.fail):
                 updated = session.record_hand_updates()
         self._hand_updated |= updated
         return updated
@@ -330,7 +330,7 @@ class Recorder:
 
     def optimizer_created(self) -> None:
         """An optimizer was made: a training may begin."""
-        if self.optimizer_seen and self.trainers.is_elsewhere:
+        if self.optimizer_seen and self.trainers.another_lives:
             return  # what is recorded goes on in another thread
         if not self.optimizer_seen and not self._calls.opening.certain:
             self.set_aside()
@@ -375,7 +375,7 @@ class Recorder:
         if not self._manifest.steps:
             setup.note_seed(self._manifest)
         self._manifest.steps.append(StepSummary(self._step))
-        with quiet(self.fail):
+        with Silence(self.fail):
             session.begin_step(self._step)
             if self._model is not None and self._names.path_of(self._model) is None:
                 session.adopt(self._model)
@@ -391,7 +391,7 @@ class Recorder:
     def set_aside(self) -> None:
         """What was recorded of this step may not be of it: it begins with what comes now, or later."""
         if self._open and self._session is not None and self._manifest is not None:
-            with quiet(self.fail):
+            with Silence(self.fail):
                 self._session.set_aside()
             self._open = False
             self._calls.opening.set_aside()
@@ -481,7 +481,7 @@ class Recorder:
         summary = manifest.steps[-1]
         summary.complete = complete and not (self._failure or session.writer.failure)
         summary.calls = session.call_count
-        with quiet(self.fail):
+        with Silence(self.fail):
             session.end_step()
             self._note_parameters(manifest)
             if self._another_trains:
@@ -556,7 +556,7 @@ class Recorder:
                     "the loss of a backward inside of compiled code",
                     "compiled: only the parameters' gradients are recorded",
                 )
-            with quiet(self.fail):
+            with Silence(self.fail):
                 session.accumulated(parameter)
 
     @property

@@ -35,7 +35,7 @@ from lockstep.capture.memory import part_indexed
 from lockstep.capture.module_paths import Adopted, ModuleNames, class_name, is_wrapper
 from lockstep.capture.plumbing import is_collective
 from lockstep.capture.rows import OpenCall, Place, Rows
-from lockstep.capture.silence import quiet
+from lockstep.capture.silence import Silence
 from lockstep.capture.unseen_work import OutOfSight
 from lockstep.core.manifest import Event, NotSeen
 from lockstep.core.records import ARRIVED_IN, COMPUTED_OUT_OF_SIGHT
@@ -411,7 +411,7 @@ class Session:
     def gradient_came(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
         """The gradient of an output has arrived at a call."""
         if self._rows.step == call.step:
-            with quiet(self._fail):
+            with Silence(self._fail):
                 self._is_of_the_step(call)
                 number = self.contents.of(gradient)
                 self._derivations.came(call, index, number)
@@ -422,7 +422,7 @@ class Session:
     def gradient_left(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
         """A call has sent a gradient to an input."""
         if self._rows.step == call.step:
-            with quiet(self._fail):
+            with Silence(self._fail):
                 self._is_of_the_step(call)
                 label, role = call.labels[index], Role.GRAD_INPUT
                 number = self.contents.of(gradient, self._derivations.gradient(call, index))

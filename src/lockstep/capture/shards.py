@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lockstep.capture.silence import quiet
+from lockstep.capture.silence import Silence
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -23,7 +23,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
         return local_part(local) if type(local) is not torch.Tensor else local
     collectives = sys.modules.get("torch.distributed._functional_collectives")
     if collectives is not None and kind is collectives.AsyncCollectiveTensor:
-        with quiet():
+        with Silence():
             arrived: torch.Tensor = tensor.trigger_wait()  # type: ignore[attr-defined]
         return arrived
     return None

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 
-class quiet:  # noqa: N801 - reads as a statement: `with quiet():`
+class Silence:
     """Context in which tensor work leaves no trace: no autograd history, no mode, no autocast.
 
     Parameters

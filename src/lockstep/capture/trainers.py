@@ -58,8 +58,8 @@ class Trainers:
         return None if self._owner is None else self._owner()
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether another thread, which lives, does what is recorded."""
+    def another_lives(self) -> bool:
+        """Whether what is recorded is of another thread, which lives."""
         return self._owning not in (None, self._here())
 
     @property
@@ -82,7 +82,7 @@ class Trainers:
         """A module is called outside of all others; tells whether that is of the recorded training."""
         with self._lock:
             if self._is_mine(take=trains) or self._is_ours(self._holding(module.parameters())):
-                if trains and not self.is_elsewhere:
+                if trains and not self.another_lives:
                     self._called.add(module)
                 return True
         return False

@@ -13,9 +13,9 @@ import click
 
 from lockstep.core.distribution import shadow
 from lockstep.core.errors import LockstepError
+from lockstep.core.garbage import rare_collections
 from lockstep.core.text import message
 from lockstep.core.version import VERSION
-from lockstep.locate.garbage import rare_collections
 from lockstep.plugins import broken_plugins, verbs
 
 
