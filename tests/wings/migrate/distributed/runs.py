@@ -40,21 +40,23 @@ def migrate(script, out, target="neutral"):
     return plan
 
 
-def alone(script, folder):
+def alone(programs, script, folder):
     """`python script.py`"""
-    return _run([sys.executable, str(script)], folder)
+    return _run(programs, ["python", str(script)], folder)
 
 
-def together(launcher, folder, processes=2):
+def together(programs, launcher, folder, processes=2):
     """`sh run_distributed.sh`, with as many processes as are asked for."""
-    return _run(["sh", str(launcher)], folder, NPROC_PER_NODE=str(processes))
+    return _run(programs, ["sh", str(launcher)], folder, NPROC_PER_NODE=str(processes))
 
 
-def _run(command, folder, **variables):
+def _run(programs, command, folder, **variables):
     folder.mkdir(parents=True, exist_ok=True)
     environment = {
         **{key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")},
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join(
+            [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+        ),
         "PYTHONPATH": str(SCRIPTS),
         "WITNESS": str(folder),
         "OMP_NUM_THREADS": "1",

@@ -20,7 +20,7 @@ SAMPLES = {"functions": (128, 40), "module_level": (64, 32)}
 
 
 @pytest.fixture(scope="module", params=sorted(SAMPLES))
-def runs(request, tmp_path_factory):
+def runs(request, programs, tmp_path_factory):
     """The original alone, the migrated alone, the migrated by its launch script in two processes."""
     folder = tmp_path_factory.mktemp(request.param)
     script = SCRIPTS / f"{request.param}.py"
@@ -31,9 +31,9 @@ def runs(request, tmp_path_factory):
     moved = folder / "out" / script.name
     return (
         request.param,
-        alone(script, folder / "before"),
-        alone(moved, folder / "after"),
-        together(folder / "out" / "run_distributed.sh", folder / "together"),
+        alone(programs, script, folder / "before"),
+        alone(programs, moved, folder / "after"),
+        together(programs, folder / "out" / "run_distributed.sh", folder / "together"),
     )
 
 

@@ -33,13 +33,11 @@ def bind_devices(unit: Unit, local_rank: str) -> None:
             continue
         if number.index == 0 and _bind(unit, number, local_rank):
             continue
-        place = unit.scopes.span(number.node)
-        unit.list(
-            ast.Pass(),
+        unit.note(
+            number.node,
             _RULE,
             "every process would take this device",
-            replacement=f"{local_rank}, which is 0 in a script that is started alone",
-            span=place,
+            f"{local_rank}, which is 0 in a script that is started alone",
         )
 
 
@@ -49,7 +47,7 @@ def _bind(unit: Unit, number: Number, local_rank: str) -> bool:
         return True
     if number.is_text or is_inside_lambda(unit, number):
         return False
-    unit.rewrite(number.node, _RULE, [Edit(unit.scopes.span(number.node), local_rank)], reason)
+    unit.rewrite(number.node, _RULE, reason, [Edit(unit.scopes.span(number.node), local_rank)])
     return True
 
 

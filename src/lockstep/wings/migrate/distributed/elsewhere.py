@@ -18,8 +18,7 @@ def list_elsewhere(unit: Unit) -> None:
     flow = Flow(unit.scopes)
     for loader in find_loaders(flow):
         kind = "feeds a training loop" if loader.training else "makes a data loader"
-        _list(
-            unit,
+        unit.note(
             loader.call,
             "distributed/loader",
             f"{kind} outside the main script: without a DistributedSampler every process sees all samples",
@@ -27,16 +26,14 @@ def list_elsewhere(unit: Unit) -> None:
         )
     for call in flow.calls:
         if unit.scopes.name(call.func) in _SAVING:
-            _list(
-                unit,
+            unit.note(
                 call,
                 "distributed/saving",
                 "saves outside the main script: every process would write this file",
                 'if os.environ.get("RANK", "0") == "0":',
             )
         elif isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
-            _list(
-                unit,
+            unit.note(
                 call,
                 "distributed/elsewhere",
                 "computes gradients outside the main script; they are averaged where the wrapped model is called",
@@ -93,8 +90,3 @@ def _files(
         if name:
             candidates.append(path.with_name(path.name + ".py"))
         yield from (candidate for candidate in candidates if candidate in trees)
-
-
-def _list(unit: Unit, node: ast.AST, rule: str, reason: str, replacement: str) -> None:
-    """List a place under a key of its own, so that no other rule is kept from the node."""
-    unit.list(ast.Pass(), rule, reason, replacement=replacement, span=unit.scopes.span(node))

@@ -32,12 +32,11 @@ def list_risks(unit: Unit, flow: Flow, loaders: Sequence[Loader], names: Mapping
 def _list_batch_size(unit: Unit, loader: Loader, world: str) -> None:
     item = keyword(loader.call, "batch_size")
     positional = loader.call.args[1:2]
-    _list(
-        unit,
+    unit.note(
         item or (positional[0] if positional else loader.call),
         "distributed/batch-size",
         f"the batch stays that of one process: a step takes {world} times as many samples, an epoch has fewer steps",
-        replacement=f"divide it by {world}, or scale the learning rate",
+        f"divide it by {world}, or scale the learning rate",
     )
 
 
@@ -58,10 +57,10 @@ def _count_shares(unit: Unit, flow: Flow, loader: Loader, loaders: Sequence[Load
         if made <= shared:
             edit = Edit(attribute_span(flow.scopes, argument), "sampler")
             reason = "counts the share of one process, which is everything in a script that is started alone"
-            unit.rewrite(argument, "distributed/metric", [edit], reason)
+            unit.rewrite(argument, "distributed/metric", reason, [edit])
         else:
             reason = "counts the samples of all processes, also where it stands for a share"
-            _list(unit, argument, "distributed/metric", reason, replacement="len(loader.sampler)")
+            unit.note(argument, "distributed/metric", reason, "len(loader.sampler)")
 
 
 def _list_sums(unit: Unit, flow: Flow, loader: Loader) -> None:
@@ -71,58 +70,52 @@ def _list_sums(unit: Unit, flow: Flow, loader: Loader) -> None:
             isinstance(inner, ast.Call) and called(inner) in _READING
             for inner in ast.walk(node.value)
         ):
-            _list(
-                unit,
+            unit.note(
                 node,
                 "distributed/metric",
                 "sums up one process's share: what rank 0 tells of it is not averaged between processes",
-                replacement="torch.distributed.all_reduce of the sum, where there are several processes",
+                "torch.distributed.all_reduce of the sum, where there are several processes",
             )
 
 
 def _list_call(unit: Unit, flow: Flow, call: ast.Call, rank: str) -> None:
     name = flow.scopes.name(call.func)
     if name == "torch.manual_seed":
-        _list(
-            unit,
+        unit.note(
             call,
             "distributed/seed",
             "every process draws the same random numbers: the same dropout and noise on different samples",
-            replacement=f"behind the wrap once more, with {rank} added",
+            f"behind the wrap once more, with {rank} added",
         )
     elif name == "torch.utils.data.random_split" and not _is_seeded(flow, call):
         reason = (
             "every process splits by random numbers of its own: what one trains on, another tests"
         )
-        _list(
-            unit,
+        unit.note(
             call,
             "distributed/seed",
             reason,
-            replacement="generator=torch.Generator().manual_seed(0)",
+            "generator=torch.Generator().manual_seed(0)",
         )
     elif name in _FOLDERS and keyword(call, "exist_ok") is None:
-        _list(
-            unit,
+        unit.note(
             call,
             "distributed/files",
             "every process makes this folder, and fails where another was first",
-            replacement="os.makedirs(..., exist_ok=True)",
+            "os.makedirs(..., exist_ok=True)",
         )
     elif name == "open" or (called(call) == "open" and isinstance(call.func, ast.Name)):
         mode = call.args[1] if len(call.args) > 1 else None
         if isinstance(mode, ast.Constant) and mode.value in _WRITING:
-            _list(
-                unit,
+            unit.note(
                 call,
                 "distributed/files",
                 "every process writes this file",
-                replacement=f"if {rank} == 0:",
+                f"if {rank} == 0:",
             )
     item = keyword(call, "download")
     if item is not None and isinstance(item.value, ast.Constant) and item.value.value is True:
-        _list(
-            unit,
+        unit.note(
             item,
             "distributed/files",
             "every process downloads this at the same time; fetch it once before",
@@ -138,16 +131,10 @@ def _is_seeded(flow: Flow, call: ast.Call) -> bool:
 def _list_norm(unit: Unit, flow: Flow) -> None:
     for call in flow.calls:
         if flow.scopes.name(call.func) in _NORMS:
-            _list(
-                unit,
+            unit.note(
                 call,
                 "distributed/batch-norm",
                 "each process normalizes by its own share of the batch; the first of these places stands for all",
-                replacement="torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before the wrap",
+                "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before the wrap",
             )
             return
-
-
-def _list(unit: Unit, node: ast.AST, rule: str, reason: str, *, replacement: str = "") -> None:
-    """List a place under a key of its own, so that no other rule is kept from the node."""
-    unit.list(ast.Pass(), rule, reason, replacement=replacement, span=unit.scopes.span(node))

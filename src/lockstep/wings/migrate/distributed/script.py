@@ -19,18 +19,27 @@ from lockstep.wings.migrate.distributed.risks import list_risks
 from lockstep.wings.migrate.distributed.writing import Guard, guards, makes_writer
 from lockstep.wings.migrate.engine.arguments import insertion, keyword, last_edit, opening
 from lockstep.wings.migrate.engine.unit import Unit
-from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.plan import Edit, Outcome, Span
 
 WRAP = "distributed/model"
 _PARALLEL = (
-    "torch.distributed.init_process_group", "torch.nn.parallel.DistributedDataParallel",
-    "apex.parallel.DistributedDataParallel", "torch.utils.data.DistributedSampler",
-    "torch.utils.data.distributed.DistributedSampler", "torch.multiprocessing.spawn",
-    "torch.distributed.fsdp.FullyShardedDataParallel", "torch.distributed.fsdp.fully_shard",
-    "horovod.torch.init", "deepspeed.initialize", "accelerate.Accelerator",
-    "pytorch_lightning.Trainer", "lightning.Trainer", "lightning.pytorch.Trainer",
-    "transformers.Trainer", "fairscale.nn.FullyShardedDataParallel",
-)  # fmt: skip
+    "torch.distributed.init_process_group",
+    "torch.nn.parallel.DistributedDataParallel",
+    "apex.parallel.DistributedDataParallel",
+    "torch.utils.data.DistributedSampler",
+    "torch.utils.data.distributed.DistributedSampler",
+    "torch.multiprocessing.spawn",
+    "torch.distributed.fsdp.FullyShardedDataParallel",
+    "torch.distributed.fsdp.fully_shard",
+    "horovod.torch.init",
+    "deepspeed.initialize",
+    "accelerate.Accelerator",
+    "pytorch_lightning.Trainer",
+    "lightning.Trainer",
+    "lightning.pytorch.Trainer",
+    "transformers.Trainer",
+    "fairscale.nn.FullyShardedDataParallel",
+)
 _NAMES = {
     "rank": ("RANK", "PROCESS_RANK"),
     "local_rank": ("LOCAL_RANK", "PROCESS_LOCAL_RANK"),
@@ -95,13 +104,11 @@ def _list_parallel(unit: Unit, flow: Flow) -> bool:
     own = [call for call in flow.calls if unit.scopes.name(call.func) in _PARALLEL]
     for call in own:
         name = unit.scopes.name(call.func)
-        _list(
-            unit,
-            unit.scopes.statement(call),
+        unit.note(
+            call,
             "distributed/own",
             f"the script has {name} for many devices of its own: nothing is made distributed here",
             "start it with torchrun if it reads RANK and WORLD_SIZE; else take this out first",
-            span=unit.scopes.span(call),
         )
     return bool(own)
 
@@ -119,18 +126,17 @@ def _ready_loaders(unit: Unit, flow: Flow, found: list[data.Loader]) -> list[dat
             reason = (
                 f"feeds the training ({why}), but {problem}: each process would see all samples"
             )
-            _list(unit, loader.call, "distributed/loader", reason, "a DistributedSampler by hand")
+            unit.note(loader.call, "distributed/loader", reason, "a DistributedSampler by hand")
         elif why and not loader.evaluation:
             reason = f"{why}, but no loop over it is seen to compute gradients in this file"
-            _list(unit, loader.call, "distributed/loader", reason, "a DistributedSampler by hand")
+            unit.note(loader.call, "distributed/loader", reason, "a DistributedSampler by hand")
         else:
             reason = "evaluation: every process sees the whole set, and rank 0 reports"
-            span = unit.scopes.span(loader.call)
-            unit.keep(ast.Pass(), "distributed/evaluation", reason, span=span)
+            unit.note(loader.call, "distributed/evaluation", reason, outcome=Outcome.KEPT)
     for item in data.foreign_loops(flow, found):
         reason = "computes gradients on samples of a loader that is made elsewhere: each process sees all of them"
-        _list(
-            unit, item.loader, "distributed/loader", reason, "a DistributedSampler where it is made"
+        unit.note(
+            item.loader, "distributed/loader", reason, "a DistributedSampler where it is made"
         )
     return ready
 
@@ -138,24 +144,7 @@ def _ready_loaders(unit: Unit, flow: Flow, found: list[data.Loader]) -> list[dat
 def _refuse(unit: Unit, node: ast.AST | None, rule: str, reason: str) -> None:
     """List why nothing is made distributed."""
     text = f"{reason}; nothing was made distributed"
-    if node is None:
-        _list(unit, unit.scopes.tree, rule, text, "", span=Span(0, 0))
-    else:
-        _list(unit, node, rule, text, "")
-
-
-def _list(
-    unit: Unit,
-    node: ast.AST,
-    rule: str,
-    reason: str,
-    replacement: str,
-    *,
-    span: Span | None = None,
-) -> None:
-    """List a place under a key of its own, so that no other rule is kept from the node."""
-    place = span or unit.scopes.span(node)
-    unit.list(ast.Pass(), rule, reason, replacement=replacement, span=place)
+    unit.note(node or Span(0, 0), rule, text)
 
 
 class _Rewriting:
@@ -224,7 +213,7 @@ class _Rewriting:
     def _wrap(self, wrap: models.Wrap, edit: Edit) -> None:
         span = Span(self._scopes.span(wrap.statement).start, edit.span.end)
         reason = f"averages the gradients of {wrap.name} between processes, which start from rank 0's parameters"
-        self._rewrite(wrap.statement, WRAP, [edit], reason, span=span)
+        self._rewrite(span, WRAP, [edit], reason)
 
     def _replicate_alone(self, call: ast.Call) -> None:
         """`DataParallel(model)` would copy each process's model to all devices."""
@@ -236,20 +225,17 @@ class _Rewriting:
         edits = [insertion(span.start, opened)] if opened else []
         edits.append(insertion(span.end, choice))
         reason = "for one process alone; processes that torchrun starts have a device each"
-        self._unit.rewrite(call.func, "distributed/data-parallel", edits, reason, span=span)
+        self._unit.rewrite(call.func, "distributed/data-parallel", reason, edits, span=span)
 
     def _use(self, use: models.Use) -> None:
         if use.obstacle:
-            _list(self._unit, use.node, "distributed/unwrapped", use.obstacle, "",
-                  span=self._scopes.span(use.shown))  # fmt: skip
+            self._unit.note(use.shown, "distributed/unwrapped", use.obstacle)
             return
         self._unwraps = True
         place = self._scopes.span(use.node)
         edits = [insertion(place.start, f"{self._names['unwrapped']}("), insertion(place.end, ")")]
         reason = "of the model itself, so that names and checkpoints stay as they are"
-        self._rewrite(
-            use.node, "distributed/unwrapped", edits, reason, span=self._scopes.span(use.shown)
-        )
+        self._rewrite(use.shown, "distributed/unwrapped", edits, reason)
 
     def _load(self, call: ast.Call) -> None:
         """A checkpoint's tensors were on one process's device: not every process may load them there."""
@@ -260,7 +246,7 @@ class _Rewriting:
         if self._is_loaded_as_state(call):
             edits = [last_edit(self._scopes, call, 'map_location="cpu"')]
             reason = "load_state_dict copies to each process's own device; rank 0's would hold all copies else"
-            self._unit.rewrite(call, "distributed/load", edits, reason)
+            self._unit.rewrite(call, "distributed/load", reason, edits)
 
     def _is_loaded_as_state(self, call: ast.Call) -> bool:
         return any(
@@ -308,18 +294,17 @@ class _Rewriting:
         edit = self._blocks.before(loop.body[0], [f"if {self._names['world_size']} > 1:", *lines])
         reason = "tells the sampler the epoch: without it each epoch has the same order"
         if edit is None:
-            _list(self._unit, loop.target, "distributed/epoch", reason, lines[0].strip())
+            self._unit.note(loop.target, "distributed/epoch", reason, lines[0].strip())
         else:
             span = Span(self._scopes.span(loop).start, edit.span.end)
-            self._rewrite(loop.target, "distributed/epoch", [edit], reason, span=span)
+            self._rewrite(span, "distributed/epoch", [edit], reason)
 
     def _list_epoch(self, iteration: data.Iteration) -> None:
         name = self._scopes.text(iteration.loader)
         reason = (
             "which loop counts the epochs cannot be told: without set_epoch each has the same order"
         )
-        _list(
-            self._unit,
+        self._unit.note(
             iteration.loader,
             "distributed/epoch",
             reason,
@@ -339,8 +324,12 @@ class _Rewriting:
             for guard in (item for item in run if item.obstacle):
                 blocked = blocked or guard.kind == "logging"
                 reason = f"every process does this, one is enough; but it {guard.obstacle}"
-                _list(self._unit, guard.statement, f"distributed/{guard.kind}", reason,
-                      f"if {self._names['rank']} == 0:")  # fmt: skip
+                self._unit.note(
+                    guard.statement,
+                    f"distributed/{guard.kind}",
+                    reason,
+                    f"if {self._names['rank']} == 0:",
+                )
         for call in self._flow.calls:
             self._log_once(call)
 
@@ -363,7 +352,7 @@ class _Rewriting:
             reason = (
                 "every process makes a log of its own here; rank 0's is the one that is written to"
             )
-            _list(self._unit, call, "distributed/logging", reason, f"make it where {rank} == 0")
+            self._unit.note(call, "distributed/logging", reason, f"make it where {rank} == 0")
 
     # -- the whole
 
@@ -397,7 +386,7 @@ class _Rewriting:
         destroy = f"{self._unit.fill('torch')}.distributed.destroy_process_group()"
         edit = self._blocks.behind(last, [f"if {self._names['world_size']} > 1:", f"\t{destroy}"])
         if edit is not None:
-            self._rewrite(last, "distributed/end", [edit], "the processes part", span=edit.span)
+            self._rewrite(edit.span, "distributed/end", [edit], "the processes part")
 
     def _main_guard(self) -> ast.If | None:
         for statement in self._scopes.tree.body:
@@ -416,13 +405,6 @@ class _Rewriting:
         )
 
     def _rewrite(
-        self,
-        node: ast.AST,
-        rule: str,
-        edits: Iterable[Edit],
-        reason: str,
-        *,
-        span: Span | None = None,
+        self, place: ast.AST | Span, rule: str, edits: Iterable[Edit], reason: str
     ) -> None:
-        place = span or self._scopes.span(node)
-        self._unit.rewrite(ast.Pass(), rule, edits, reason, span=place)
+        self._unit.note(place, rule, reason, outcome=Outcome.REWRITTEN, edits=edits)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lockstep.hookspecs import MigrationTarget
+from lockstep.wings.migrate.engine.claims import Claims
 from lockstep.wings.migrate.engine.header import Header
 from lockstep.wings.migrate.engine.own_names import OwnNames
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
-from lockstep.wings.migrate.plan import Edit, Mention, Outcome, Span
 from lockstep.wings.migrate.torch.table import Table
 from lockstep.wings.migrate.torch.user_rules import UserRules
 
@@ -43,23 +43,20 @@ class Settings:
         return becomes
 
 
-class Unit:
+class Unit(Claims):
     """A module under migration.
 
-    A rule reads `scopes`, `own` and `settings`, and claims each place it understands. A place belongs to the first rule
-    that claims it.
+    A rule reads `scopes`, `own` and `settings`, and claims each place it understands.
     """
 
     def __init__(
         self, scopes: ModuleScopes, settings: Settings, own: OwnNames, module: str = ""
     ) -> None:
-        self.scopes = scopes
+        super().__init__(scopes)
         self._module = module
         self.settings = settings
         self.own = own
         self.header = Header(scopes, settings.target)
-        self.mentions: list[Mention] = []
-        self._claimed: dict[ast.AST, Mention] = {}
         self._scripted = _scripted(scopes)
         self.has_kernels = "triton" in scopes.source.text
         """Whether the module may hold kernels written in Triton."""
@@ -70,86 +67,6 @@ class Unit:
     def target(self) -> MigrationTarget:
         """The device that the script is written for."""
         return self.settings.target
-
-    def is_claimed(self, node: ast.AST) -> bool:
-        """Whether a rule has claimed a node."""
-        return node in self._claimed
-
-    def mention_of(self, node: ast.AST) -> Mention | None:
-        """What was claimed at a node."""
-        return self._claimed.get(node)
-
-    def claim(
-        self,
-        node: ast.AST,
-        rule: str,
-        outcome: Outcome,
-        reason: str,
-        *,
-        span: Span | None = None,
-        replacement: str = "",
-        edits: Iterable[Edit] = (),
-    ) -> None:
-        """Decide the mention at a node; a node that is claimed already stays as it was decided."""
-        if node in self._claimed:
-            return
-        place = span or self.scopes.span(node)
-        mention = Mention(rule, outcome, place, reason, replacement, tuple(edits))
-        self._claimed[node] = mention
-        self.mentions.append(mention)
-
-    def rewrite(
-        self,
-        node: ast.AST,
-        rule: str,
-        edits: Iterable[Edit],
-        reason: str,
-        *,
-        span: Span | None = None,
-    ) -> None:
-        """Claim a node with edits."""
-        self.claim(node, rule, Outcome.REWRITTEN, reason, span=span, edits=edits)
-
-    def list(
-        self,
-        node: ast.AST,
-        rule: str,
-        reason: str,
-        *,
-        replacement: str = "",
-        span: Span | None = None,
-    ) -> None:
-        """Claim a node that needs a person."""
-        self.claim(node, rule, Outcome.LISTED, reason, span=span, replacement=replacement)
-
-    def keep(self, node: ast.AST, rule: str, reason: str, *, span: Span | None = None) -> None:
-        """Claim a node that needs nothing."""
-        self.claim(node, rule, Outcome.KEPT, reason, span=span)
-
-    def supersede(
-        self,
-        node: ast.AST,
-        rule: str,
-        edits: Iterable[Edit],
-        reason: str,
-        *,
-        span: Span,
-        replacement: str = "",
-    ) -> None:
-        """Claim a node instead of what claimed it before: rewritten with edits, listed without."""
-        before = self._claimed.pop(node, None)
-        if before is not None:
-            self.mentions.remove(before)
-        changes = tuple(edits)
-        outcome = Outcome.REWRITTEN if changes else Outcome.LISTED
-        self.claim(node, rule, outcome, reason, span=span, replacement=replacement, edits=changes)
-
-    def settle(self, nodes: Iterable[ast.AST], claimed: ast.AST | Mention) -> None:
-        """Count nodes to a mention that was made elsewhere, so that no later rule touches them."""
-        mention = claimed if isinstance(claimed, Mention) else self._claimed.get(claimed)
-        if mention is not None:
-            for node in nodes:
-                self._claimed.setdefault(node, mention)
 
     def is_requested(self, name: str) -> bool:
         """Whether another module of the project imports a name from this one."""

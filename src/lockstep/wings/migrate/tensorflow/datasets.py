@@ -60,7 +60,7 @@ def find_batches(script: Script) -> None:
         if name in _FUNCTIONS:
             _batch(script, call, _FUNCTIONS[name])
         elif name in _DROPPING:
-            script.keep(_RULE, call, "drops the last, smaller batch already")
+            script.keep(call, _RULE, "drops the last, smaller batch already")
     for method in script.scopes.nodes:
         if isinstance(method, ast.Call) and _is_batch_method(script, method):
             _method(script, method)
@@ -85,31 +85,31 @@ def _method(script: Script, call: ast.Call) -> None:
     if told or _is_dataset(script, call.func.value):
         _batch(script, call, position)
     elif _is_own(script, call.func):
-        script.keep(_RULE, call, f"{call.func.attr} is a method of the script's own class")
+        script.keep(call, _RULE, f"{call.func.attr} is a method of the script's own class")
     elif argument(call, position, _KEYWORD) is None:
         reason = "makes batches if this is a dataset, which cannot be told from here"
-        script.list(_RULE, call, reason, f"{call.func.attr}(..., {_KEYWORD}=True)")
+        script.list(call, _RULE, reason, f"{call.func.attr}(..., {_KEYWORD}=True)")
 
 
 def _batch(script: Script, call: ast.Call, position: int | None) -> None:
     given = argument(call, position, _KEYWORD)
     if isinstance(given, ast.Constant) and given.value is True:
-        script.keep(_RULE, call, "drops the last, smaller batch already")
+        script.keep(call, _RULE, "drops the last, smaller batch already")
     elif given is not None:
         reason = (
             "keeps the last, smaller batch by the script's own choice; the NPU compiles one shape"
         )
-        script.list(_RULE, call, reason, f"{_KEYWORD}=True")
+        script.list(call, _RULE, reason, f"{_KEYWORD}=True")
     elif has_stars(call):
         reason = f"{_KEYWORD} may be among arguments that are passed on"
-        script.list(_RULE, call, reason, f"{_KEYWORD}=True")
+        script.list(call, _RULE, reason, f"{_KEYWORD}=True")
     else:
         try:
             edit = appended(script.scopes, call, f"{_KEYWORD}=True")
         except CannotRewriteError as error:
-            script.list(_RULE, call, str(error), f"{_KEYWORD}=True")
+            script.list(call, _RULE, str(error), f"{_KEYWORD}=True")
             return
-        script.rewrite(_RULE, call, _REASON, [edit])
+        script.rewrite(call, _RULE, _REASON, [edit])
 
 
 def _made(script: Script, node: ast.expr) -> bool:

@@ -50,7 +50,7 @@ def find_devices(script: Script) -> None:
         elif _JIT_LEVELS.match(name):
             span = script.scopes.span(node)
             edit = Edit(Span(span.end - len("ON_1"), span.end), "OFF")
-            script.rewrite("xla", node, "XLA does not compile for the NPU", [edit])
+            script.rewrite(node, "xla", "XLA does not compile for the NPU", [edit])
     for part in script.scopes.nodes:
         if isinstance(part, ast.keyword) and part.arg in _COMPILED and not script.is_gone(part):
             _compiled(script, part)
@@ -67,16 +67,16 @@ def _place(script: Script, call: ast.Call, placements: list[ast.expr]) -> None:
         return
     if not (is_harmless(given) or _is_format(given)):
         script.list(
-            "device", call, "names a GPU by what other code computes", f"tf.device({_HOST})"
+            call, "device", "names a GPU by what other code computes", f"tf.device({_HOST})"
         )
         return
     read = {part.id for part in ast.walk(given) if isinstance(part, ast.Name)}
     unused = sorted(read & {binding.name for binding in script.left_unused(placements)})
     if unused:
         reason = f"names a GPU by {unused[0]}, which nothing else uses"
-        script.list("device", call, reason, f"tf.device({_HOST}), without {unused[0]}")
+        script.list(call, "device", reason, f"tf.device({_HOST}), without {unused[0]}")
         return
-    script.rewrite("device", call, _PLACED, [script.replaced(given, _HOST)])
+    script.rewrite(call, "device", _PLACED, [script.replaced(given, _HOST)])
 
 
 def _placements(script: Script) -> list[ast.expr]:
@@ -126,11 +126,11 @@ def _string(script: Script, node: ast.Constant, text: str) -> None:
             found = re.search(r"gpu:\d+\Z", text, re.IGNORECASE)
             start = pieces[0].body.end - len(found.group()) if found else pieces[0].body.start
             edit = Edit(Span(start, pieces[0].body.end), "cpu:0" if "gpu" in text else "CPU:0")
-            script.rewrite("device", node, _PLACED, [edit])
+            script.rewrite(node, "device", _PLACED, [edit])
             return
-        script.list("device", node, "names a GPU in several pieces", _HOST)
+        script.list(node, "device", "names a GPU in several pieces", _HOST)
     elif text.startswith("/") and _GPU_IN_PATTERN.search(text):
-        script.list("device", node, "names a GPU; what for cannot be told from here", _HOST)
+        script.list(node, "device", "names a GPU; what for cannot be told from here", _HOST)
 
 
 def _may_be_placed(script: Script, node: ast.Constant) -> bool:
@@ -146,7 +146,7 @@ def _may_be_placed(script: Script, node: ast.Constant) -> bool:
 def _environment(script: Script, node: ast.Constant, name: str) -> None:
     reason, replacement = ENVIRONMENT[name]
     if name != "CUDA_VISIBLE_DEVICES":
-        script.list("environment", node, reason, replacement)
+        script.list(node, "environment", reason, replacement)
         return
     value = _assigned(script, node)
     number = (
@@ -157,9 +157,9 @@ def _environment(script: Script, node: ast.Constant, name: str) -> None:
     pieces = script.scopes.pieces(node)
     if number and len(pieces) == 1:
         edit = Edit(pieces[0].body, "ASCEND_DEVICE_ID")
-        script.rewrite("environment", node, "a process on the NPU is given one device", [edit])
+        script.rewrite(node, "environment", "a process on the NPU is given one device", [edit])
     else:
-        script.list("environment", node, reason, replacement)
+        script.list(node, "environment", reason, replacement)
 
 
 def _assigned(script: Script, node: ast.Constant) -> ast.expr | None:
@@ -184,9 +184,9 @@ def _switch(script: Script, node: ast.expr) -> None:
     )
     if harmless and script.is_statement(node) and not script.left_unused([node]):
         reason = "sets up GPUs, of which there are none"
-        script.rewrite("gpu-switch", node, reason, [script.replaced(node, "pass")])
+        script.rewrite(node, "gpu-switch", reason, [script.replaced(node, "pass")])
     else:
-        script.list("gpu-switch", node, "sets up GPUs, of which there are none", "leave it out")
+        script.list(node, "gpu-switch", "sets up GPUs, of which there are none", "leave it out")
 
 
 def _is_rank(script: Script, node: ast.expr) -> bool:
@@ -203,11 +203,11 @@ def _is_rank(script: Script, node: ast.expr) -> bool:
 def _constant_off(script: Script, call: ast.AST, value: ast.expr | None) -> None:
     if isinstance(value, ast.Constant) and value.value is not False:
         edit = Edit(script.scopes.span(value), "False")
-        script.rewrite("xla", call, "XLA does not compile for the NPU", [edit])
+        script.rewrite(call, "xla", "XLA does not compile for the NPU", [edit])
     elif isinstance(value, ast.Constant):
-        script.keep("xla", call, "is off already")
+        script.keep(call, "xla", "is off already")
     else:
-        script.list("xla", call, "must be off: XLA does not compile for the NPU", "False")
+        script.list(call, "xla", "must be off: XLA does not compile for the NPU", "False")
 
 
 def _scope(script: Script, call: ast.Call) -> None:
@@ -216,15 +216,15 @@ def _scope(script: Script, call: ast.Call) -> None:
         _constant_off(script, call, given)
     elif has_stars(call):
         script.list(
-            "xla", call, "must be off: XLA does not compile for the NPU", "compile_ops=False"
+            call, "xla", "must be off: XLA does not compile for the NPU", "compile_ops=False"
         )
     else:
         try:
             edit = appended(script.scopes, call, "compile_ops=False")
         except CannotRewriteError as error:
-            script.list("xla", call, str(error), "compile_ops=False")
+            script.list(call, "xla", str(error), "compile_ops=False")
             return
-        script.rewrite("xla", call, "XLA does not compile for the NPU", [edit])
+        script.rewrite(call, "xla", "XLA does not compile for the NPU", [edit])
 
 
 def _compiled(script: Script, item: ast.keyword) -> None:
@@ -235,6 +235,6 @@ def _compiled(script: Script, item: ast.keyword) -> None:
     if function is None or not (of_model or script.name(function).startswith("tensorflow.")):
         return
     if isinstance(item.value, ast.Constant) and item.value.value is None:
-        script.keep("xla", item, "is off already")
+        script.keep(item, "xla", "is off already")
     else:
         _constant_off(script, item, item.value)

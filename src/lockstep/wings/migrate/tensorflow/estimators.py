@@ -69,16 +69,16 @@ def _estimator(script: Script, node: ast.expr, call: ast.Call | None, position: 
     parent = script.parent(node)
     if isinstance(parent, ast.ClassDef):
         script.list(
-            "estimator",
             node,
+            "estimator",
             f"{parent.name} derives from it and hands its configuration on itself",
             "pass config=npu_run_config_init(run_config=config) to super().__init__",
         )
     elif isinstance(parent, ast.arg | ast.AnnAssign | ast.FunctionDef):
-        script.keep("estimator", node, "is an annotation")
+        script.keep(node, "estimator", "is an annotation")
     else:
         reason = "is handed on, so its configuration is set elsewhere"
-        script.list("estimator", node, reason, "config=npu_run_config_init(run_config=config)")
+        script.list(node, "estimator", reason, "config=npu_run_config_init(run_config=config)")
 
 
 def _tpu_estimator(script: Script, node: ast.expr, call: ast.Call | None) -> None:
@@ -92,9 +92,9 @@ def _tpu_estimator(script: Script, node: ast.expr, call: ast.Call | None) -> Non
         if _is_constant(given.value, value=True):
             reason = f"there is no TPU: {switch} is off"
             edit = Edit(script.scopes.span(given.value), "False")
-            script.rewrite("tpu", given, reason, [edit])
+            script.rewrite(given, "tpu", reason, [edit])
         else:
-            script.list("tpu", given, f"{switch} must be false on the NPU", f"{switch}=False")
+            script.list(given, "tpu", f"{switch} must be false on the NPU", f"{switch}=False")
     missing = [switch for switch in _TPU_SWITCHES if keyword(call, switch) is None]
     if missing and len(call.args) <= 4:
         _switch_off(script, call, missing)
@@ -103,32 +103,32 @@ def _tpu_estimator(script: Script, node: ast.expr, call: ast.Call | None) -> Non
 def _switch_off(script: Script, call: ast.Call, switches: list[str]) -> None:
     text = ", ".join(f"{switch}=False" for switch in switches)
     if any(item.arg is None for item in call.keywords):
-        script.list("tpu", call.func, "its TPU switches may be among the ** of the call", text)
+        script.list(call.func, "tpu", "its TPU switches may be among the ** of the call", text)
         return
     try:
         edit = appended(script.scopes, call, text)
     except CannotRewriteError as error:
-        script.list("tpu", call.func, str(error), text)
+        script.list(call.func, "tpu", str(error), text)
         return
     span = script.scopes.span(call)
-    script.rewrite("tpu", call.func, "there is no TPU: its switches are off", [edit], span=span)
+    script.rewrite(call.func, "tpu", "there is no TPU: its switches are off", [edit], span=span)
 
 
 def _run_config(script: Script, call: ast.Call) -> None:
     if keyword(call, "save_summary_steps") or len(call.args) > _BEFORE_SUMMARIES:
         script.keep(
-            "run-config", call, "passes through npu_run_config_init where the estimator is made"
+            call, "run-config", "passes through npu_run_config_init where the estimator is made"
         )
         return
     text = "save_summary_steps=0"
     if has_stars(call):
         script.list(
-            "run-config", call, "summaries may be asked for among the stars of the call", text
+            call, "run-config", "summaries may be asked for among the stars of the call", text
         )
         return
     edit = appended(script.scopes, call, text)
     reason = "summaries are off, as the NPU's own run configuration has them; give save_summary_steps to keep them"
-    script.rewrite("run-config", call, reason, [edit])
+    script.rewrite(call, "run-config", reason, [edit])
 
 
 def _is_constant(node: ast.expr, *, value: bool) -> bool:

@@ -42,11 +42,11 @@ def distributed_optimizer(script: Script, node: ast.expr, name: str) -> None:
     call = script.call_of(node)
     replacement = "npu_distributed_optimizer_wrapper(optimizer)"
     if call is None or has_stars(call) or _is_odd(call):
-        script.list(_RULE, call or node, "its arguments cannot be told", replacement)
+        script.list(call or node, _RULE, "its arguments cannot be told", replacement)
         return
     reason = _why_not_transport(script, call)
     if reason:
-        script.list(_RULE, call, reason, replacement)
+        script.list(call, _RULE, reason, replacement)
         return
     _drop_settings(script, call)
     if script.generation is Generation.TF2:
@@ -58,7 +58,7 @@ def distributed_optimizer(script: Script, node: ast.expr, name: str) -> None:
     reason = "gradients are averaged by the NPU's collective library"
     if len(edits) > 1:
         reason += "; settings of Horovod's own transport are left out"
-    script.rewrite(_RULE, call, reason, edits)
+    script.rewrite(call, _RULE, reason, edits)
 
 
 def _is_odd(call: ast.Call) -> bool:
@@ -102,7 +102,7 @@ def _drop_settings(script: Script, call: ast.Call) -> None:
     for binding in script.left_unused(extra):
         statement = script.scopes.statement(binding.node)
         reason = f"{binding.name} is a setting of Horovod's own transport, and nothing else uses it"
-        script.rewrite(_RULE, statement, reason, [script.replaced(statement, "pass")])
+        script.rewrite(statement, _RULE, reason, [script.replaced(statement, "pass")])
 
 
 def _is_one_of(node: ast.expr, values: tuple[object, ...]) -> bool:
@@ -143,7 +143,7 @@ def gradient_tape(script: Script, node: ast.expr, name: str) -> None:
         or _why_not_transport(script, call)
     ):
         replacement = "gradients = npu.distribute.all_reduce(tape.gradient(loss, variables))"
-        script.list(_RULE, call or node, "gradients are averaged by hand", replacement)
+        script.list(call or node, _RULE, "gradients are averaged by hand", replacement)
         return
     _drop_settings(script, call)
     function = f"{script.head.module('npu_device', 'npu')}.distribute.all_reduce"
@@ -154,13 +154,13 @@ def gradient_tape(script: Script, node: ast.expr, name: str) -> None:
         and _is_name(call.args[0], tape.id)
     ):
         edits = [script.replaced(statement, "pass")]
-        script.rewrite(_RULE, call, reason, edits, span=script.scopes.span(statement))
+        script.rewrite(call, _RULE, reason, edits, span=script.scopes.span(statement))
     else:
         edits = [script.replaced(call, script.scopes.text(call.args[0]))]
-        script.rewrite(_RULE, call, reason, edits)
+        script.rewrite(call, _RULE, reason, edits)
     for gradient in gradients:
         reason = "gradients are averaged by the NPU's collective library"
-        script.rewrite(_RULE, gradient, reason, wrapped(script.scopes, gradient, function))
+        script.rewrite(gradient, _RULE, reason, wrapped(script.scopes, gradient, function))
 
 
 def _is_name(node: ast.expr, name: str) -> bool:
@@ -196,11 +196,11 @@ def allreduce(script: Script, node: ast.expr, name: str) -> None:
     call = script.call_of(node)
     replacement = 'npu_allreduce(tensor, reduction="mean") of npu_bridge.npu_init'
     if call is None or len(call.args) != 1 or has_stars(call):
-        script.list(_RULE, call or node, "its reduction cannot be told", replacement)
+        script.list(call or node, _RULE, "its reduction cannot be told", replacement)
         return
     reduction = _reduction(script, call)
     if not reduction:
-        script.list(_RULE, call, "its reduction has no equal on the NPU", replacement)
+        script.list(call, _RULE, "its reduction has no equal on the NPU", replacement)
         return
     if script.generation is Generation.TF2:
         function = f"{script.head.module('npu_device', 'npu')}.distribute.all_reduce"
@@ -213,7 +213,7 @@ def allreduce(script: Script, node: ast.expr, name: str) -> None:
         end = end_of_argument(script.scopes, call, in_order(call, script.scopes)[-1])
     script.removed(Span(start, end), call.keywords)
     edits.append(Edit(Span(start, end), f', reduction="{reduction}"'))
-    script.rewrite(_RULE, call, "tensors are reduced by the NPU's collective library", edits)
+    script.rewrite(call, _RULE, "tensors are reduced by the NPU's collective library", edits)
 
 
 def _reduction(script: Script, call: ast.Call) -> str:
@@ -234,7 +234,7 @@ def compression(script: Script, node: ast.expr, name: str) -> None:
     """Decide a kind of compression."""
     del name
     if any(isinstance(above, ast.keyword) for above in script.scopes.ancestors(node)):
-        script.list(_RULE, node, "is a setting of a call that is listed itself")
+        script.list(node, _RULE, "is a setting of a call that is listed itself")
         return
     reason = "compression is a matter of Horovod's transport, and has no meaning on the NPU"
-    script.rewrite(_RULE, node, reason, [script.replaced(node, "None")])
+    script.rewrite(node, _RULE, reason, [script.replaced(node, "None")])

@@ -100,7 +100,7 @@ def _is_import_test(script: Script, node: ast.expr) -> bool:
     """A bare module, as in `if hvd:` or `build(hvd)`: the import stays for it."""
     if script.name(node) not in ("horovod", *_MODULES):
         return False
-    script.list(_RULE, node, "asks whether Horovod is there, or hands it on as a module")
+    script.list(node, _RULE, "asks whether Horovod is there, or hands it on as a module")
     return True
 
 
@@ -113,7 +113,7 @@ def _find_handed_in(script: Script) -> None:
             if last in _USUAL and f"horovod.{node.attr}" in _HANDLERS[Generation.TF1] | _LISTED:
                 known = _RANKS.get(f"horovod.{node.attr}")
                 reason = "is Horovod's, by its name; it came in from elsewhere"
-                script.list(_RULE, node, reason, f"{known} of npu_bridge.npu_init" if known else "")
+                script.list(node, _RULE, reason, f"{known} of npu_bridge.npu_init" if known else "")
 
 
 _USUAL = ("hvd", "_hvd", "horovod")
@@ -122,22 +122,22 @@ _MODULES = ("horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
 
 def _unknown(script: Script, node: ast.expr, name: str) -> None:
     reason, replacement = _LISTED.get(name, ("has no equal in the NPU's collective library", ""))
-    script.list(_RULE, node, reason, replacement)
+    script.list(node, _RULE, reason, replacement)
 
 
 def _rank(script: Script, node: ast.expr, name: str) -> None:
     edit = script.renamed(node, bridge(script, _RANKS[name]))
-    script.rewrite(_RULE, node, "asks the NPU's collective library", [edit])
+    script.rewrite(node, _RULE, "asks the NPU's collective library", [edit])
 
 
 def _eager_rank(script: Script, node: ast.expr, name: str) -> None:
     call = script.call_of(node)
     dotted, rest = _EAGER_RANKS[name]
     if call is None:
-        script.list(_RULE, node, "is handed on without a call", f"lambda: {dotted}{rest}")
+        script.list(node, _RULE, "is handed on without a call", f"lambda: {dotted}{rest}")
         return
     edit = script.replaced(call, script.head.name(dotted) + rest)
-    script.rewrite(_RULE, call, "asks the NPU's collective library", [edit])
+    script.rewrite(call, _RULE, "asks the NPU's collective library", [edit])
 
 
 def _init(script: Script, node: ast.expr, name: str) -> None:
@@ -145,7 +145,7 @@ def _init(script: Script, node: ast.expr, name: str) -> None:
     call = script.call_of(node)
     if call is None or call.args or call.keywords or not script.is_statement(call):
         reason = "starts Horovod in a way that the NPU does not know"
-        script.list(_RULE, call or node, reason, "init_resource() of npu_bridge.npu_init")
+        script.list(call or node, _RULE, reason, "init_resource() of npu_bridge.npu_init")
         return
     if script.generation is Generation.TF2:
         text = f"{script.head.module('npu_device', 'npu')}.open().as_default()"
@@ -154,7 +154,7 @@ def _init(script: Script, node: ast.expr, name: str) -> None:
         register = f"{script.head.module('atexit', 'atexit')}.register"
         text = f"{register}({bridge(script, 'shutdown_resource')}, *{bridge(script, 'init_resource')}())"
         reason = "joins the NPU's collective group, and leaves it when the program ends"
-    script.rewrite(_RULE, call, reason, [script.replaced(call, text)])
+    script.rewrite(call, _RULE, reason, [script.replaced(call, text)])
 
 
 def _shutdown(script: Script, node: ast.expr, name: str) -> None:
@@ -162,9 +162,9 @@ def _shutdown(script: Script, node: ast.expr, name: str) -> None:
     call = script.call_of(node)
     if call and script.is_statement(call):
         edit = script.replaced(call, "pass")
-        script.rewrite(_RULE, call, "the group is left when the program ends", [edit])
+        script.rewrite(call, _RULE, "the group is left when the program ends", [edit])
     else:
-        script.list(_RULE, node, "the group is left when the program ends", "")
+        script.list(node, _RULE, "the group is left when the program ends", "")
 
 
 def _hook(script: Script, node: ast.expr, name: str) -> None:
@@ -173,7 +173,7 @@ def _hook(script: Script, node: ast.expr, name: str) -> None:
     replacement = "NPUBroadcastGlobalVariablesHook(root_rank, get_npu_rank_id())"
     if not _takes_only_root(call):
         script.list(
-            _RULE, call or node, "only the rank to broadcast from can be given", replacement
+            call or node, _RULE, "only the rank to broadcast from can be given", replacement
         )
         return
     assert call is not None
@@ -183,7 +183,7 @@ def _hook(script: Script, node: ast.expr, name: str) -> None:
         script.renamed(node, bridge(script, "NPUBroadcastGlobalVariablesHook")),
         appended(script.scopes, call, given),
     ]
-    script.rewrite(_RULE, call, "variables are broadcast by the NPU's collective library", edits)
+    script.rewrite(call, _RULE, "variables are broadcast by the NPU's collective library", edits)
 
 
 def _callback(script: Script, node: ast.expr, name: str) -> None:
@@ -193,19 +193,19 @@ def _callback(script: Script, node: ast.expr, name: str) -> None:
     if script.generation is Generation.TF2:
         reason = "the NPU's callback of this name does not broadcast under TensorFlow 2"
         script.list(
-            _RULE,
             call or node,
+            _RULE,
             reason,
             "npu.distribute.broadcast(model.trainable_variables, root_rank=0) before training",
         )
     elif not _takes_only_root(call):
         script.list(
-            _RULE, call or node, "only the rank to broadcast from can be given", replacement
+            call or node, _RULE, "only the rank to broadcast from can be given", replacement
         )
     else:
         edit = script.renamed(node, bridge(script, "NPUBroadcastGlobalVariablesCallback"))
         reason = "variables are broadcast by the NPU's collective library"
-        script.rewrite(_RULE, call or node, reason, [edit])
+        script.rewrite(call or node, _RULE, reason, [edit])
 
 
 def _broadcast_variables(script: Script, node: ast.expr, name: str) -> None:
@@ -221,20 +221,20 @@ def _broadcast_variables(script: Script, node: ast.expr, name: str) -> None:
             start = script.scopes.span(named).start
             edits.append(Edit(Span(start, start + len("variables")), "values"))
     else:
-        script.list(_RULE, call or node, "its arguments cannot be told")
+        script.list(call or node, _RULE, "its arguments cannot be told")
         return
     script.rewrite(
-        _RULE, call or node, "variables are broadcast by the NPU's collective library", edits
+        call or node, _RULE, "variables are broadcast by the NPU's collective library", edits
     )
 
 
 def _transport(script: Script, node: ast.expr, name: str) -> None:
     call = script.call_of(node)
     if call is None or call.args or call.keywords:
-        script.list(_RULE, node, "asks about Horovod's own transport", "False")
+        script.list(node, _RULE, "asks about Horovod's own transport", "False")
         return
     reason = f"{name.rpartition('.')[2]} asks about Horovod's own transport, which is not used"
-    script.rewrite(_RULE, call, reason, [script.replaced(call, "False")])
+    script.rewrite(call, _RULE, reason, [script.replaced(call, "False")])
 
 
 def _takes_only_root(call: ast.Call | None) -> bool:

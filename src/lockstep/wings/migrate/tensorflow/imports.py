@@ -24,7 +24,7 @@ def find_imports(script: Script) -> None:
             needless.setdefault(script.scopes.statement(binding.alias), []).append(binding.alias)
         elif binding.qualified.startswith("horovod"):
             reason = "stays for the uses of it that are listed" if left else "is not used"
-            script.list("import", binding.alias, reason, "remove it when they are gone")
+            script.list(binding.alias, "import", reason, "remove it when they are gone")
     for statement, aliases in needless.items():
         if isinstance(statement, ast.Import | ast.ImportFrom):
             _without(script, statement, aliases)
@@ -49,7 +49,7 @@ def _without(
     if len(aliases) == len(names):
         edit = _without_statement(script, statement)
         for alias in aliases:
-            script.rewrite("import", alias, reason, [edit], span=edit.span)
+            script.rewrite(alias, "import", reason, [edit], span=edit.span)
         return
     for alias in aliases:
         place = names.index(alias)
@@ -58,7 +58,7 @@ def _without(
         else:
             # Nothing stays behind it: the comma before it goes too.
             span = Span(scopes.span(names[place - 1]).end, scopes.span(alias).end)
-        script.rewrite("import", alias, reason, [Edit(span, "")], span=span)
+        script.rewrite(alias, "import", reason, [Edit(span, "")], span=span)
 
 
 def _without_statement(script: Script, statement: ast.stmt) -> Edit:

@@ -23,18 +23,16 @@ def find_listed(script: Script) -> None:
 
 def _is_decided(script: Script, node: ast.expr) -> bool:
     call = script.call_of(node)
-    return script.outcome(node) is not None or (
-        call is not None and script.outcome(call) is not None
-    )
+    return script.is_claimed(node) or (call is not None and script.is_claimed(call))
 
 
 def _reference(script: Script, node: ast.expr, name: str) -> None:
     rule, reason, replacement = _entry(script, name)
     if reason and _is_spelled_out(script, node, name):
         if rule == "kept":
-            script.keep("known", node, reason)
+            script.keep(node, "known", reason)
         else:
-            script.list(rule, node, reason, replacement)
+            script.list(node, rule, reason, replacement)
 
 
 def _entry(script: Script, name: str) -> tuple[str, str, str]:
@@ -69,12 +67,12 @@ def _is_spelled_out(script: Script, node: ast.expr, name: str) -> bool:
 def _import(script: Script, alias: ast.alias, name: str) -> None:
     rule, reason, replacement = _entry(script, name)
     if rule == "kept":
-        script.keep("known", alias, reason)
+        script.keep(alias, "known", reason)
     elif reason:
-        script.list(rule, alias, reason, replacement)
+        script.list(alias, rule, reason, replacement)
     elif name == "keras" or name.startswith("keras."):
         reason = "is Keras apart from TensorFlow, whose session the NPU's set-up does not reach"
-        script.list("keras", alias, reason, name.replace("keras", "tensorflow.keras", 1))
+        script.list(alias, "keras", reason, name.replace("keras", "tensorflow.keras", 1))
 
 
 def _stars(script: Script) -> None:
@@ -83,8 +81,8 @@ def _stars(script: Script) -> None:
             module = canonical(f"{node.module}.")
             if module.startswith("horovod."):
                 script.list(
-                    "import",
                     node,
+                    "import",
                     "takes every name of Horovod",
                     "import horovod.tensorflow as hvd",
                 )

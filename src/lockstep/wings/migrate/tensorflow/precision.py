@@ -59,7 +59,7 @@ def find_precision(script: Script) -> None:
 
 def _rename(script: Script, node: ast.expr, call: ast.Call) -> None:
     name = _RENAMED[script.name(node)]
-    script.rewrite(_SCALE, call, _SCALED, [script.renamed(node, bridge(script, name))])
+    script.rewrite(call, _SCALE, _SCALED, [script.renamed(node, bridge(script, name))])
 
 
 def _is_for_gpus(script: Script, call: ast.Call) -> bool:
@@ -67,7 +67,7 @@ def _is_for_gpus(script: Script, call: ast.Call) -> bool:
     rewrites = any(script.name(node) == _GRAPH_REWRITE for node in script.references)
     if rewrites:
         reason = "may go into the graph rewrite for GPUs, which is listed too"
-        script.list(_SCALE, call, reason, "a loss scale manager of npu_bridge.npu_init")
+        script.list(call, _SCALE, reason, "a loss scale manager of npu_bridge.npu_init")
     return rewrites
 
 
@@ -79,7 +79,7 @@ def _fixed(script: Script, node: ast.expr, call: ast.Call) -> None:
     if named:
         start = script.scopes.span(named).start
         edits.append(Edit(Span(start, start + len("loss_scale_value")), "loss_scale"))
-    script.rewrite(_SCALE, call, _SCALED, edits)
+    script.rewrite(call, _SCALE, _SCALED, edits)
 
 
 def _dynamic(script: Script, node: ast.expr, call: ast.Call) -> None:
@@ -88,12 +88,12 @@ def _dynamic(script: Script, node: ast.expr, call: ast.Call) -> None:
     multiplier = argument(call, 2, "multiplier")
     if has_stars(call) or len(call.args) > len(_DYNAMIC):
         script.list(
-            _SCALE, call, "its arguments cannot be told", "ExponentialUpdateLossScaleManager"
+            call, _SCALE, "its arguments cannot be told", "ExponentialUpdateLossScaleManager"
         )
         return
     if multiplier is not None and not is_harmless(multiplier):
         reason = "the NPU takes the multiplier and its inverse; computing it twice could differ"
-        script.list(_SCALE, call, reason, "ExponentialUpdateLossScaleManager")
+        script.list(call, _SCALE, reason, "ExponentialUpdateLossScaleManager")
         return
     edits = [script.renamed(node, bridge(script, "ExponentialUpdateLossScaleManager"))]
     added = []
@@ -110,20 +110,20 @@ def _dynamic(script: Script, node: ast.expr, call: ast.Call) -> None:
     # TensorFlow lowers the scale at every overflow, by the factor that it is raised by.
     added += ["decr_every_n_nan_or_inf=1", f"decr_ratio={inverse}"]
     edits.append(appended(script.scopes, call, ", ".join(added)))
-    script.rewrite(_SCALE, call, _SCALED, edits)
+    script.rewrite(call, _SCALE, _SCALED, edits)
 
 
 def _optimizer(script: Script, node: ast.expr, call: ast.Call) -> None:
     scale = argument(call, 1, "loss_scale")
     if has_stars(call) or scale is None:
-        script.list(_SCALE, call, "its arguments cannot be told", "NPULossScaleOptimizer")
+        script.list(call, _SCALE, "its arguments cannot be told", "NPULossScaleOptimizer")
         return
     manager = _manager(script, scale)
     if manager is None:
         reason = "the NPU takes a loss scale manager; what this is cannot be told"
         script.list(
-            _SCALE,
             call,
+            _SCALE,
             reason,
             "NPULossScaleOptimizer(optimizer, FixedLossScaleManager(loss_scale))",
         )
@@ -135,7 +135,7 @@ def _optimizer(script: Script, node: ast.expr, call: ast.Call) -> None:
         edits.append(Edit(Span(start, start + len("loss_scale")), "loss_scale_manager"))
     if script.uses_horovod:
         edits.append(appended(script.scopes, call, "is_distributed=True"))
-    script.rewrite(_SCALE, call, _SCALED, edits)
+    script.rewrite(call, _SCALE, _SCALED, edits)
 
 
 def _manager(script: Script, scale: ast.expr) -> list[Edit] | None:
@@ -171,17 +171,17 @@ def _is_manager(script: Script, scale: ast.expr) -> bool:
 def _keras_optimizer(script: Script, node: ast.expr, call: ast.Call) -> None:
     npu = script.head.module("npu_device", "npu")
     name = f"{npu}.train.optimizer.NpuLossScaleOptimizer"
-    script.rewrite(_SCALE, call, _SCALED, [script.renamed(node, name)])
+    script.rewrite(call, _SCALE, _SCALED, [script.renamed(node, name)])
 
 
 def _dropout(script: Script, node: ast.expr, call: ast.Call) -> None:
     rate, keep = argument(call, 5, "rate"), argument(call, 1, "keep_prob")
     replacement = "npu_ops.dropout(x, keep_prob) of npu_bridge.estimator"
     if has_stars(call) or (rate is None) == (keep is None):
-        script.list("dropout", call, "its rate cannot be told", replacement)
+        script.list(call, "dropout", "its rate cannot be told", replacement)
         return
     if rate is not None and len(call.args) > 1:
-        script.list("dropout", call, "gives the rate by position", replacement)
+        script.list(call, "dropout", "gives the rate by position", replacement)
         return
     function = f"{script.head.name('npu_bridge.estimator.npu_ops')}.dropout"
     edits = [script.renamed(node, function)]
@@ -192,12 +192,12 @@ def _dropout(script: Script, node: ast.expr, call: ast.Call) -> None:
         edits.append(Edit(Span(span.start, span.start + len("rate")), "keep_prob"))
         edits.append(insertion(value.start, "1 - ("))
         edits.append(insertion(value.end, ")"))
-    script.rewrite("dropout", call, "the NPU has a dropout of its own", edits)
+    script.rewrite(call, "dropout", "the NPU has a dropout of its own", edits)
 
 
 def _gelu(script: Script, node: ast.expr, call: ast.Call) -> None:
     del node
-    script.keep("gelu", call, "runs as it is; npu.ops.gelu(x) is faster and approximates")
+    script.keep(call, "gelu", "runs as it is; npu.ops.gelu(x) is faster and approximates")
 
 
 def _own_gelu(script: Script, statement: ast.FunctionDef) -> None:
@@ -208,8 +208,8 @@ def _own_gelu(script: Script, statement: ast.FunctionDef) -> None:
     if curves:
         start = script.scopes.span(statement).start
         script.list(
-            "gelu",
             statement,
+            "gelu",
             "computes GELU from its parts; the NPU has one operator for it, by the formula with tanh",
             f"return npu_unary_ops.gelu({_first_parameter(statement)}) of npu_bridge.npu_init",
             span=Span(start, script.scopes.source.text.index("gelu", start) + len("gelu")),

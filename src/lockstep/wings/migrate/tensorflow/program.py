@@ -54,7 +54,7 @@ def _open_device(script: Script) -> None:
     npu = script.head.module("npu_device", "npu")
     script.head.statement(f"{npu}.open().as_default()")
     if statement:
-        script.keep("npu-device", statement, "the NPU is opened as default device behind it")
+        script.keep(statement, "npu-device", "the NPU is opened as default device behind it")
 
 
 # ------------------------------------------------------------------------- TensorFlow 1: the session
@@ -66,7 +66,7 @@ def _clear_sessions(script: Script) -> None:
         if script.name(node) == _CLEARING and call and not script.is_gone(node):
             edit = script.renamed(node, bridge(script, "npu_clear_session"))
             reason = "a new session has no entry for the NPU unless it is made by this"
-            script.rewrite("keras-session", call, reason, [edit])
+            script.rewrite(call, "keras-session", reason, [edit])
 
 
 def _give_session(script: Script) -> None:
@@ -87,13 +87,13 @@ def _give_session(script: Script) -> None:
     if guard is None:
         script.head.statement(text)
         script.keep(
-            "keras-session", first, "Keras is given a session for the NPU behind the imports"
+            first, "keras-session", "Keras is given a session for the NPU behind the imports"
         )
         return
     reason = "Keras is given a session for the NPU, which is closed when the program ends"
     script.rewrite(
-        "keras-session",
         guard.test,
+        "keras-session",
         reason,
         [_first_in(script, guard, text)],
         span=_head_of(script, guard),
@@ -128,10 +128,10 @@ def _is_model(name: str) -> bool:
 def _elsewhere(script: Script, rule: str, node: ast.AST, statement: str) -> None:
     """What the start of a program has to do, seen from a module where none starts."""
     if script.start is Start.ELSEWHERE:
-        script.keep(rule, node, "is set up where the program starts")
+        script.keep(node, rule, "is set up where the program starts")
     else:
         reason = "no program starts here: the one that uses this module must set the NPU up first"
-        script.list(rule, node, reason, statement)
+        script.list(node, rule, reason, statement)
 
 
 def is_program(scopes: ModuleScopes) -> bool:

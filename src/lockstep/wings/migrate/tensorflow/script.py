@@ -6,11 +6,12 @@ import ast
 import enum
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from lockstep.wings.migrate.engine.arguments import CannotRewriteError, in_order, insertion
+from lockstep.wings.migrate.engine.claims import Claims
 from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes, Scope
-from lockstep.wings.migrate.plan import Edit, Mention, Outcome, Span
+from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.tensorflow.head import Head
 
 _HARMLESS = (
@@ -74,8 +75,8 @@ class Start(enum.Enum):
     UNKNOWN = "in no module that is known"
 
 
-class Script:
-    """A module with the mentions found in it. A place belongs to the first rule that records it.
+class Script(Claims):
+    """A module under migration: what its expressions mean, and what is taken out of it.
 
     Parameters
     ----------
@@ -88,12 +89,10 @@ class Script:
     """
 
     def __init__(self, scopes: ModuleScopes, generation: Generation, start: Start) -> None:
-        self.scopes = scopes
+        super().__init__(scopes, "tensorflow/")
         self.generation = generation
         self.start = start
         self.head = Head(scopes)
-        self.mentions: list[Mention] = []
-        self._decided: dict[ast.AST, Outcome] = {}
         self._gone: set[ast.AST] = set()
         self._names: dict[ast.AST, str] = {}
 
@@ -146,43 +145,11 @@ class Script:
         """Whether Horovod for TensorFlow or Keras is imported."""
         return any(binding.qualified.startswith("horovod") for binding in self.imports)
 
-    def outcome(self, node: ast.AST) -> Outcome | None:
-        """What was decided about an expression."""
-        return self._decided.get(node)
-
     def is_gone(self, node: ast.AST) -> bool:
         """Whether a node is no part of the new text."""
         return node in self._gone
 
     # -- what is decided
-
-    def rewrite(
-        self,
-        rule: str,
-        node: ast.AST,
-        reason: str,
-        edits: Sequence[Edit],
-        *,
-        span: Span | None = None,
-    ) -> None:
-        """Record that a place is changed."""
-        self._record(rule, Outcome.REWRITTEN, node, reason, edits=edits, span=span)
-
-    def list(
-        self,
-        rule: str,
-        node: ast.AST,
-        reason: str,
-        replacement: str = "",
-        *,
-        span: Span | None = None,
-    ) -> None:
-        """Record that a place needs a person."""
-        self._record(rule, Outcome.LISTED, node, reason, replacement=replacement, span=span)
-
-    def keep(self, rule: str, node: ast.AST, reason: str) -> None:
-        """Record that a place needs nothing."""
-        self._record(rule, Outcome.KEPT, node, reason)
 
     def replaced(self, node: ast.AST, text: str) -> Edit:
         """The edit that replaces a whole expression; what it held is no site any more."""
@@ -215,25 +182,6 @@ class Script:
                 if local and all(use in inside or use in self._gone for use in uses):
                     found[id(binding)] = binding
         return tuple(found.values())
-
-    def _record(
-        self,
-        rule: str,
-        outcome: Outcome,
-        node: ast.AST,
-        reason: str,
-        *,
-        replacement: str = "",
-        edits: Sequence[Edit] = (),
-        span: Span | None = None,
-    ) -> None:
-        if node in self._decided:
-            return
-        self._decided[node] = outcome
-        place = span or self.scopes.span(node)
-        self.mentions.append(
-            Mention(f"tensorflow/{rule}", outcome, place, reason, replacement, tuple(edits))
-        )
 
 
 def _is_looked_at(name: str) -> bool:

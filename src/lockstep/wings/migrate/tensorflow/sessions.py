@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 
 from lockstep.wings.migrate.engine.arguments import CannotRewriteError
-from lockstep.wings.migrate.plan import Outcome
 from lockstep.wings.migrate.tensorflow.script import (
     Generation,
     Script,
@@ -79,7 +78,7 @@ def find_options(script: Script) -> None:
             _options(script, node, has_session)
     for part in script.scopes.nodes:
         if isinstance(part, ast.Attribute) and part.attr == "gpu_options" and not script.name(part):
-            script.keep("gpu-options", _whole(script, part), "has no effect on the NPU")
+            script.keep(_whole(script, part), "gpu-options", "has no effect on the NPU")
 
 
 def options_of_call(
@@ -94,26 +93,26 @@ def options_of_call(
     """Pass the options of a call through a function of the bridge; where it has none, give it some."""
     if script.generation is Generation.TF2:
         reason = "a session among eager code: on the NPU sessions need TensorFlow's behaviour of version 1"
-        script.list(rule, call, reason, "npu.compat.enable_v1() of npu_device, or no session")
+        script.list(call, rule, reason, "npu.compat.enable_v1() of npu_device, or no session")
         return
     given = argument(call, position, name)
     if given is not None and not isinstance(given, ast.Starred):
         if is_bridged(script, given, function):
-            script.keep(rule, call, f"{name} has the NPU's entry already")
+            script.keep(call, rule, f"{name} has the NPU's entry already")
             return
         edits = wrapped(script.scopes, given, bridge(script, function))
-        script.rewrite(rule, call, _REASONS[rule], edits)
+        script.rewrite(call, rule, _REASONS[rule], edits)
         return
     if has_stars(call) or (position is None and len(call.args) > _FEW):
         reason = f"its {name} cannot be told: it may be among arguments that are passed on"
-        script.list(rule, call, reason, f"pass {name}={function}(...) of {_BRIDGE}")
+        script.list(call, rule, reason, f"pass {name}={function}(...) of {_BRIDGE}")
         return
     try:
         edit = appended(script.scopes, call, f"{name}={bridge(script, function)}()")
     except CannotRewriteError as error:
-        script.list(rule, call, str(error), f"{name}={function}()")
+        script.list(call, rule, str(error), f"{name}={function}()")
         return
-    script.rewrite(rule, call, _REASONS[rule], [edit])
+    script.rewrite(call, rule, _REASONS[rule], [edit])
 
 
 _REASONS = {
@@ -126,15 +125,15 @@ def _mentioned(script: Script, node: ast.expr) -> None:
     """A session class that is not called here."""
     parent = script.parent(node)
     if isinstance(parent, ast.Call) and _is_question(parent.func):
-        script.keep("session", node, "is asked for only")
+        script.keep(node, "session", "is asked for only")
     elif isinstance(parent, ast.arg | ast.AnnAssign) or _returns(parent, node):
-        script.keep("session", node, "is an annotation")
+        script.keep(node, "session", "is an annotation")
     elif _is_alias(script, parent):
-        script.keep("session", node, "gets another name; the calls by it are sites of their own")
+        script.keep(node, "session", "gets another name; the calls by it are sites of their own")
     else:
         script.list(
-            "session",
             node,
+            "session",
             "is handed on, so its options are set elsewhere",
             "pass config=npu_config_proto(config) where it is called",
         )
@@ -143,10 +142,10 @@ def _mentioned(script: Script, node: ast.expr) -> None:
 def _created(script: Script, node: ast.expr) -> None:
     call = script.call_of(node)
     if call and argument(call, 0, "session_creator") is not None:
-        script.keep("session", call, "takes its options from the object that creates it")
+        script.keep(call, "session", "takes its options from the object that creates it")
     else:
         replacement = "session_creator=tf.train.ChiefSessionCreator(config=npu_config_proto())"
-        script.list("session", call or node, "has options of its own making", replacement)
+        script.list(call or node, "session", "has options of its own making", replacement)
 
 
 def _is_question(node: ast.expr) -> bool:
@@ -173,7 +172,7 @@ def _method(script: Script, call: ast.Call) -> None:
         for node in script.scopes.nodes
     )
     if own:
-        script.keep("session", call, f"{call.func.attr} is a name of the script's own")
+        script.keep(call, "session", f"{call.func.attr} is a name of the script's own")
         return
     name, position = _METHODS[call.func.attr]
     options_of_call(script, call, name, position, function="npu_config_proto", rule="session")
@@ -185,16 +184,16 @@ def _options(script: Script, node: ast.Attribute | ast.Name, has_session: bool) 
         holder = script.parent(call)
         if isinstance(holder, ast.Call) and is_bridged(script, holder, "npu_config_proto"):
             return
-        if has_session or script.outcome(call) is Outcome.REWRITTEN:
-            script.keep("options", call, "gets the NPU's entry where the session is made")
+        if has_session or script.is_rewritten(call):
+            script.keep(call, "options", "gets the NPU's entry where the session is made")
         elif script.generation is Generation.TF2:
-            script.keep("options", call, "are given to no session")
+            script.keep(call, "options", "are given to no session")
         else:
             edits = wrapped(script.scopes, call, bridge(script, "npu_config_proto"))
             reason = "no session is made in this file: the options get the NPU's entry here"
-            script.rewrite("options", call, reason, edits)
+            script.rewrite(call, "options", reason, edits)
     elif name == _GPU_OPTIONS and call:
-        script.keep("gpu-options", call, "has no effect on the NPU")
+        script.keep(call, "gpu-options", "has no effect on the NPU")
 
 
 def _whole(script: Script, node: ast.expr) -> ast.expr:

@@ -85,7 +85,7 @@ def drop_number(unit: Unit, number: Number, rule: str, reason: str) -> bool:
         edits = _without_number(unit, number.node) if number.is_text else []
     if not edits:
         return False
-    unit.rewrite(number.node, rule, edits, reason, span=unit.scopes.span(mapping or number.node))
+    unit.rewrite(number.node, rule, reason, edits, span=unit.scopes.span(mapping or number.node))
     if mapping is not None:
         unit.settle(ast.walk(mapping), number.node)
     return True

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
 from lockstep.wings.migrate.engine.arguments import attribute_span, insertion, keyword
 from lockstep.wings.migrate.engine.unit import Unit
+
+RULES: Mapping[str, str] = {
+    "keywords/load": "Where torch.load puts what was saved on a GPU.",
+    "keywords/pin_memory": "Pinned memory is torch's own on every device.",
+}
+"""What each rule does, in words."""
 
 _KEPT = {
     "pin_memory": "page-locked memory serves whatever accelerator there is",
@@ -54,7 +61,7 @@ def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:
         test = unit.fill("torch.accelerator.is_available()")
         edit = insertion(unit.scopes.span(node).end, f" if {test} else None")
         reason = "DistributedDataParallel takes no device numbers for a module on the CPU"
-        unit.rewrite(node, rule, [edit], reason)
+        unit.rewrite(node, rule, reason, [edit])
     else:
         unit.keep(node, rule, _KEPT[name])
 

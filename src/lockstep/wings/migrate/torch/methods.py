@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
 from lockstep.wings.migrate.engine.arguments import (
     argument_end,
@@ -18,6 +19,22 @@ from lockstep.wings.migrate.engine.scopes import Bound
 from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.table import Action
+
+RULES: Mapping[str, str] = {
+    "methods/cuda": "model.cuda() moves to the device that is there.",
+    "methods/cuda-ambiguous": "cuda() on an object that may be of a class with a cuda method of its own.",
+    "methods/cuda-index": "cuda(index) whose index cannot be told from a stream or a flag.",
+    "methods/cuda-scripted": "cuda() in code that TorchScript compiles, which knows no device names.",
+    "methods/cuda-star": "cuda(*arguments), whose arguments are unseen.",
+    "methods/cuda-uncalled": "The method cuda passed on as a value.",
+    "methods/default-type": "A default tensor type becomes a default device and a default dtype.",
+    "methods/definition": "A method cuda of the project's own, renamed with every call of it.",
+    "methods/is-cuda": "Whether a tensor is on the device.",
+    "methods/own": "A method or attribute of the project's own.",
+    "methods/storage": "Storages are moved by tensors.",
+    "methods/type": "type() with a CUDA tensor type becomes a device and a dtype.",
+}
+"""What each rule does, in words."""
 
 _POSITIONAL = ("device", "non_blocking", "memory_format")
 _DTYPES = {
@@ -291,7 +308,7 @@ class _Move:
         edits = self._storage_edits(span, device)
         if edits:
             reason = "torch.load takes the device itself; storages have no method for every device"
-            self._unit.rewrite(self._node, rule, edits, reason, span=span)
+            self._unit.rewrite(self._node, rule, reason, edits, span=span)
         else:
             name = self._unit.target.device
             reason = "the index is computed, and may be None"
@@ -319,7 +336,7 @@ class _Move:
         return Span(attribute_span(self._scopes, self._node).start, end)
 
     def _rewrite(self, edits: list[Edit], reason: str) -> None:
-        self._unit.rewrite(self._node, "methods/cuda", edits, reason, span=self._place())
+        self._unit.rewrite(self._node, "methods/cuda", reason, edits, span=self._place())
 
     def _keep(self, reason: str) -> None:
         self._unit.keep(self._node, "methods/own", reason)
@@ -334,7 +351,7 @@ def _claim_definition(unit: Unit, node: ast.FunctionDef) -> None:
     at = text.index("cuda", start)
     span = Span(at, at + len("cuda"))
     edits = [Edit(span, unit.target.method)]
-    unit.rewrite(node, "methods/definition", edits, "renamed with every call of it", span=span)
+    unit.rewrite(node, "methods/definition", "renamed with every call of it", edits, span=span)
 
 
 def _is_own_attribute(node: ast.AST) -> bool:
@@ -364,7 +381,7 @@ def _claim_is_cuda(unit: Unit, node: ast.Attribute) -> None:
     if target.is_device:
         unit.header.need_import_for([target.module])
         edits = [Edit(span, target.is_device)]
-        unit.rewrite(node, rule, edits, "asks for the target's device", span=place)
+        unit.rewrite(node, rule, "asks for the target's device", edits, span=place)
     elif unit.is_scripted(node) and not target.device:
         reason = "is inside a function that TorchScript compiles, which knows no device names"
         unit.list(node, rule, reason, replacement='.device.type != "cpu"', span=place)
@@ -373,7 +390,7 @@ def _claim_is_cuda(unit: Unit, node: ast.Attribute) -> None:
         edits = [Edit(span, f"device.type == {unit.fill('{type}')}{right}")]
         if left:
             edits.append(insertion(unit.scopes.span(node).start, left))
-        unit.rewrite(node, rule, edits, "asks for the accelerator there is", span=place)
+        unit.rewrite(node, rule, "asks for the accelerator there is", edits, span=place)
 
 
 def _brackets(unit: Unit, node: ast.AST) -> tuple[str, str]:
@@ -408,7 +425,7 @@ def _claim_type(unit: Unit, node: ast.Attribute) -> None:
     start = attribute_span(unit.scopes, node).start
     place = Span(start, unit.scopes.span(call).end)
     unit.supersede(
-        argument, "methods/type", edits, "device and dtype by their own names", span=place
+        argument, "methods/type", "device and dtype by their own names", edits, span=place
     )
 
 
@@ -435,7 +452,7 @@ def _claim_default_type(unit: Unit, call: ast.Call) -> None:
             Edit(unit.scopes.span(argument), unit.fill("{device}")),
         ]
     span = unit.scopes.span(call)
-    unit.supersede(argument, rule, edits, reason, span=span, replacement=replacement)
+    unit.supersede(argument, rule, reason, edits, span=span, replacement=replacement)
 
 
 def _dtype(unit: Unit, argument: ast.AST | None) -> str:

@@ -143,7 +143,7 @@ class _Rewriting:
         similar = entry.action is Action.SIMILAR
         reason = f"risk: similar, not equal; {entry.reason}" if similar else entry.reason
         self._unit.rewrite(
-            self._use.node, entry.rule, edits, reason or self._default_reason(), span=span
+            self._use.node, entry.rule, reason or self._default_reason(), edits, span=span
         )
 
     def _default_reason(self) -> str:

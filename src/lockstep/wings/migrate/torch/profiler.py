@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
 from lockstep.wings.migrate.engine.arguments import keyword, removals
 from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit
+
+RULES: Mapping[str, str] = {
+    "profiler/use-cuda": "The profiler's use_cuda says which device to time.",
+}
+"""What each rule does, in words."""
 
 _PROFILERS = frozenset(
     {
@@ -34,7 +40,7 @@ def _claim(unit: Unit, call: ast.Call, item: ast.keyword) -> None:
         unit.list(item, rule, reason, replacement=replacement)
     elif item.value.value:
         edit = Edit(unit.scopes.span(item), f"use_device={unit.fill('{type}')}")
-        unit.rewrite(item, rule, [edit], "use_device takes the device type")
+        unit.rewrite(item, rule, "use_device takes the device type", [edit])
     else:
         edits = removals(unit.scopes, call, [item])
-        unit.rewrite(item, rule, edits, "no device is profiled unless one is named")
+        unit.rewrite(item, rule, "no device is profiled unless one is named", edits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 
 from lockstep.wings.migrate.engine.arguments import insertion
 from lockstep.wings.migrate.engine.header import is_type_expression
@@ -14,6 +15,18 @@ from lockstep.wings.migrate.files.surroundings import surroundings
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.context import Use, use_of
 from lockstep.wings.migrate.torch.vocabulary import WORDS
+
+RULES: Mapping[str, str] = {
+    "strings/backend": "The name of the collective backend.",
+    "strings/device": "A device as a text.",
+    "strings/device-format": "A device that is put together by a format.",
+    "strings/device-template": "A text that becomes a device once it is filled in.",
+    "strings/environment": "An environment variable of CUDA or NCCL.",
+    "strings/own-key": "A key of the project's own: dictionaries, columns, results.",
+    "strings/tensor-type": "A tensor type as a text.",
+    "strings/text": "A text for people.",
+}
+"""What each rule does, in words."""
 
 _DEVICE = re.compile(r"cuda(?::(?P<index>\d+))?\Z")
 _TEMPLATE = re.compile(r"cuda:?(?:%[sdi]|\{[^{}]*\})?\Z")
@@ -367,7 +380,7 @@ class _Text:
         self._unit.header.need_import_for([self._unit.target.module])
 
     def _rewrite(self, edits: list[Edit], reason: str, *, span: Span | None = None) -> None:
-        self._unit.rewrite(self._node, self._rule, edits, reason, span=span)
+        self._unit.rewrite(self._node, self._rule, reason, edits, span=span)
 
 
 def _claim_variable(unit: Unit, node: ast.Constant, name: str) -> None:
@@ -408,7 +421,7 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
     rule = "strings/device-format"
     if unit.target.device:
         unit.header.need_import_for([unit.target.module])
-        unit.rewrite(node, rule, [Edit(head_span, unit.target.device)], "the target's own name")
+        unit.rewrite(node, rule, "the target's own name", [Edit(head_span, unit.target.device)])
     elif unit.is_scripted(node):
         unit.list(node, rule, "is inside a function that TorchScript compiles")
     elif (
@@ -424,10 +437,10 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
             Edit(Span(span.start, field.start), f"{function}("),
             Edit(Span(field.end, span.end), ")"),
         ]
-        unit.rewrite(node, rule, edits, "the device there is")
+        unit.rewrite(node, rule, "the device there is", edits)
     else:
         edits = [Edit(head_span, f"{{{unit.fill('{device}')}}}")]
-        unit.rewrite(node, rule, edits, "the device there is")
+        unit.rewrite(node, rule, "the device there is", edits)
 
 
 def _filled(scopes: ModuleScopes, node: ast.AST) -> ast.AST:

@@ -24,6 +24,13 @@ from typing import Any, TypeVar
 
 from lockstep.core.errors import UsageError
 
+RULES: Mapping[str, str] = {
+    "user/ArgsModifyRule": "Your rule: another argument.",
+    "user/FuncNameModifyRule": "Your rule: another function name.",
+    "user/ModuleNameModifyRule": "Your rule: another module name.",
+}
+"""What each rule does, in words."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArgumentRule:

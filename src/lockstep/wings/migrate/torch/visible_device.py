@@ -57,7 +57,7 @@ def find_visible_device(unit: Unit) -> None:
 def _claim_number(unit: Unit, number: Number) -> None:
     if number.index is None:
         reason = f"counts among the devices that the process sees: leave it 0, and start with {_launch(unit, 'N')}"
-        _list(unit, number.node, "visible/number", reason)
+        unit.note(number.node, "visible/number", reason)
         return
     if number.index == 0:
         return  # the first device already
@@ -68,10 +68,10 @@ def _claim_number(unit: Unit, number: Number) -> None:
         return
     if number.is_text or is_inside_lambda(unit, number):
         reason = f"names a device that the process may not see; start with {launch}"
-        _list(unit, number.node, "visible/number", reason)
+        unit.note(number.node, "visible/number", reason)
         return
     edits = [Edit(unit.scopes.span(number.node), "0")]
-    unit.rewrite(number.node, "visible/number", edits, reason)
+    unit.rewrite(number.node, "visible/number", reason, edits)
 
 
 def _list_several(unit: Unit, number: Number, written: Sequence[int]) -> None:
@@ -81,7 +81,7 @@ def _list_several(unit: Unit, number: Number, written: Sequence[int]) -> None:
         f"the script uses several devices ({numbers}): they would become one; start with "
         f"{_launch(unit, numbers.replace(' ', ''))}, and number them from 0"
     )
-    _list(unit, number.node, "visible/number", reason)
+    unit.note(number.node, "visible/number", reason)
 
 
 def _launch(unit: Unit, index: str) -> str:
@@ -107,7 +107,7 @@ def _claim_variable(unit: Unit, node: ast.Assign) -> None:
     text = unit.scopes.source.text
     if text[place.end : inner.start].strip() != "[" or "(" in text[inner.end : value.start]:
         reason = "overrules the environment; it is written so that no edit fits"
-        _list(unit, node, "visible/variable", reason, "os.environ.setdefault")
+        unit.note(node, "visible/variable", reason, "os.environ.setdefault")
         return
     edits = [
         Edit(Span(place.end, inner.start), ".setdefault("),
@@ -115,7 +115,7 @@ def _claim_variable(unit: Unit, node: ast.Assign) -> None:
         Edit(Span(value.end, value.end), ")"),
     ]
     reason = "holds where the environment does not say otherwise"
-    unit.rewrite(node, "visible/variable", edits, reason)
+    unit.rewrite(node, "visible/variable", reason, edits)
 
 
 def _list_call(unit: Unit, call: ast.Call) -> None:
@@ -125,7 +125,7 @@ def _list_call(unit: Unit, call: ast.Call) -> None:
             f"{name.rpartition('.')[2]} uses many devices: a process that sees one of them must take number 0, "
             "not its rank; let it see all, or each process one"
         )
-        _list(unit, call, "visible/distributed", reason)
+        unit.note(call, "visible/distributed", reason)
     elif isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
         flags = [item.value for item in call.args if isinstance(item, ast.Constant)]
         if any(isinstance(flag, str) and _OPTION.match(flag) for flag in flags):
@@ -140,10 +140,4 @@ def _list_option(unit: Unit, call: ast.Call) -> None:
         return  # the string is claimed itself
     reason = f"counts among the devices that the process sees: leave it out, and start with {_launch(unit, 'N')}"
     number = isinstance(value, ast.Constant) and type(value.value) is int and value.value > 0
-    _list(unit, call, "visible/option", reason, "default=0" if number else "")
-
-
-def _list(unit: Unit, node: ast.AST, rule: str, reason: str, replacement: str = "") -> None:
-    """List a place under a key of its own, so that no other rule is kept from the node."""
-    span = unit.scopes.span(node)
-    unit.list(ast.Pass(), rule, reason, replacement=replacement, span=span)
+    unit.note(call, "visible/option", reason, "default=0" if number else "")

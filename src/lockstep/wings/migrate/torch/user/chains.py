@@ -61,7 +61,7 @@ class Chain:
             for name in moving:
                 edits += self._names.import_edits(name, self._node)
             rule, reason = self._why(hits, changed)
-            unit.rewrite(self._node, rule, edits, reason)
+            unit.rewrite(self._node, rule, reason, edits)
         elif changed and not meaning.assigned:
             unit.settle([self._node], changed)
 
@@ -116,7 +116,7 @@ class Chain:
             self._list(hit, f"a method cannot become {rule.new}")
         else:
             edit = Edit(attribute_span(self._scopes, node), rule.new)
-            self._names.unit.rewrite(node, hit.identifier, [edit], hit.reason)
+            self._names.unit.rewrite(node, hit.identifier, hit.reason, [edit])
             self._names.unit.settle([call], node)
 
     def _list(self, hit: Hit, why: str) -> None:

@@ -38,7 +38,7 @@ class Statement:
         if self._problem:
             unit.list(self._node, first.identifier, f"{reason}; {self._problem}")
         else:
-            unit.rewrite(self._node, first.identifier, self._edits, reason)
+            unit.rewrite(self._node, first.identifier, reason, self._edits)
         unit.settle(self._node.names, self._node)
 
     def _import(self, alias: ast.alias) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from workplace import BIN
 
 from lockstep.cli.main import main
 from lockstep.wings.migrate.verify import copies
@@ -56,9 +54,9 @@ for step in range(4):
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A training with a module, data and a result of last week, in the current folder."""
-    monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -199,10 +197,10 @@ def test_a_wrong_rule_is_named_at_its_line(
 
 
 def test_a_migrated_file_that_fails_is_named_with_what_was_done_there(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, programs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rules = renaming(project.parent / "rules.json", "torch.nn.functional.relu", "no_such")
-    command = [sys.executable, "-m", "train"]
+    command = [str(programs / "python"), "-m", "train"]
     assert main(["migrate", ".", "--rules", rules, "--verify", "--", *command]) == 1
     printed = result(capsys.readouterr().out)
     assert printed.startswith(
