@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-migrate kills docs clean
+.PHONY: demo test test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-migrate kills docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -14,6 +14,14 @@ demo: $(READY)
 # A file stays in one process: its tests share recordings. In order of names the slow ones come early. OPTIONS="-n 0" runs all in one.
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
+
+# The same with another PyTorch, in an environment of its own; OPTIONS and what comes first are as for `test`.
+test-torch:
+	$(PYTHON) -m venv .venv-torch-$(VERSION)
+	sed 's/^torch==.*/torch==$(VERSION)/' constraints.txt > .venv-torch-$(VERSION)/constraints.txt
+	.venv-torch-$(VERSION)/bin/python -m pip install torch==$(VERSION)
+	.venv-torch-$(VERSION)/bin/python -m pip install -c .venv-torch-$(VERSION)/constraints.txt -e '.[dev,examples]'
+	.venv-torch-$(VERSION)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
 
 # A minute: lint, types, floors, and what can be tested without a training.
 quick: lint
@@ -68,6 +76,6 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-peer demo-output build dist .hypothesis .import_linter_cache .mypy_cache \
+	rm -rf $(VENV) .venv-peer .venv-torch-* demo-output build dist .hypothesis .import_linter_cache .mypy_cache \
 		.pytest_cache .ruff_cache
 	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -131,6 +131,29 @@ def test_where_no_process_can_be_started_that_is_said(
         asked(call=calls["gelu"])
 
 
+WRITES_WHEN_LOADED = """
+import importlib, sys, tempfile
+tempfile.TemporaryFile().close()
+del sys.path[0], sys.modules["typing_extensions"]
+sys.modules["typing_extensions"] = importlib.import_module("typing_extensions")
+"""
+
+
+def test_what_torch_loads_may_write_while_it_is_loaded(
+    calls: dict[str, Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # given a library of torch's that writes a file when it is loaded, as those of builds for GPUs do
+    (tmp_path / "typing_extensions.py").write_text(WRITES_WHEN_LOADED)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(apart, "_running", [])
+    # when a result that is off by a rounding is judged, then by running the call again
+    result = loaded(calls["gelu"], Role.OUTPUT).numpy()
+    other = altered(calls["gelu"], Role.OUTPUT, 0, (result * (1.0 + 2.0**-23)).astype(result.dtype))
+    assert judged(calls["gelu"], other, judge=apart_judge()).local
+    for process in apart._running:
+        process.end()
+
+
 def test_after_some_crashes_no_more_is_asked(
     calls: dict[str, Call], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -257,9 +257,10 @@ class Taps:
         return module_call
 
     def _function_apply(self, original: Any) -> Any:
-        @functools.wraps(original.__func__)
+        # A classmethod of Python's; of C's in torch 2.15.
+        @functools.wraps(getattr(original, "__func__", original))
         def apply(kind: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-            run = functools.partial(original.__func__, kind)
+            run = original.__get__(None, kind)
             if not self.installed:
                 return run(*args, **kwargs)
             if kind is torch.utils.checkpoint.CheckpointFunction:

@@ -23,9 +23,12 @@ def main() -> None:
     os.dup2(2, 1)
     _load_compiled()
     tempfile.gettempdir()  # parts of torch that are loaded late ask for it, and it is found by writing there
+    # A build for GPUs looks for its libraries with files of its own and the help of a compiler, and starts no thread.
+    import torch  # noqa: F401
+
     os.environ.pop(ONE_THREAD, None)
     confine()
-    import lockstep.replay.verdict  # noqa: F401 - loads torch, whose threads are confined with it
+    import lockstep.replay.verdict  # noqa: F401 - the threads of what it loads are confined with it
 
     answers.write(READY)
     answers.flush()
