@@ -1,9 +1,13 @@
-"""`make docs`: write docs/cli.md from the commands' own --help, docs/tolerances.md from the file that has them."""
+"""`make docs`: write docs/cli.md from the commands' own --help, docs/tolerances.md from the file that has them, and the
+call graph in docs/architecture.md from a comparison."""
 
 from __future__ import annotations
 
 import ast
 import itertools
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +19,8 @@ from lockstep.plugins import verbs
 
 PAGE = Path(__file__).parent / "cli.md"
 _OTHER_JOBS = (["migrate", "undo"], ["migrate", "rules"])
+ARCHITECTURE = Path(__file__).parent / "architecture.md"
+_GRAPH = re.compile(r"(?<=<!-- call graph -->\n).*?(?=\n<!-- /call graph -->)", re.DOTALL)
 TOLERANCES = Path(__file__).parent / "tolerances.md"
 
 
@@ -39,6 +45,13 @@ def tolerances_page() -> str:
     about = "Every number that decides between noise and fault. Made by `make docs` from"
     head = f"# Tolerances\n\n{about} `judge/tolerances.py`.\n"
     return "\n".join([head, *_rows(source)]) + "\n"
+
+
+def architecture_page() -> str:
+    """The page as it is, with the rooms that a comparison goes through today."""
+    program = [sys.executable, str(Path(__file__).with_name("call_graph.py"))]
+    drawn = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True).stdout.rstrip()
+    return _GRAPH.sub(lambda _: drawn, ARCHITECTURE.read_text())
 
 
 def _rows(source: str) -> Iterator[str]:
@@ -68,6 +81,10 @@ def _constants(source: str) -> dict[int, tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    for path, text in ((PAGE, page()), (TOLERANCES, tolerances_page())):
+    for path, text in (
+        (PAGE, page()),
+        (TOLERANCES, tolerances_page()),
+        (ARCHITECTURE, architecture_page()),
+    ):
         path.write_text(text)
         print(f"wrote {path}")

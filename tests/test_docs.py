@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import runpy
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,11 @@ from lockstep.judge import tolerances
 ROOT = Path(__file__).parents[1]
 
 
-def test_demo_finds_its_fault_and_the_readme_shows_its_true_output(tmp_path: Path) -> None:
+def test_demo_finds_its_fault_and_the_readme_shows_its_true_output(
+    programs: Path, tmp_path: Path
+) -> None:
     # given the demo
-    command = [sys.executable, "examples/demo.py", "--output", str(tmp_path / "demo")]
+    command = [programs / "python", "examples/demo.py", "--output", str(tmp_path / "demo")]
     # when it runs
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
@@ -56,6 +57,17 @@ def test_the_page_of_tolerances_lists_every_one_with_its_reason() -> None:
     rows = {row.split(" = ")[0]: row for row in page.splitlines() if " = " in row}
     assert [name for name in names if len(rows[f"| `{name}"]) < 50] == []
     assert (ROOT / "docs" / "tolerances.md").read_text() == page
+
+
+def test_the_call_graph_is_that_of_a_comparison() -> None:
+    # given the rooms that a comparison goes through, drawn from what is called
+    page = runpy.run_path(str(ROOT / "docs" / "build.py"))["architecture_page"]()
+    # then the page shows them, each once
+    assert (ROOT / "docs" / "architecture.md").read_text() == page
+    drawn = page.partition("<!-- call graph -->")[2].partition("<!-- /call graph -->")[0]
+    rooms = re.findall(r"^ *(\w+) {2,}\w", drawn, re.MULTILINE)
+    assert {"cli", "comparison", "align", "measure", "judge", "locate"} <= set(rooms)
+    assert len(rooms) == len(set(rooms))
 
 
 def test_the_page_on_migrating_shows_true_output(
