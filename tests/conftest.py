@@ -1,7 +1,12 @@
 """What holds for every test: property tests draw the same examples each time, so that CI says the same twice."""
 
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
+from warm.launch import serving
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
@@ -10,3 +15,18 @@ settings.load_profile("repeatable")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--every-way` tests in every combination what else is tested in a third of them."""
     parser.addoption("--every-way", action="store_true")
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a `python`, a `torchrun` and a `lockstep` that start at once."""
+    folder = tmp_path_factory.mktemp("programs")
+    with serving(folder):
+        yield folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_heap() -> None:
+    """What is loaded by now is no test's: a recording looks through all objects for modules that live already."""
+    gc.collect()
+    gc.freeze()

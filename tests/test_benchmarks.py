@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -42,21 +41,21 @@ ROWS = {
 """Rows that must be there, by workload."""
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(programs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the benchmark as a user does, on one thread."""
     return subprocess.run(
-        [sys.executable, "benchmarks", *arguments],
+        [str(programs / "python"), "benchmarks", *arguments],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
     )  # fmt: skip
 
 
-def test_every_row_is_measured_printed_and_kept(tmp_path: Path) -> None:
+def test_every_row_is_measured_printed_and_kept(programs: Path, tmp_path: Path) -> None:
     # given a page with the markers of the table
     page, figures = tmp_path / "page.md", tmp_path / "figures.json"
     page.write_text("before\n<!-- bench begin -->\nold\n<!-- bench end -->\nafter\n")
     # when everything runs at toy size
-    done = run("--toy", "--rounds", "1", "--json", str(figures), "--docs", str(page))
+    done = run(programs, "--toy", "--rounds", "1", "--json", str(figures), "--docs", str(page))
     # then every workload has its rows, each with a figure that was measured
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     rows: dict[str, dict[str, Any]] = defaultdict(dict)

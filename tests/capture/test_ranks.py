@@ -7,7 +7,6 @@ import math
 import os
 import socket
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -74,7 +73,7 @@ UPDATE_ROLES = (Role.PARAM, Role.PARAM_GRAD, Role.PARAM_AFTER)
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All trainings, run by two processes one after the other: to start them takes longer than they do."""
     directory = tmp_path_factory.mktemp("ranks")
     with socket.socket() as free:
@@ -83,7 +82,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(directory), *RECORDED],
+            [programs / "python", str(SCRIPT), str(directory), *RECORDED],
             env={**os.environ, **shared, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
         )
         for rank in (0, 1)

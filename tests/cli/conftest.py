@@ -9,6 +9,7 @@ from workplace import Workplace
 
 
 @pytest.fixture
-def workplace(tmp_path: Path) -> Workplace:
+def workplace(tmp_path: Path, request: pytest.FixtureRequest) -> Workplace:
     """A directory with the tiny training in it."""
-    return Workplace(tmp_path / "work")
+    cold = request.node.get_closest_marker("cold")
+    return Workplace(tmp_path / "work", None if cold else request.getfixturevalue("programs"))

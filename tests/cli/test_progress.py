@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from lockstep.cli import progress
-from lockstep.locate.garbage import rare_collections
+from lockstep.core.garbage import rare_collections
 
 
 def wait_for_the_bar() -> None:

@@ -48,6 +48,7 @@ def complete(recording: Recording) -> dict[str, tuple[int, ...]]:
     return {name: rank.complete_steps for name, rank in recording.ranks.items()}
 
 
+@pytest.mark.cold
 def test_a_recorded_script_runs_as_the_bare_one(workplace: Workplace) -> None:
     # Given a training that was never written to be recorded, and a place with an unusual name
     place = workplace.path / "résultats 1"
@@ -73,6 +74,7 @@ def test_a_recorded_script_runs_as_the_bare_one(workplace: Workplace) -> None:
     assert hidden_in(recording.path) == []
 
 
+@pytest.mark.cold
 def test_modules_and_code_on_the_command_line_are_recorded(workplace: Workplace) -> None:
     # Given a package that trains, with a path that the user has set
     package = workplace.path / "elsewhere" / "package"
@@ -126,6 +128,7 @@ def test_every_training_of_a_shell_script_gets_its_own_directory(workplace: Work
     }
 
 
+@pytest.mark.cold
 def test_torchrun_records_both_ranks_and_not_the_launcher(workplace: Workplace) -> None:
     # Given a training on two ranks
     workplace.script("train.py", DDP + '\n    if __name__ == "__main__":\n        main()\n')
@@ -403,6 +406,7 @@ def test_a_node_without_a_chosen_rank_has_not_failed(workplace: Workplace) -> No
     assert "nothing was recorded: no process was of a chosen rank (3)" in ended.ours[-1]
 
 
+@pytest.mark.cold
 def test_the_users_own_start_up_code_still_runs(workplace: Workplace) -> None:
     # Given a sitecustomize of the user's own on PYTHONPATH, which also hides Lockstep from the
     # command's Python until the place that `lockstep record` names is on the path
@@ -434,6 +438,7 @@ def test_the_users_own_start_up_code_still_runs(workplace: Workplace) -> None:
     assert ranks_of(workplace.path / "ref") == ["rank0"]
 
 
+@pytest.mark.cold
 def test_where_lockstep_cannot_load_the_command_runs_on(workplace: Workplace) -> None:
     # Given a Python in which a library that Lockstep needs is broken
     broken = workplace.path / "broken"

@@ -108,6 +108,7 @@ def test_exit_codes_and_tracebacks_are_those_of_the_bare_run(workplace: Workplac
         assert "recorded rank0 steps 0, 1 (incomplete) (" in after.ours[-1]
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize(
     ("number", "to_group"), [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)]
 )
@@ -135,6 +136,7 @@ def test_signals_reach_the_training(
     assert (recording.manifest.state, recording.manifest.exit_code) == ("complete", end.code)
 
 
+@pytest.mark.cold
 def test_control_c_in_a_terminal_interrupts_the_training_once(workplace: Workplace) -> None:
     # Given a recorded training in a terminal of its own
     workplace.script("train.py", STAYS_IN_STEP)
@@ -164,6 +166,7 @@ def test_control_c_in_a_terminal_interrupts_the_training_once(workplace: Workpla
     )
 
 
+@pytest.mark.cold
 def test_a_killed_training_leaves_what_was_flushed(workplace: Workplace) -> None:
     # Given a training in the middle of a step
     with recording_in_step_1(workplace) as (process, training):
@@ -183,6 +186,7 @@ def test_a_killed_training_leaves_what_was_flushed(workplace: Workplace) -> None
     assert len(rank.calls(1)) > 5
 
 
+@pytest.mark.cold
 def test_a_training_outlives_a_killed_recorder_process(workplace: Workplace) -> None:
     # Given a training in the middle of a step
     with recording_in_step_1(workplace) as (process, _):
@@ -293,6 +297,7 @@ def test_beyond_its_cap_the_recording_stops(workplace: Workplace) -> None:
     assert "--max-bytes 40000 reached" in recording.missing[0]
 
 
+@pytest.mark.cold
 def test_where_the_address_space_is_too_small_the_training_goes_on_unrecorded(
     workplace: Workplace,
 ) -> None:

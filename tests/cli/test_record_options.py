@@ -20,6 +20,7 @@ UNSEEDED = """
 """
 
 
+@pytest.mark.cold
 def test_a_seed_makes_two_runs_of_an_unseeded_script_equal(workplace: Workplace) -> None:
     # Given a script that draws numbers before and after it imports NumPy and torch, unseeded
     workplace.script("train.py", UNSEEDED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from workplace import Workplace
 
 
@@ -25,6 +26,7 @@ def test_another_project_is_told_of_once_and_the_verb_does_its_work(workplace: W
     assert "lockstep-ml 9.1, another project, is installed here" in beside.ours[0]
 
 
+@pytest.mark.cold
 def test_a_recorded_python_with_another_package_of_the_name_says_so(workplace: Workplace) -> None:
     # Given a folder on the command's path that holds another package `lockstep`, which it uses
     other = workplace.path / "other" / "lockstep"

@@ -1,4 +1,4 @@
-"""Real processes: the installed `lockstep`, a real Python, a small real training."""
+"""Processes: the installed `lockstep`, a Python, a small real training."""
 
 from __future__ import annotations
 
@@ -36,9 +36,12 @@ class Ended:
 
 
 class Workplace:
-    """A directory with the tiny training in it, in which commands run."""
+    """A directory with the tiny training in it, in which commands run.
 
-    def __init__(self, path: Path) -> None:
+    `programs` is a folder whose `python`, `lockstep` and `torchrun` are taken, instead of those that a user starts.
+    """
+
+    def __init__(self, path: Path, programs: Path | None = None) -> None:
         self.path = path
         path.mkdir(exist_ok=True)
         shutil.copy(SCRIPTS / "tiny.py", path)
@@ -46,7 +49,9 @@ class Workplace:
             key: value for key, value in os.environ.items() if not key.startswith("LOCKSTEP")
         }
         self.environment |= {
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join(
+                [*([str(programs)] if programs else []), str(BIN), os.environ["PATH"]]
+            ),
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1",

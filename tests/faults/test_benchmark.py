@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ import pytest
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "faults"
 
 
-def run(*arguments: str) -> str:
+def run(programs: Path, *arguments: str) -> str:
     """Run the benchmark as a user does; returns what it printed."""
     done = subprocess.run(
-        [sys.executable, str(BENCHMARK), *arguments],
+        [str(programs / "python"), str(BENCHMARK), *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -28,7 +27,7 @@ def run(*arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def answers(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """One fault per way of planting, and two twins, judged from tensors and from sketches."""
     results = tmp_path_factory.mktemp("results") / "results.jsonl"
     kinds = (
@@ -37,6 +36,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     )  # fmt: skip
     twins = ("same-again", "nothing-planted")
     run(
+        programs,
         *("--arch", "convnet", "--results", str(results)),
         *("--rule", "best", "--weight", "tensors", "--weight", "sketch"),
         *(word for kind in kinds for word in ("--fault", kind)),
@@ -66,15 +66,15 @@ def test_twins_are_bitwise_the_reference_and_silent(answers: list[dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def listed() -> list[str]:
+def listed(programs: Path) -> list[str]:
     """The lines of `--list` for the table's split, one per case."""
-    return run("--list").splitlines()
+    return run(programs, "--list").splitlines()
 
 
 @pytest.fixture(scope="module")
-def again() -> list[str]:
+def again(programs: Path) -> list[str]:
     """The same of one architecture of the table, and of one of the development split."""
-    return run("--arch", "unet", "--arch", "mlp", "--list").splitlines()
+    return run(programs, "--arch", "unet", "--arch", "mlp", "--list").splitlines()
 
 
 def test_cases_are_drawn_alike_each_time(listed: list[str], again: list[str]) -> None:

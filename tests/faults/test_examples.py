@@ -62,10 +62,10 @@ def compared(reference: Path, candidate: Path) -> dict[str, Any]:
     return comparison_json(lockstep.compare_recordings(reference, candidate))
 
 
-def command(*arguments: str, expect: int = 0) -> str:
+def command(programs: Path, *arguments: str, expect: int = 0) -> str:
     """Run the command line; returns what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "lockstep", *arguments],
+        [programs / "lockstep", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -179,15 +179,26 @@ def test_same_run_twice_agrees_bit_by_bit(example: str) -> None:
     assert [item.digest for item in left] == [item.digest for item in right]
 
 
-def test_the_command_line_says_the_same(tmp_path: Path) -> None:
+def test_the_command_line_says_the_same(programs: Path, tmp_path: Path) -> None:
     # given an example and its faulty candidate, recorded by the command line
     script = str(EXAMPLES / "gpt2.py")
     for name, flags in (("reference", ()), ("candidate", ("--fault", "forward"))):
         target, steps = str(tmp_path / name), str(STEPS)
-        command("record", "-o", target, "--", sys.executable, script, "--steps", steps, *flags)
+        command(
+            programs,
+            "record",
+            "-o",
+            target,
+            "--",
+            str(programs / "python"),
+            script,
+            "--steps",
+            steps,
+            *flags,
+        )
     # when they are compared by it
     both = str(tmp_path / "reference"), str(tmp_path / "candidate")
-    result = json.loads(command("compare", *both, "--json", expect=1))
+    result = json.loads(command(programs, "compare", *both, "--json", expect=1))
     # then it says what is said of the recordings made in this process
     here = compared(recorded("gpt2"), recorded("gpt2", "--fault", "forward"))
     assert result["verdict"] == here["verdict"] == "diverged"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ import pytest
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "faults"
 
 
-def run(*arguments: str) -> list[str]:
+def run(programs: Path, *arguments: str) -> list[str]:
     """Run the benchmark as a user does; returns the lines that it printed."""
     done = subprocess.run(
-        [sys.executable, str(BENCHMARK), *arguments],
+        [str(programs / "python"), str(BENCHMARK), *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -26,9 +25,11 @@ def run(*arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_each_half_holds_what_the_table_promises() -> None:
+def test_each_half_holds_what_the_table_promises(programs: Path) -> None:
     # given the cases of both halves
-    listed = [line.split("  ") for line in run("--split", "frameworks", "--case", "*", "--list")]
+    listed = [
+        line.split("  ") for line in run(programs, "--split", "frameworks", "--case", "*", "--list")
+    ]
     half_of = {words[0]: next(word.strip() for word in words[1:] if word) for words in listed}
     assert len(half_of) == len(listed)
     for half in ("frameworks", "frameworks-development"):
@@ -41,7 +42,7 @@ def test_each_half_holds_what_the_table_promises() -> None:
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def answers(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Two mistakes and two sound pairs, one of them on two ranks."""
     results = tmp_path_factory.mktemp("results") / "results.jsonl"
     cases = (
@@ -49,6 +50,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         "ddp/mlp = ddp-buckets/mlp",
     )  # fmt: skip
     run(
+        programs,
         *("--split", "frameworks", "--results", str(results)),
         *(word for case in cases for word in ("--case", case)),
     )

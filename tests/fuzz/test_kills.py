@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 KILLS = Path(__file__).with_name("kills.py")
 
 
-def test_kills_at_every_weight_leave_recordings_that_agree() -> None:
+def test_kills_at_every_weight_leave_recordings_that_agree(programs: Path) -> None:
     # In a process of its own, as its trainings are forked
     run = subprocess.run(
-        [sys.executable, str(KILLS), "3"], capture_output=True, text=True, check=False
+        [str(programs / "python"), str(KILLS), "3"], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.startswith("3 kills, 0 bad; ")

@@ -15,7 +15,9 @@ from lockstep.capture.interception import Patch
 
 def living(*kinds: type) -> list[Any]:
     """Every object of some classes that the garbage collector knows; looks at the whole heap."""
-    return [item for item in gc.get_objects() if issubclass(type(item), kinds)]
+    items = gc.get_objects()
+    wanted = {kind for kind in set(map(type, items)) if issubclass(kind, kinds)}
+    return [item for item in items if type(item) in wanted] if wanted else []
 
 
 class LivingModules:
