@@ -32,8 +32,9 @@ CALL_DEPTH = 1000
 """Calls that one call may lie within: as many as Python lets functions lie within each other."""
 MOST_ELEMENTS = 1 << 48
 """Of a tensor: more than any memory holds."""
-MODULE_DEPTH = 300
-"""Modules that one module may lie within: Python calls fewer from within each other."""
+MODULE_DEPTH = 1000
+"""Modules that one module may lie within: Python calls fewer from within each other, by two functions a module, of the
+2000 that torch's compiler allows."""
 CHUNK_ROWS = 1 << 18
 CHUNK_BYTES = 64
 """What all chunks of a table hold together: so many rows and one for each byte on disk, `TABLE_BYTES` and so many bytes
