@@ -40,6 +40,11 @@ def scaled(gain: float, distance: float) -> float:
     return 0.0 if distance == 0.0 else gain * distance
 
 
+def in_linear_regime(gain: float, relative: float) -> float:
+    """`gain * relative`; beyond `LINEAR_REGIME` nothing is claimed."""
+    return math.inf if relative > LINEAR_REGIME else scaled(gain, relative)
+
+
 def growth(length: float) -> float:
     """Growth of rounding in a sum of `length` terms, relative to its Cauchy-Schwarz bound,
     dimensionless.
@@ -55,6 +60,11 @@ def growth(length: float) -> float:
 def spread(output: Measured, item: Measured) -> float:
     """Gain of broadcasting an input over a larger output."""
     return math.sqrt(max(1.0, output.numel / max(1, item.numel)))
+
+
+def broadcast(items: Iterable[Measured], output: Measured, gain: float = 1.0) -> float:
+    """What is inherited from inputs that go into each element of the output, times `gain`."""
+    return sum(scaled(gain * spread(output, item), item.possible_distance) for item in items)
 
 
 def gathered(large: Measured, small: Measured) -> float:
@@ -90,13 +100,9 @@ def relative_bound(
     items: Iterable[Measured], output: Measured, *, condition: float, roundings: float
 ) -> Bound:
     """Bound by relative condition number: the relative differences of all inputs add up, times
-    `condition`.
-
-    Beyond `LINEAR_REGIME` nothing is claimed.
-    """
+    `condition`."""
     total = sum(item.relative for item in items if item.floating)
-    inherited = math.inf if total > LINEAR_REGIME else scaled(condition * output.norm, total)
-    return Bound(inherited, roundings * output.norm)
+    return Bound(in_linear_regime(condition * output.norm, total), roundings * output.norm)
 
 
 def setting(operation: Operation, names: tuple[str, ...]) -> object:
@@ -106,6 +112,13 @@ def setting(operation: Operation, names: tuple[str, ...]) -> object:
             if key in operation.arguments:
                 return operation.arguments[key]
     return None
+
+
+def dropout_gain(operation: Operation) -> float:
+    """What a dropout multiplies the elements by that it keeps: `1 / (1 - p)`."""
+    share = setting(operation, ("p", "args.1"))
+    dropped = float(share) if isinstance(share, (int, float)) and 0 <= share < 1 else 0.5
+    return 1.0 / (1.0 - dropped)
 
 
 def is_summed(operation: Operation) -> bool:
@@ -137,6 +150,17 @@ def bilinear_operands(operation: Operation) -> tuple[list[Measured], list[Measur
     if len(inputs) == 3 and operation.name not in ("einsum", "tensordot", "bilinear"):
         return inputs[:2], inputs[2:]
     return inputs, []
+
+
+def product_bound(left: Measured, right: Measured, output: Measured, factor: float) -> Bound:
+    """Bound of sums of products of two tensors, times `factor`."""
+    product = factor * left.norm * right.norm
+    length = reduction_length(left, right, output)
+    inherited = factor * (
+        scaled(right.norm, left.possible_distance) + scaled(left.norm, right.possible_distance)
+    )
+    rounding = output.norm + 2.0 * product / math.sqrt(length)
+    return Bound(inherited, rounding, product * growth(length))
 
 
 def reduction_length(left: Measured, right: Measured, output: Measured) -> float:

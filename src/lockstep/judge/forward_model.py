@@ -9,16 +9,19 @@ from lockstep.judge.bounds import (
     Bound,
     Rule,
     bilinear_operands,
+    broadcast,
     centred_norm,
+    dropout_gain,
     floats,
     gathered,
     growth,
+    in_linear_regime,
     is_summed,
     last_extent,
     loss_rows,
     moves_exactly,
     patch_gain,
-    reduction_length,
+    product_bound,
     relative_bound,
     rows_of,
     scaled,
@@ -26,7 +29,7 @@ from lockstep.judge.bounds import (
     spread,
 )
 from lockstep.judge.protocol import Operation
-from lockstep.judge.tolerances import DEFAULT_CONDITION, LINEAR_REGIME, NORMALISATION_ROUNDINGS
+from lockstep.judge.tolerances import DEFAULT_CONDITION, NORMALISATION_ROUNDINGS
 from lockstep.measure.measured_pair import Measured
 
 _FREE_OF_INPUT = frozenset(
@@ -42,8 +45,7 @@ def forward_bound(operation: Operation, output: Measured) -> Bound:
 
 def _movement(operation: Operation, output: Measured) -> Bound:
     inputs = floats(operation.inputs)
-    inherited = sum(scaled(spread(output, item), item.possible_distance) for item in inputs)
-    return Bound(inherited, 0.0 if moves_exactly(inputs, output) else output.norm)
+    return Bound(broadcast(inputs, output), 0.0 if moves_exactly(inputs, output) else output.norm)
 
 
 def _gather(operation: Operation, output: Measured) -> Bound:
@@ -56,26 +58,21 @@ def _gather(operation: Operation, output: Measured) -> Bound:
 def _smooth(operation: Operation, output: Measured) -> Bound:
     gain = 1.8 if operation.name in ("elu", "selu", "celu") else 1.2
     inputs = floats(operation.inputs)
-    inherited = sum(scaled(gain * spread(output, item), item.possible_distance) for item in inputs)
-    return Bound(inherited, output.norm + sum(item.norm for item in inputs))
+    return Bound(broadcast(inputs, output, gain), output.norm + sum(item.norm for item in inputs))
 
 
 def _kinked(operation: Operation, output: Measured) -> Bound:
     gain = 3.0 if "pool" in operation.name else 1.0
-    inputs = floats(operation.inputs)
-    inherited = sum(scaled(gain * spread(output, item), item.possible_distance) for item in inputs)
-    return Bound(inherited, output.norm)
+    return Bound(broadcast(floats(operation.inputs), output, gain), output.norm)
 
 
 def _additive(operation: Operation, output: Measured) -> Bound:
     alpha = setting(operation, ("alpha",))
     gain = max(1.0, abs(alpha)) if isinstance(alpha, (int, float)) else 1.0
     inputs = floats(operation.inputs)
-    inherited = sum(scaled(gain * spread(output, item), item.possible_distance) for item in inputs)
-    terms = (
-        gain * sum(item.norm for item in inputs) if gain > 1.0 or operation.name == "lerp" else 0.0
-    )
-    return Bound(inherited, output.norm + terms)
+    weighted = gain > 1.0 or operation.name == "lerp"
+    terms = gain * sum(item.norm for item in inputs) if weighted else 0.0
+    return Bound(broadcast(inputs, output, gain), output.norm + terms)
 
 
 def _product(operation: Operation, output: Measured) -> Bound:
@@ -100,15 +97,10 @@ def _bilinear(operation: Operation, output: Measured) -> Bound:
     if len(operands) != 2:
         return _unknown(operation, output)
     left, right = operands
-    patch = patch_gain(operation)
-    product = patch * left.norm * right.norm
-    length = reduction_length(left, right, output)
-    inherited = patch * (
-        scaled(right.norm, left.possible_distance) + scaled(left.norm, right.possible_distance)
-    ) + sum(scaled(spread(output, item), item.possible_distance) for item in addends)
+    bound = product_bound(left, right, output, patch_gain(operation))
     added = sum(spread(output, item) * item.norm for item in addends)
-    rounding = output.norm + 2.0 * product / math.sqrt(length) + added
-    return Bound(inherited, rounding, product * growth(length))
+    inherited = bound.inherited + broadcast(addends, output)
+    return Bound(inherited, bound.rounding + added, bound.accumulation)
 
 
 def _sum(operation: Operation, output: Measured) -> Bound:
@@ -196,15 +188,12 @@ def _attention(operation: Operation, output: Measured) -> Bound:
     _query, _key, value = inputs[:3]
     size = max(output.norm, value.norm * spread(output, value))
     far = sum(item.relative for item in inputs)
-    inherited = math.inf if far > LINEAR_REGIME else scaled(DEFAULT_CONDITION * size, far)
-    return Bound(inherited, 8.0 * size)
+    return Bound(in_linear_regime(DEFAULT_CONDITION * size, far), 8.0 * size)
 
 
 def _dropout(operation: Operation, output: Measured) -> Bound:
-    share = setting(operation, ("p", "args.1"))
-    dropped = float(share) if isinstance(share, (int, float)) and 0 <= share < 1 else 0.5
-    inputs = floats(operation.inputs)
-    inherited = sum(scaled(1.0 / (1.0 - dropped), item.possible_distance) for item in inputs)
+    gain, inputs = dropout_gain(operation), floats(operation.inputs)
+    inherited = sum(scaled(gain, item.possible_distance) for item in inputs)
     return Bound(inherited, output.norm)
 
 
@@ -252,14 +241,7 @@ def _convolution_backward(operation: Operation, output: Measured) -> Bound:
         return _backward_kernel(operation, output)
     other = weight if output.shape == image.shape else image
     patch = math.sqrt(max(1, math.prod(weight.shape[2:])))
-    product = patch * gradient.norm * other.norm
-    length = reduction_length(gradient, other, output)
-    inherited = patch * (
-        scaled(other.norm, gradient.possible_distance)
-        + scaled(gradient.norm, other.possible_distance)
-    )
-    rounding = output.norm + 2.0 * product / math.sqrt(length)
-    return Bound(inherited, rounding, product * growth(length))
+    return product_bound(gradient, other, output, patch)
 
 
 def _exponential(operation: Operation, output: Measured) -> Bound:

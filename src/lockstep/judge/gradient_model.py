@@ -17,21 +17,23 @@ from lockstep.judge.bounds import (
     Rule,
     bilinear_operands,
     centred_norm,
+    dropout_gain,
     floats,
     gathered,
     growth,
+    in_linear_regime,
     is_summed,
     last_extent,
     loss_rows,
     moves_exactly,
     patch_gain,
-    reduction_length,
+    product_bound,
     rows_of,
     scaled,
     setting,
 )
 from lockstep.judge.protocol import Operation
-from lockstep.judge.tolerances import DEFAULT_CONDITION, LINEAR_REGIME, NORMALISATION_ROUNDINGS
+from lockstep.judge.tolerances import DEFAULT_CONDITION, NORMALISATION_ROUNDINGS
 from lockstep.measure.measured_pair import Measured
 
 
@@ -165,15 +167,7 @@ def _bilinear(operation: Operation, output: Measured) -> Bound:
         return _summed(operation, output, 1.0)
     other = operands[1] if own is operands[0] else operands[0]
     factor = patch_gain(operation) * (2.0 if _is_squared(operands) else 1.0)
-    gradient = operation.gradients[0]
-    product = factor * gradient.norm * other.norm
-    length = reduction_length(gradient, other, output)
-    inherited = factor * (
-        scaled(other.norm, gradient.possible_distance)
-        + scaled(gradient.norm, other.possible_distance)
-    )
-    rounding = output.norm + 2.0 * product / math.sqrt(length)
-    return Bound(inherited, rounding, product * growth(length))
+    return product_bound(operation.gradients[0], other, output, factor)
 
 
 def _is_squared(operands: list[Measured]) -> bool:
@@ -245,9 +239,7 @@ def _normalisation(operation: Operation, output: Measured) -> Bound:
     weights = [item.peak for item in inputs[1:] if item.pair.present.name.endswith("weight")]
     weight = max(weights, default=1.0)
     gain = max(weight / max(deviation, 1e-300), output.norm / max(size, 1e-300))
-    inherited = (
-        math.inf if moved > LINEAR_REGIME else scaled(DEFAULT_CONDITION * gain * size, moved)
-    )
+    inherited = in_linear_regime(DEFAULT_CONDITION * gain * size, moved)
     rounding = max(NORMALISATION_ROUNDINGS * output.norm, 4.0 * gain * size)
     return Bound(scaled(4.0 * gain, far) + inherited, rounding)
 
@@ -257,7 +249,7 @@ def _normalisation_parameter(operation: Operation, output: Measured, moved: floa
     added = _added(operation, output)
     gain = 4.0 * math.sqrt(added)
     size = gain * _size(operation)
-    inherited = math.inf if moved > LINEAR_REGIME else scaled(DEFAULT_CONDITION * size, moved)
+    inherited = in_linear_regime(DEFAULT_CONDITION * size, moved)
     return Bound(scaled(gain, _far(operation)) + inherited, 4.0 * output.norm, size * growth(added))
 
 
@@ -278,14 +270,11 @@ def _attention(operation: Operation, output: Measured) -> Bound:
         scale = 8.0 * size * row_norms[2] * other / math.sqrt(width)
     scale = max(DEFAULT_CONDITION * output.norm, 4.0 * scale)
     far = sum(item.relative for item in operation.entering if item.floating)
-    inherited = math.inf if far > LINEAR_REGIME else scaled(scale, far)
-    return Bound(inherited, scale)
+    return Bound(in_linear_regime(scale, far), scale)
 
 
 def _dropout(operation: Operation, output: Measured) -> Bound:
-    share = setting(operation, ("p", "args.1"))
-    dropped = float(share) if isinstance(share, (int, float)) and 0 <= share < 1 else 0.5
-    return Bound(scaled(1.0 / (1.0 - dropped), _far(operation)), 2.0 * output.norm)
+    return Bound(scaled(dropout_gain(operation), _far(operation)), 2.0 * output.norm)
 
 
 def _unknown(operation: Operation, output: Measured) -> Bound:
@@ -295,7 +284,7 @@ def _unknown(operation: Operation, output: Measured) -> Bound:
     if output.pair.present.role is Role.PARAM_GRAD:
         rows = max(rows_of(item) for item in operation.gradients)
         scale *= max(1.0, math.sqrt(rows) / 4.0)
-    inherited = math.inf if far > LINEAR_REGIME else scaled(scale, far)
+    inherited = in_linear_regime(scale, far)
     return Bound(inherited, scale + DEFAULT_CONDITION * _usual_norm(operation, output))
 
 

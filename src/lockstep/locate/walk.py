@@ -121,7 +121,9 @@ class StepWalk:
         if role is Role.GRAD_OUTPUT:
             return self._gradient_arrival
         if container:
-            return self._arrival if role in _RESULTS else self._gradient_leaving
+            return (
+                self._arrival if role in _RESULTS else partial(self._gradient_arrival, inside=True)
+            )
         return self._result
 
     # --- judging ---------------------------------------------------------------------------------
@@ -174,15 +176,13 @@ class StepWalk:
     def _arrival(self, item: Aligned, pair: Pair) -> None:
         """A tensor enters a call, or leaves a module that only passes it on."""
         measured, name = self._ledger.measure(pair), pair.present.name
-        known = self._ledger.state(pair)
-        if known is not None or measured.equal or not measured.known:
-            self._settle(item, known.at(measured) if known else agreeing(measured))
+        if self._is_clear(item, measured):
+            pass
         elif _both_named(pair, self._ledger.parameter_names):
             self._parameter_arrival(item, measured)
         elif _both_named(pair, self._ledger.buffer_names):
-            if self._tracer.forward(
-                pair
-            ).region.operators:  # one run changes it by calls of its own
+            # One run may change it by calls of its own.
+            if self._tracer.forward(pair).region.operators:
                 self._passage_arrival(item, pair, measured)
             else:
                 self._buffer_arrival(item, measured)
@@ -193,9 +193,8 @@ class StepWalk:
 
     def _arrival_from_outside(self, item: Aligned, pair: Pair) -> None:
         """A tensor arrives from outside of the step, and may follow from the run."""
-        measured, known = self._ledger.measure(pair), self._ledger.state(pair)
-        if known is not None or measured.equal or not measured.known:
-            self._settle(item, known.at(measured) if known else agreeing(measured))
+        measured = self._ledger.measure(pair)
+        if self._is_clear(item, measured):
             return
         entering, judgement = self._arrivals.judged(item, measured)
         place = partial(self._arrivals.place_of, item, pair)
@@ -294,47 +293,31 @@ class StepWalk:
         name = "what comes out" if boundary.region.operators else ""
         self._decide(item, measured, judgement, entering, place, name=name)
 
-    def _gradient_arrival(self, item: Aligned, pair: Pair) -> None:
-        """A gradient enters a call: the sum of what the consumers of its output send back."""
-        measured = self._ledger.measure(pair)
-        known = self._ledger.state(pair)
-        if known is not None or measured.equal or not measured.known:
-            self._settle(item, known.at(measured) if known else agreeing(measured))
-            return
-        forward = self._forward_pair(item, pair, Role.OUTPUT)
-        if self._is_behind_cut(item, measured, forward):
-            return
-        if self._has_shape_of_forward(measured, forward):
-            self._settle(item, agreeing(measured))
-            return
-        boundary = (
-            self._tracer.backward(forward, item, pair, inside=False) if forward else Boundary()
-        )
-        entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
-        place = partial(self._places.of_region, item, pair, boundary, Phase.BACKWARD)
-        self._decide(item, measured, judgement, entering, place, background=self._measured(forward))
+    def _gradient_arrival(self, item: Aligned, pair: Pair, *, inside: bool = False) -> None:
+        """A gradient enters a call, or leaves a container: the sum of what the consumers of a tensor send back.
 
-    def _gradient_leaving(self, item: Aligned, pair: Pair) -> None:
-        """A gradient leaves a container: it is the sum of what the calls inside send back."""
+        They come after the call whose output the tensor is; of a container's input they are `inside`.
+        """
         measured = self._ledger.measure(pair)
-        known = self._ledger.state(pair)
-        if known is not None or measured.equal or not measured.known:
-            self._settle(item, known.at(measured) if known else agreeing(measured))
+        if self._is_clear(item, measured):
             return
-        forward = self._forward_pair(item, pair, Role.INPUT)
+        forward = self._forward_pair(item, pair, Role.INPUT if inside else Role.OUTPUT)
         if self._is_behind_cut(item, measured, forward):
             return
         if self._has_shape_of_forward(measured, forward):
             self._settle(item, agreeing(measured))
             return
-        boundary = (
-            self._tracer.backward(forward, item, pair, inside=True) if forward else Boundary()
-        )
-        if not boundary.sources or not self._sees_operators:
-            for gradient in item.complete(Role.GRAD_OUTPUT):
-                boundary.add(self._ledger.measure(gradient))
+        boundary = Boundary()
+        if forward is not None:
+            boundary = self._tracer.backward(forward, item, pair, inside=inside)
+        place = partial(self._places.of_region, item, pair, boundary, Phase.BACKWARD)
+        if inside:
+            place = partial(self._places.of, item, pair)
+            if not boundary.sources or not self._sees_operators:
+                for gradient in item.complete(Role.GRAD_OUTPUT):
+                    boundary.add(self._ledger.measure(gradient))
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
-        place, background = partial(self._places.of, item, pair), self._measured(forward)
+        background = [] if forward is None else [self._ledger.measure(forward)]
         self._decide(item, measured, judgement, entering, place, background=background)
 
     def _one_sided_gradients(self, item: Aligned) -> Iterator[tuple[int, Pair]]:
@@ -384,9 +367,7 @@ class StepWalk:
     def _accumulated(self, item: Aligned, pair: Pair) -> None:
         """The gradient of a parameter after a backward: the sum of what its uses sent."""
         measured = self._ledger.measure(pair)
-        known = self._ledger.state(pair)
-        if known is not None or measured.equal or not measured.known:
-            self._settle(item, known.at(measured) if known else agreeing(measured))
+        if self._is_clear(item, measured):
             return
         entering, judgement = self._accumulations.judged(item, measured)
         self._decide(
@@ -492,6 +473,14 @@ class StepWalk:
             judgement = replace(judgement, kind=Kind.AMPLIFIED)
         self._settle(item, State(measured, judgement, apart or bool(tainting), outcome))
 
+    def _is_clear(self, item: Aligned, measured: Measured) -> bool:
+        """Settle a pair that has met before, is equal, or of which nothing is known."""
+        known = self._ledger.state(measured.pair)
+        if known is None and measured.known and not measured.equal:
+            return False
+        self._settle(item, known.at(measured) if known else agreeing(measured))
+        return True
+
     def _settle(self, item: Aligned, state: State) -> None:
         """Keep and report a pair that is no origin."""
         self._ledger.remember(state)
@@ -508,9 +497,6 @@ class StepWalk:
         if forward is None or not gradient.shape_differs:
             return False
         return self._ledger.measure(forward).shape_differs
-
-    def _measured(self, pair: Pair | None) -> list[Measured]:
-        return [self._ledger.measure(pair)] if pair is not None else []
 
 
 _HANDLED = frozenset({CallKind.MODULE, CallKind.OPERATOR, CallKind.LOSS, CallKind.GRADIENT})
