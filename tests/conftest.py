@@ -1,12 +1,17 @@
 """What holds for every test: property tests draw the same examples each time, so that CI says the same twice."""
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from warm.launch import serving
+
+# Before torch is loaded: as many threads as cores in each of as many processes wait for each other more than they compute. What
+# threads change is tested by tests that ask for them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
