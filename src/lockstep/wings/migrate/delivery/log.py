@@ -100,11 +100,8 @@ def _site_lines(file: FilePlan, mention: Mention, edits: Sequence[Edit]) -> Iter
 
 
 def _whole_lines(source: SourceText, span: Span) -> Span:
-    starts = source.line_starts
-    first, _ = source.position(span.start)
-    last, _ = source.position(max(span.start, span.end - 1))
-    end = starts[last] if last < len(starts) else len(source.text)
-    return Span(starts[first - 1], end)
+    end = source.next_line(max(span.start, span.end - 1))
+    return Span(source.line_start(span.start), end)
 
 
 def _marked(mark: str, text: str) -> Iterator[str]:

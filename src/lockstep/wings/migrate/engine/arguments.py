@@ -66,6 +66,47 @@ def keyword(call: ast.Call, name: str) -> ast.keyword | None:
     return next((item for item in call.keywords if item.arg == name), None)
 
 
+def argument(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
+    """The argument that a parameter gets, by keyword or by position."""
+    item = keyword(call, name)
+    if item is not None:
+        return item.value
+    return call.args[position] if position is not None and position < len(call.args) else None
+
+
+def has_stars(call: ast.Call) -> bool:
+    """Whether a call takes arguments out of `*` or `**`."""
+    return any(isinstance(item, ast.Starred) for item in call.args) or any(
+        item.arg is None for item in call.keywords
+    )
+
+
+def called(call: ast.Call) -> str:
+    """The last name of what a call calls."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def is_constant(node: ast.AST | None, value: object) -> bool:
+    """Whether an expression is this constant, such as `True`."""
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def wrapped(span: Span, function: str) -> list[Edit]:
+    """The edits that pass an expression through a function."""
+    return [insertion(span.start, f"{function}("), insertion(span.end, ")")]
+
+
+def renamed_keyword(scopes: ModuleScopes, call: ast.Call, old: str, new: str) -> list[Edit]:
+    """The edit that gives an argument another keyword; none where it is not given by keyword."""
+    item = keyword(call, old)
+    if item is None:
+        return []
+    start = scopes.span(item).start
+    return [Edit(Span(start, start + len(old)), new)]
+
+
 def first_edit(scopes: ModuleScopes, call: ast.Call, text: str) -> Edit:
     """Insert a first argument."""
     separator = ", " if call.args or call.keywords else ""

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from lockstep.hookspecs import MigrationTarget
 from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes
+from lockstep.wings.migrate.engine.statements import documented_function, imported_names, start_of
 from lockstep.wings.migrate.plan import Edit, Span
 
 _TYPE_NAMES = ("ACCELERATOR", "ACCELERATOR_TYPE", "MIGRATED_ACCELERATOR")
@@ -50,20 +51,23 @@ class Header:
     def __init__(self, scopes: ModuleScopes, target: MigrationTarget) -> None:
         self._scopes = scopes
         self._target = target
-        hidden = "_" if _reads_globals(scopes) else ""
+        self._hidden = "_" if _reads_globals(scopes) else ""
         self._needs_torch = self._needs_type = self._needs_device = self._needs_import = False
-        self._type_name = self._existing_type() or _free(scopes, _TYPE_NAMES, hidden)
-        self._has_type = self._existing_type() is not None
-        self._device_name = self._existing_device() or _free(scopes, _DEVICE_NAMES, hidden)
-        self._has_device = self._existing_device() is not None
+        existing_type, existing_device = (
+            self._existing_type(),
+            documented_function(scopes, _DEVICE_DOC),
+        )
+        self._has_type = existing_type is not None
+        self._type_name = existing_type or self.free(_TYPE_NAMES)
+        self._has_device = existing_device is not None
+        self._device_name = existing_device.name if existing_device else self.free(_DEVICE_NAMES)
         self._torch_binding = self._find_torch()
-        self._hidden = hidden
         self._own_lines: list[str] = []
         self._own_imports: list[str] = []
 
     def free(self, names: tuple[str, ...]) -> str:
         """The first of some names that the module does not use yet, or a numbered one."""
-        return _free(self._scopes, names, self._hidden)
+        return self._scopes.free_name(names, self._hidden)
 
     def define(self, lines: Sequence[str], *, imports: Sequence[str]) -> None:
         """Add definitions at the head of the module, and the modules that they import."""
@@ -190,7 +194,7 @@ class Header:
             isinstance(node, ast.Import) and all(alias.asname is None for alias in node.names)
             for node in self._scopes.nodes
             if isinstance(node, ast.Import | ast.ImportFrom)
-            and any(name.split(".")[0] == "torch" for name in _imported(node))
+            and any(name.split(".")[0] == "torch" for name in imported_names(node))
         ]
         at_top = self._needs_type or self._own_lines
         return not at_top and bool(imports) and all(imports)
@@ -235,7 +239,7 @@ class Header:
         return any(
             name == module or name.startswith(module + ".")
             for statement in self._scopes.tree.body
-            for name in _imported(statement)
+            for name in imported_names(statement)
         )
 
     def _imports_plainly(self, module: str) -> bool:
@@ -256,15 +260,6 @@ class Header:
                 return statement.targets[0].id
         return None
 
-    def _existing_device(self) -> str | None:
-        for statement in self._scopes.tree.body:
-            if (
-                isinstance(statement, ast.FunctionDef)
-                and ast.get_docstring(statement, clean=False) == _DEVICE_DOC
-            ):
-                return statement.name
-        return None
-
     # -- where it goes
 
     def _insertion(self, lines: list[str], place: ast.stmt | None, *, spaced: bool) -> Edit:
@@ -272,9 +267,9 @@ class Header:
         line_end = self._scopes.source.line_end
         text = line_end.join(lines)
         if place is None:
-            at = self._start(body[0]) if body else 0
+            at = start_of(self._scopes, body[0]) if body else 0
             return Edit(Span(at, at), text + line_end + (line_end if spaced else ""))
-        at = self._line_after(self._scopes.span(place).end)
+        at = self._scopes.source.next_line(self._scopes.span(place).end)
         following = self._scopes.source.text[at:]
         tail = ""
         wide = self._needs_device or self._own_lines
@@ -316,22 +311,10 @@ class Header:
             and is_type_expression(self._scopes, statement.value)
         )
 
-    def _start(self, statement: ast.stmt) -> int:
-        """Where a statement starts, its decorators included."""
-        start = self._scopes.span(statement).start
-        decorators = getattr(statement, "decorator_list", ())
-        if not decorators:
-            return start
-        return self._scopes.source.text.rindex("@", 0, self._scopes.span(decorators[0]).start)
-
     def _ends_its_line(self, statement: ast.stmt) -> bool:
         """Whether no other statement follows on the same line."""
         end = self._scopes.span(statement).end
         return bool(_LINE_REST.match(self._scopes.source.text, end))
-
-    def _line_after(self, offset: int) -> int:
-        match = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)").match(self._scopes.source.text, offset)
-        return match.end() if match else offset
 
 
 def is_type_expression(scopes: ModuleScopes, node: ast.AST) -> bool:
@@ -360,25 +343,6 @@ def _is_import(statement: ast.stmt) -> bool:
         both = [*statement.body, *statement.orelse]
         return all(_is_import(inner) for inner in both)
     return isinstance(statement, ast.Import | ast.ImportFrom)
-
-
-def _imported(statement: ast.stmt) -> list[str]:
-    """The modules that a statement imports."""
-    if isinstance(statement, ast.Import):
-        return [alias.name for alias in statement.names]
-    if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
-        return [statement.module, *(f"{statement.module}.{item.name}" for item in statement.names)]
-    return []
-
-
-def _free(scopes: ModuleScopes, names: tuple[str, ...], prefix: str) -> str:
-    for name in names:
-        if not scopes.is_taken(prefix + name):
-            return prefix + name
-    number = 2
-    while scopes.is_taken(f"{prefix}{names[0]}_{number}"):
-        number += 1
-    return f"{prefix}{names[0]}_{number}"
 
 
 def _reads_globals(scopes: ModuleScopes) -> bool:

@@ -10,9 +10,9 @@ import ast
 import bisect
 import builtins
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain, count
 from typing import TypeVar
 
 from lockstep.wings.migrate.engine.formatted import values_of
@@ -169,10 +169,19 @@ class ModuleScopes:
 
     def function(self, node: ast.AST) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """The innermost `def` that holds a node."""
-        for above in self.ancestors(node):
-            if isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef):
-                return above
-        return None
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        return next((above for above in self.ancestors(node) if isinstance(above, kinds)), None)
+
+    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
+        """The class that a node stands in."""
+        return next(
+            (above for above in self.ancestors(node) if isinstance(above, ast.ClassDef)), None
+        )
+
+    def call_of(self, node: ast.AST) -> ast.Call | None:
+        """The call whose function an expression is."""
+        parent = self.parents.get(node)
+        return parent if isinstance(parent, ast.Call) and parent.func is node else None
 
     def of(self, *kinds: type[_Node]) -> Iterator[_Node]:
         """Every node of these kinds, kind after kind, each in the order of the text."""
@@ -181,13 +190,11 @@ class ModuleScopes:
 
     def imports(self) -> Iterator[ast.Import | ast.ImportFrom]:
         """Every import statement."""
-        yield from self.of(ast.Import)
-        yield from self.of(ast.ImportFrom)
+        return self.of(ast.Import, ast.ImportFrom)
 
     def references(self) -> Iterator[ast.Name | ast.Attribute]:
         """Every name and every attribute."""
-        yield from self.of(ast.Name)
-        yield from self.of(ast.Attribute)
+        return self.of(ast.Name, ast.Attribute)
 
     # -- names
 
@@ -251,6 +258,12 @@ class ModuleScopes:
     def is_taken(self, name: str) -> bool:
         """Whether a name is bound or read anywhere in the module, or is a builtin."""
         return name in _BUILTINS or name in self._all_names
+
+    def free_name(self, names: Sequence[str], prefix: str = "") -> str:
+        """The first of some names that is not taken, or else the first of them with a number."""
+        numbered = (f"{names[0]}_{number}" for number in count(2))
+        candidates = (prefix + name for name in chain(names, numbered))
+        return next(name for name in candidates if not self.is_taken(name))
 
     # -- building
 
@@ -405,16 +418,12 @@ class ModuleScopes:
             return start + column
         # ast counts columns in bytes of UTF-8, whatever the file's encoding.
         if line not in self._byte_starts:
-            text = self.source.text[start : self._line_end(line)]
+            text = self.source.text[start : self.source.next_line(start)]
             widths = (len(character.encode("utf-8", "surrogatepass")) for character in text)
             starts = [] if text.isascii() else list(accumulate(widths, initial=0))
             self._byte_starts[line] = starts
         starts = self._byte_starts[line]
         return start + (bisect.bisect_left(starts, column) if starts else column)
-
-    def _line_end(self, line: int) -> int:
-        starts = self.source.line_starts
-        return starts[line] if line < len(starts) else len(self.source.text)
 
     def _relocate(self, node: ast.JoinedStr) -> None:
         """Replace an f-string's values by ones read from its text, each with its place."""

@@ -64,6 +64,15 @@ class SourceText:
         line = bisect.bisect_right(self.line_starts, offset)
         return line, offset - self.line_starts[line - 1] + 1
 
+    def line_start(self, offset: int) -> int:
+        """Offset of the first character of the line that a character stands on."""
+        return self.line_starts[self.position(offset)[0] - 1]
+
+    def next_line(self, offset: int) -> int:
+        """Offset behind the line that a character stands on, its end included."""
+        line, _ = self.position(offset)
+        return self.line_starts[line] if line < len(self.line_starts) else len(self.text)
+
     @property
     def line_end(self) -> str:
         """How the file ends its lines: what its first line ends with, `\\n` where there is one line."""

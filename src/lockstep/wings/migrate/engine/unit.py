@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from lockstep.hookspecs import MigrationTarget
@@ -11,6 +11,7 @@ from lockstep.wings.migrate.engine.claims import Claims
 from lockstep.wings.migrate.engine.header import Header
 from lockstep.wings.migrate.engine.own_names import OwnNames
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.statements import Definition, decorator_names
 from lockstep.wings.migrate.torch.table import Table
 from lockstep.wings.migrate.torch.user_rules import UserRules
 
@@ -98,17 +99,9 @@ def _builds_extensions(scopes: ModuleScopes) -> bool:
 
 def _scripted(scopes: ModuleScopes) -> frozenset[ast.AST]:
     """The functions and classes that TorchScript compiles by a decorator."""
-    definitions: tuple[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, ...] = (
-        *scopes.of(ast.FunctionDef),
-        *scopes.of(ast.AsyncFunctionDef),
-        *scopes.of(ast.ClassDef),
+    definitions: Iterator[Definition] = scopes.of(
+        ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
     )
     return frozenset(
-        node
-        for node in definitions
-        if any(
-            scopes.name(decorator.func if isinstance(decorator, ast.Call) else decorator)
-            in _SCRIPTING
-            for decorator in node.decorator_list
-        )
+        node for node in definitions if not _SCRIPTING.isdisjoint(decorator_names(scopes, node))
     )

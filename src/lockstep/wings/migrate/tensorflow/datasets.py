@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from lockstep.wings.migrate.engine.arguments import CannotRewriteError
-from lockstep.wings.migrate.tensorflow.script import Script, appended, argument, has_stars
+from lockstep.wings.migrate.engine.arguments import argument, has_stars
+from lockstep.wings.migrate.tensorflow.script import Script
 
 _RULE = "batch"
 _KEYWORD = "drop_remainder"
@@ -54,15 +54,15 @@ _MAKERS = (
 def find_batches(script: Script) -> None:
     """Decide every batch that a dataset is cut into."""
     for node in script.references:
-        name, call = script.name(node), script.call_of(node)
+        name, call = script.name(node), script.scopes.call_of(node)
         if call is None or script.is_gone(node):
             continue
         if name in _FUNCTIONS:
             _batch(script, call, _FUNCTIONS[name])
         elif name in _DROPPING:
             script.keep(call, _RULE, "drops the last, smaller batch already")
-    for method in script.scopes.nodes:
-        if isinstance(method, ast.Call) and _is_batch_method(script, method):
+    for method in script.scopes.of(ast.Call):
+        if _is_batch_method(script, method):
             _method(script, method)
 
 
@@ -81,18 +81,18 @@ def _is_module(script: Script, node: ast.expr) -> bool:
 def _method(script: Script, call: ast.Call) -> None:
     assert isinstance(call.func, ast.Attribute)
     position = _METHODS[call.func.attr]
-    told = not _defines(script, call.func.attr) and _has_telling_call(script, call)
+    told = not script.defines(call.func.attr) and _has_telling_call(script, call)
     if told or _is_dataset(script, call.func.value):
         _batch(script, call, position)
     elif _is_own(script, call.func):
         script.keep(call, _RULE, f"{call.func.attr} is a method of the script's own class")
-    elif argument(call, position, _KEYWORD) is None:
+    elif argument(call, _KEYWORD, position) is None:
         reason = "makes batches if this is a dataset, which cannot be told from here"
         script.list(call, _RULE, reason, f"{call.func.attr}(..., {_KEYWORD}=True)")
 
 
 def _batch(script: Script, call: ast.Call, position: int | None) -> None:
-    given = argument(call, position, _KEYWORD)
+    given = argument(call, _KEYWORD, position)
     if isinstance(given, ast.Constant) and given.value is True:
         script.keep(call, _RULE, "drops the last, smaller batch already")
     elif given is not None:
@@ -104,12 +104,7 @@ def _batch(script: Script, call: ast.Call, position: int | None) -> None:
         reason = f"{_KEYWORD} may be among arguments that are passed on"
         script.list(call, _RULE, reason, f"{_KEYWORD}=True")
     else:
-        try:
-            edit = appended(script.scopes, call, f"{_KEYWORD}=True")
-        except CannotRewriteError as error:
-            script.list(call, _RULE, str(error), f"{_KEYWORD}=True")
-            return
-        script.rewrite(call, _RULE, _REASON, [edit])
+        script.append(call, f"{_KEYWORD}=True", _RULE, _REASON)
 
 
 def _made(script: Script, node: ast.expr) -> bool:
@@ -163,22 +158,14 @@ def _assigned(script: Script, attribute: ast.Attribute) -> list[ast.expr]:
     text = script.scopes.text(attribute)
     return [
         statement.value
-        for statement in script.scopes.nodes
-        if isinstance(statement, ast.Assign)
-        and any(
+        for statement in script.scopes.of(ast.Assign)
+        if any(
             isinstance(target, ast.Attribute)
             and target.attr == attribute.attr
             and script.scopes.text(target) == text
             for target in statement.targets
         )
     ]
-
-
-def _defines(script: Script, name: str) -> bool:
-    """Whether a class of this file has a method of this name."""
-    return any(
-        isinstance(node, ast.FunctionDef) and node.name == name for node in script.scopes.nodes
-    )
 
 
 def _is_own(script: Script, function: ast.Attribute) -> bool:
@@ -206,8 +193,8 @@ def _has_telling_call(script: Script, call: ast.Call) -> bool:
         return False
     scope = script.scopes.scope(root)
     found: set[str] = set()
-    for node in script.scopes.nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+    for node in script.scopes.of(ast.Call):
+        if isinstance(node.func, ast.Attribute):
             other, called = _chain(node)
             if (
                 isinstance(other, ast.Name)

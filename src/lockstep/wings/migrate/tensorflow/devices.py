@@ -5,16 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
-from lockstep.wings.migrate.engine.arguments import CannotRewriteError
+from lockstep.wings.migrate.engine.arguments import argument, has_stars
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.tensorflow.facts import ENVIRONMENT, SWITCHES
-from lockstep.wings.migrate.tensorflow.script import (
-    Script,
-    appended,
-    argument,
-    has_stars,
-    is_harmless,
-)
+from lockstep.wings.migrate.tensorflow.script import Script, is_harmless
 
 _GPU = re.compile(
     r"(?:/job:\w+)?(?:/replica:\d+)?(?:/task:\d+)?/(?:device:)?gpu:\d+\Z", re.IGNORECASE
@@ -38,31 +32,29 @@ def find_devices(script: Script) -> None:
     for node in script.references:
         if script.is_gone(node):
             continue
-        name, call = script.name(node), script.call_of(node)
+        name, call = script.name(node), script.scopes.call_of(node)
         if name in _DEVICE_CONTEXTS and call:
             _place(script, call, placements)
         elif name in SWITCHES:
             _switch(script, call or node)
         elif name == "tensorflow.config.optimizer.set_jit" and call:
-            _constant_off(script, call, argument(call, 0, "enabled"))
+            _constant_off(script, call, argument(call, "enabled", 0))
         elif name in _SCOPES and call:
             _scope(script, call)
         elif _JIT_LEVELS.match(name):
             span = script.scopes.span(node)
             edit = Edit(Span(span.end - len("ON_1"), span.end), "OFF")
             script.rewrite(node, "xla", "XLA does not compile for the NPU", [edit])
-    for part in script.scopes.nodes:
-        if isinstance(part, ast.keyword) and part.arg in _COMPILED and not script.is_gone(part):
+    for part in script.scopes.of(ast.keyword):
+        if part.arg in _COMPILED and not script.is_gone(part):
             _compiled(script, part)
-    for text in script.scopes.nodes:
-        if isinstance(text, ast.Constant) and isinstance(text.value, str):
+    for text in script.scopes.of(ast.Constant):
+        if isinstance(text.value, str):
             _string(script, text, text.value)
 
 
 def _place(script: Script, call: ast.Call, placements: list[ast.expr]) -> None:
-    given = argument(call, 0, "device_name_or_function")
-    if given is None:
-        given = argument(call, 0, "device_name")
+    given = argument(call, "device_name_or_function", 0) or argument(call, "device_name")
     if given is None or not _names_gpu(script, given):
         return
     if not (is_harmless(given) or _is_format(given)):
@@ -84,7 +76,7 @@ def _placements(script: Script) -> list[ast.expr]:
     return [
         part
         for node in script.references
-        if script.name(node) in _DEVICE_CONTEXTS and (call := script.call_of(node))
+        if script.name(node) in _DEVICE_CONTEXTS and (call := script.scopes.call_of(node))
         for part in call.args
         if _names_gpu(script, part)
     ]
@@ -211,7 +203,7 @@ def _constant_off(script: Script, call: ast.AST, value: ast.expr | None) -> None
 
 
 def _scope(script: Script, call: ast.Call) -> None:
-    given = argument(call, 0, "compile_ops")
+    given = argument(call, "compile_ops", 0)
     if given is not None:
         _constant_off(script, call, given)
     elif has_stars(call):
@@ -219,12 +211,7 @@ def _scope(script: Script, call: ast.Call) -> None:
             call, "xla", "must be off: XLA does not compile for the NPU", "compile_ops=False"
         )
     else:
-        try:
-            edit = appended(script.scopes, call, "compile_ops=False")
-        except CannotRewriteError as error:
-            script.list(call, "xla", str(error), "compile_ops=False")
-            return
-        script.rewrite(call, "xla", "XLA does not compile for the NPU", [edit])
+        script.append(call, "compile_ops=False", "xla", "XLA does not compile for the NPU")
 
 
 def _compiled(script: Script, item: ast.keyword) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from lockstep.wings.migrate.engine.arguments import CannotRewriteError, keyword
+from lockstep.wings.migrate.engine.arguments import has_stars, is_constant, keyword
 from lockstep.wings.migrate.plan import Edit
-from lockstep.wings.migrate.tensorflow.script import Script, appended, has_stars
+from lockstep.wings.migrate.tensorflow.script import Script
 from lockstep.wings.migrate.tensorflow.sessions import options_of_call
 
 # The position of `config`; `None` for those that have it far behind, where only a keyword reaches it.
@@ -48,7 +48,7 @@ def find_estimators(script: Script) -> None:
     for node in script.references:
         if script.is_gone(node):
             continue
-        name, call = script.name(node), script.call_of(node)
+        name, call = script.name(node), script.scopes.call_of(node)
         package, _, last = name.rpartition(".")
         if package == "tensorflow.estimator" and last in _ESTIMATORS:
             _estimator(script, node, call, _ESTIMATORS[last])
@@ -87,9 +87,9 @@ def _tpu_estimator(script: Script, node: ast.expr, call: ast.Call | None) -> Non
         return
     for switch in _TPU_SWITCHES:
         given = keyword(call, switch)
-        if given is None or _is_constant(given.value, value=False):
+        if given is None or is_constant(given.value, False):
             continue
-        if _is_constant(given.value, value=True):
+        if is_constant(given.value, True):
             reason = f"there is no TPU: {switch} is off"
             edit = Edit(script.scopes.span(given.value), "False")
             script.rewrite(given, "tpu", reason, [edit])
@@ -105,13 +105,7 @@ def _switch_off(script: Script, call: ast.Call, switches: list[str]) -> None:
     if any(item.arg is None for item in call.keywords):
         script.list(call.func, "tpu", "its TPU switches may be among the ** of the call", text)
         return
-    try:
-        edit = appended(script.scopes, call, text)
-    except CannotRewriteError as error:
-        script.list(call.func, "tpu", str(error), text)
-        return
-    span = script.scopes.span(call)
-    script.rewrite(call.func, "tpu", "there is no TPU: its switches are off", [edit], span=span)
+    script.append(call, text, "tpu", "there is no TPU: its switches are off", node=call.func)
 
 
 def _run_config(script: Script, call: ast.Call) -> None:
@@ -126,10 +120,5 @@ def _run_config(script: Script, call: ast.Call) -> None:
             call, "run-config", "summaries may be asked for among the stars of the call", text
         )
         return
-    edit = appended(script.scopes, call, text)
     reason = "summaries are off, as the NPU's own run configuration has them; give save_summary_steps to keep them"
-    script.rewrite(call, "run-config", reason, [edit])
-
-
-def _is_constant(node: ast.expr, *, value: bool) -> bool:
-    return isinstance(node, ast.Constant) and node.value is value
+    script.append(call, text, "run-config", reason)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable
 
@@ -51,11 +50,10 @@ def generation_of(modules: Iterable[ModuleScopes]) -> Generation:
     """
     votes = {Generation.TF1: 0, Generation.TF2: 0}
     for scopes in modules:
-        for node in scopes.nodes:
-            if isinstance(node, ast.Attribute | ast.Name):
-                vote = _vote(scopes.name(node))
-                if vote is not None:
-                    votes[vote] += 1
+        for node in scopes.references():
+            vote = _vote(scopes.name(node))
+            if vote is not None:
+                votes[vote] += 1
     return Generation.TF2 if votes[Generation.TF2] > votes[Generation.TF1] else Generation.TF1
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from lockstep.wings.migrate.engine.arguments import in_order
+from lockstep.wings.migrate.engine.arguments import argument, has_stars, in_order, wrapped
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.tensorflow.script import (
     Generation,
     Script,
-    argument,
     end_of_argument,
-    has_stars,
     is_harmless,
-    wrapped,
 )
 from lockstep.wings.migrate.tensorflow.sessions import bridge
 
@@ -36,10 +33,9 @@ _NEUTRAL = {
 _POSITIONAL = 7
 
 
-def distributed_optimizer(script: Script, node: ast.expr, name: str) -> None:
+def distributed_optimizer(script: Script, node: ast.expr) -> None:
     """Decide `DistributedOptimizer`."""
-    del name
-    call = script.call_of(node)
+    call = script.scopes.call_of(node)
     replacement = "npu_distributed_optimizer_wrapper(optimizer)"
     if call is None or has_stars(call) or _is_odd(call):
         script.list(call or node, _RULE, "its arguments cannot be told", replacement)
@@ -54,7 +50,7 @@ def distributed_optimizer(script: Script, node: ast.expr, name: str) -> None:
         function = f"{npu}.distribute.npu_distributed_keras_optimizer_wrapper"
     else:
         function = bridge(script, "npu_distributed_optimizer_wrapper")
-    edits = [script.renamed(node, function), *_without_transport(script, call)]
+    edits = [script.replaced(node, function), *_without_transport(script, call)]
     reason = "gradients are averaged by the NPU's collective library"
     if len(edits) > 1:
         reason += "; settings of Horovod's own transport are left out"
@@ -63,12 +59,12 @@ def distributed_optimizer(script: Script, node: ast.expr, name: str) -> None:
 
 def _is_odd(call: ast.Call) -> bool:
     """Whether a call has no optimizer, or positional arguments that are more than the transport's settings."""
-    return argument(call, 0, "optimizer") is None or len(call.args) > _POSITIONAL
+    return argument(call, "optimizer", 0) is None or len(call.args) > _POSITIONAL
 
 
 def _why_not_transport(script: Script, call: ast.Call) -> str:
     """Why the settings of an optimizer may not be left out; nothing where they may."""
-    extra = [*call.args[1:], *(item.value for item in call.keywords if item.arg != "optimizer")]
+    extra = _settings(call)
     for item in call.keywords:
         if item.arg in _NEUTRAL and _is_one_of(item.value, _NEUTRAL[item.arg]):
             continue
@@ -87,6 +83,11 @@ def _why_not_transport(script: Script, call: ast.Call) -> str:
     return ""
 
 
+def _settings(call: ast.Call) -> list[ast.expr]:
+    """What a call is given besides the optimizer."""
+    return [*call.args[1:], *(item.value for item in call.keywords if item.arg != "optimizer")]
+
+
 def _is_plain_assignment(statement: ast.stmt) -> bool:
     return (
         isinstance(statement, ast.Assign)
@@ -98,8 +99,7 @@ def _is_plain_assignment(statement: ast.stmt) -> bool:
 
 def _drop_settings(script: Script, call: ast.Call) -> None:
     """Take assignments away that only made settings of the transport."""
-    extra = [*call.args[1:], *(item.value for item in call.keywords if item.arg != "optimizer")]
-    for binding in script.left_unused(extra):
+    for binding in script.left_unused(_settings(call)):
         statement = script.scopes.statement(binding.node)
         reason = f"{binding.name} is a setting of Horovod's own transport, and nothing else uses it"
         script.rewrite(statement, _RULE, reason, [script.replaced(statement, "pass")])
@@ -127,10 +127,9 @@ def _without_transport(script: Script, call: ast.Call) -> list[Edit]:
     return edits
 
 
-def gradient_tape(script: Script, node: ast.expr, name: str) -> None:
+def gradient_tape(script: Script, node: ast.expr) -> None:
     """Average what `gradient` of a tape gives, where every use of the tape can be seen."""
-    del name
-    call = script.call_of(node)
+    call = script.scopes.call_of(node)
     statement = script.parent(call) if call else None
     tape = statement.targets[0] if isinstance(statement, ast.Assign) else None
     gradients = _gradients(script, statement, tape) if isinstance(tape, ast.Name) else []
@@ -160,7 +159,7 @@ def gradient_tape(script: Script, node: ast.expr, name: str) -> None:
         script.rewrite(call, _RULE, reason, edits)
     for gradient in gradients:
         reason = "gradients are averaged by the NPU's collective library"
-        script.rewrite(gradient, _RULE, reason, wrapped(script.scopes, gradient, function))
+        script.rewrite(gradient, _RULE, reason, wrapped(script.scopes.span(gradient), function))
 
 
 def _is_name(node: ast.expr, name: str) -> bool:
@@ -172,17 +171,13 @@ def _gradients(script: Script, statement: ast.AST | None, tape: ast.Name) -> lis
     assert isinstance(statement, ast.stmt)
     scope, end = script.scopes.scope(tape), script.scopes.span(statement).end
     found = []
-    for use in script.scopes.nodes:
-        if (
-            not isinstance(use, ast.Name)
-            or use.id != tape.id
-            or script.scopes.scope(use) is not scope
-        ):
+    for use in script.scopes.of(ast.Name):
+        if use.id != tape.id or script.scopes.scope(use) is not scope:
             continue
         if not isinstance(use.ctx, ast.Load) or script.scopes.span(use).start < end:
             continue
         attribute = script.parent(use)
-        call = script.call_of(attribute) if isinstance(attribute, ast.Attribute) else None
+        call = script.scopes.call_of(attribute) if isinstance(attribute, ast.Attribute) else None
         if call is None:
             return []
         if isinstance(attribute, ast.Attribute) and attribute.attr == "gradient":
@@ -190,10 +185,9 @@ def _gradients(script: Script, statement: ast.AST | None, tape: ast.Name) -> lis
     return found
 
 
-def allreduce(script: Script, node: ast.expr, name: str) -> None:
+def allreduce(script: Script, node: ast.expr) -> None:
     """Decide `allreduce` of one tensor."""
-    del name
-    call = script.call_of(node)
+    call = script.scopes.call_of(node)
     replacement = 'npu_allreduce(tensor, reduction="mean") of npu_bridge.npu_init'
     if call is None or len(call.args) != 1 or has_stars(call):
         script.list(call or node, _RULE, "its reduction cannot be told", replacement)
@@ -206,7 +200,7 @@ def allreduce(script: Script, node: ast.expr, name: str) -> None:
         function = f"{script.head.module('npu_device', 'npu')}.distribute.all_reduce"
     else:
         function = bridge(script, "npu_allreduce")
-    edits = [script.renamed(node, function)]
+    edits = [script.replaced(node, function)]
     start = end_of_argument(script.scopes, call, call.args[0])
     end = start
     if call.keywords:
@@ -230,9 +224,8 @@ def _reduction(script: Script, call: ast.Call) -> str:
     return reduction
 
 
-def compression(script: Script, node: ast.expr, name: str) -> None:
+def compression(script: Script, node: ast.expr) -> None:
     """Decide a kind of compression."""
-    del name
     if any(isinstance(above, ast.keyword) for above in script.scopes.ancestors(node)):
         script.list(node, _RULE, "is a setting of a call that is listed itself")
         return

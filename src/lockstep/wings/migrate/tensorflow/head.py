@@ -6,11 +6,14 @@ import ast
 import re
 
 from lockstep.wings.migrate.engine.scopes import Bound, ModuleScopes
+from lockstep.wings.migrate.engine.statements import imported_names
 from lockstep.wings.migrate.plan import Edit, Span
 
 _WIDTH = 100
-_TENSORFLOW = frozenset({"tensorflow", "tensorflow_core", "keras", "horovod"})
 _END_OF_LINE = re.compile(r"[ \t]*(?:#[^\r\n]*)?(\r\n|\r|\n|\Z)")
+
+PACKAGES = frozenset({"tensorflow", "tensorflow_core", "keras", "horovod"})
+"""Packages whose names are looked at."""
 
 
 class Head:
@@ -36,12 +39,12 @@ class Head:
             return known
         if module in self._scopes.stars and not self._is_bound(name):
             return name
-        return self._names.setdefault(module, {}).setdefault(name, self._free(name))
+        return self._names.setdefault(module, {}).setdefault(name, self._scopes.free_name([name]))
 
     def module(self, dotted: str, alias: str) -> str:
         """How the module calls a module, which is imported under an alias if it is not yet."""
         known = self._known(dotted)
-        return known or self._modules.setdefault(dotted, self._free(alias))
+        return known or self._modules.setdefault(dotted, self._scopes.free_name([alias]))
 
     def statement(self, text: str) -> None:
         """Run a statement behind the imports."""
@@ -75,17 +78,11 @@ class Head:
     def _is_bound(self, name: str) -> bool:
         return bool(self._scopes.bindings(name, self._scopes.module))
 
-    def _free(self, name: str) -> str:
-        free, number = name, 2
-        while self._scopes.is_taken(free):
-            free, number = f"{name}_{number}", number + 1
-        return free
-
     def _place(self) -> tuple[int, str]:
         """Where the lines go, and what must stand before them: behind the first import of TensorFlow."""
         text = self._scopes.source.text
         for statement in self._scopes.tree.body:
-            if _imports_tensorflow(statement):
+            if any(name.split(".")[0] in PACKAGES for name in imported_names(statement)):
                 end = _END_OF_LINE.match(text, self._scopes.span(statement).end)
                 if end and end.group(1):
                     return end.end(), ""
@@ -111,14 +108,6 @@ def _import_lines(module: str, names: dict[str, str]) -> list[str]:
     if len(line) <= _WIDTH:
         return [line]
     return [f"from {module} import (", *(f"    {part}," for part in parts), ")"]
-
-
-def _imports_tensorflow(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Import):
-        return any(alias.name.split(".")[0] in _TENSORFLOW for alias in statement.names)
-    if isinstance(statement, ast.ImportFrom) and not statement.level:
-        return (statement.module or "").split(".")[0] in _TENSORFLOW
-    return False
 
 
 def _must_be_first(statement: ast.stmt) -> bool:

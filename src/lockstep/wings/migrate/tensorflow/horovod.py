@@ -5,21 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from lockstep.wings.migrate.engine.arguments import keyword
-from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.engine.arguments import argument, has_stars, renamed_keyword
 from lockstep.wings.migrate.tensorflow.gradients import (
     allreduce,
     compression,
     distributed_optimizer,
     gradient_tape,
 )
-from lockstep.wings.migrate.tensorflow.script import (
-    Generation,
-    Script,
-    appended,
-    argument,
-    has_stars,
-)
+from lockstep.wings.migrate.tensorflow.script import Generation, Script, appended
 from lockstep.wings.migrate.tensorflow.sessions import bridge
 
 _RULE = "horovod"
@@ -86,7 +79,7 @@ def find_horovod(script: Script) -> None:
             continue
         handle = _HANDLERS[script.generation].get(name, _unknown)
         if not _is_import_test(script, node):
-            handle(script, node, name)
+            handle(script, node)
     _find_handed_in(script)
 
 
@@ -120,19 +113,19 @@ _USUAL = ("hvd", "_hvd", "horovod")
 _MODULES = ("horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
 
 
-def _unknown(script: Script, node: ast.expr, name: str) -> None:
-    reason, replacement = _LISTED.get(name, ("has no equal in the NPU's collective library", ""))
-    script.list(node, _RULE, reason, replacement)
+def _unknown(script: Script, node: ast.expr) -> None:
+    nothing = ("has no equal in the NPU's collective library", "")
+    script.list(node, _RULE, *_LISTED.get(script.name(node), nothing))
 
 
-def _rank(script: Script, node: ast.expr, name: str) -> None:
-    edit = script.renamed(node, bridge(script, _RANKS[name]))
+def _rank(script: Script, node: ast.expr) -> None:
+    edit = script.replaced(node, bridge(script, _RANKS[script.name(node)]))
     script.rewrite(node, _RULE, "asks the NPU's collective library", [edit])
 
 
-def _eager_rank(script: Script, node: ast.expr, name: str) -> None:
-    call = script.call_of(node)
-    dotted, rest = _EAGER_RANKS[name]
+def _eager_rank(script: Script, node: ast.expr) -> None:
+    call = script.scopes.call_of(node)
+    dotted, rest = _EAGER_RANKS[script.name(node)]
     if call is None:
         script.list(node, _RULE, "is handed on without a call", f"lambda: {dotted}{rest}")
         return
@@ -140,9 +133,8 @@ def _eager_rank(script: Script, node: ast.expr, name: str) -> None:
     script.rewrite(call, _RULE, "asks the NPU's collective library", [edit])
 
 
-def _init(script: Script, node: ast.expr, name: str) -> None:
-    del name
-    call = script.call_of(node)
+def _init(script: Script, node: ast.expr) -> None:
+    call = script.scopes.call_of(node)
     if call is None or call.args or call.keywords or not script.is_statement(call):
         reason = "starts Horovod in a way that the NPU does not know"
         script.list(call or node, _RULE, reason, "init_resource() of npu_bridge.npu_init")
@@ -157,9 +149,8 @@ def _init(script: Script, node: ast.expr, name: str) -> None:
     script.rewrite(call, _RULE, reason, [script.replaced(call, text)])
 
 
-def _shutdown(script: Script, node: ast.expr, name: str) -> None:
-    del name
-    call = script.call_of(node)
+def _shutdown(script: Script, node: ast.expr) -> None:
+    call = script.scopes.call_of(node)
     if call and script.is_statement(call):
         edit = script.replaced(call, "pass")
         script.rewrite(call, _RULE, "the group is left when the program ends", [edit])
@@ -167,9 +158,8 @@ def _shutdown(script: Script, node: ast.expr, name: str) -> None:
         script.list(node, _RULE, "the group is left when the program ends", "")
 
 
-def _hook(script: Script, node: ast.expr, name: str) -> None:
-    del name
-    call = script.call_of(node)
+def _hook(script: Script, node: ast.expr) -> None:
+    call = script.scopes.call_of(node)
     replacement = "NPUBroadcastGlobalVariablesHook(root_rank, get_npu_rank_id())"
     if not _takes_only_root(call):
         script.list(
@@ -180,15 +170,14 @@ def _hook(script: Script, node: ast.expr, name: str) -> None:
     index = f"{bridge(script, 'get_npu_rank_id')}()"
     given = f"index={index}" if call.keywords else index
     edits = [
-        script.renamed(node, bridge(script, "NPUBroadcastGlobalVariablesHook")),
+        script.replaced(node, bridge(script, "NPUBroadcastGlobalVariablesHook")),
         appended(script.scopes, call, given),
     ]
     script.rewrite(call, _RULE, "variables are broadcast by the NPU's collective library", edits)
 
 
-def _callback(script: Script, node: ast.expr, name: str) -> None:
-    del name
-    call = script.call_of(node)
+def _callback(script: Script, node: ast.expr) -> None:
+    call = script.scopes.call_of(node)
     replacement = "NPUBroadcastGlobalVariablesCallback(root_rank)"
     if script.generation is Generation.TF2:
         reason = "the NPU's callback of this name does not broadcast under TensorFlow 2"
@@ -203,23 +192,22 @@ def _callback(script: Script, node: ast.expr, name: str) -> None:
             call or node, _RULE, "only the rank to broadcast from can be given", replacement
         )
     else:
-        edit = script.renamed(node, bridge(script, "NPUBroadcastGlobalVariablesCallback"))
+        edit = script.replaced(node, bridge(script, "NPUBroadcastGlobalVariablesCallback"))
         reason = "variables are broadcast by the NPU's collective library"
         script.rewrite(call or node, _RULE, reason, [edit])
 
 
-def _broadcast_variables(script: Script, node: ast.expr, name: str) -> None:
-    call = script.call_of(node)
+def _broadcast_variables(script: Script, node: ast.expr) -> None:
+    name, call = script.name(node), script.scopes.call_of(node)
     if name == "horovod.broadcast_global_variables" and _takes_only_root(call):
         dotted = "npu_bridge.estimator.npu.npu_hook.broadcast_global_variables"
-        edits = [script.renamed(node, script.head.name(dotted))]
+        edits = [script.replaced(node, script.head.name(dotted))]
     elif name == "horovod.broadcast_variables" and call and not has_stars(call):
         npu = script.head.module("npu_device", "npu")
-        edits = [script.renamed(node, f"{npu}.distribute.broadcast")]
-        named = keyword(call, "variables")
-        if named:
-            start = script.scopes.span(named).start
-            edits.append(Edit(Span(start, start + len("variables")), "values"))
+        edits = [
+            script.replaced(node, f"{npu}.distribute.broadcast"),
+            *renamed_keyword(script.scopes, call, "variables", "values"),
+        ]
     else:
         script.list(call or node, _RULE, "its arguments cannot be told")
         return
@@ -228,22 +216,23 @@ def _broadcast_variables(script: Script, node: ast.expr, name: str) -> None:
     )
 
 
-def _transport(script: Script, node: ast.expr, name: str) -> None:
-    call = script.call_of(node)
+def _transport(script: Script, node: ast.expr) -> None:
+    call = script.scopes.call_of(node)
     if call is None or call.args or call.keywords:
         script.list(node, _RULE, "asks about Horovod's own transport", "False")
         return
-    reason = f"{name.rpartition('.')[2]} asks about Horovod's own transport, which is not used"
+    name = script.name(node).rpartition(".")[2]
+    reason = f"{name} asks about Horovod's own transport, which is not used"
     script.rewrite(call, _RULE, reason, [script.replaced(call, "False")])
 
 
 def _takes_only_root(call: ast.Call | None) -> bool:
     if call is None or has_stars(call):
         return False
-    return len(call.args) + len(call.keywords) == 1 and argument(call, 0, "root_rank") is not None
+    return len(call.args) + len(call.keywords) == 1 and argument(call, "root_rank", 0) is not None
 
 
-_Handler = Callable[[Script, ast.expr, str], None]
+_Handler = Callable[[Script, ast.expr], None]
 _COMMON: dict[str, _Handler] = {
     "horovod.init": _init,
     "horovod.shutdown": _shutdown,

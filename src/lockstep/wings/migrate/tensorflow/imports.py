@@ -6,6 +6,7 @@ import ast
 import re
 
 from lockstep.wings.migrate.engine.scopes import Binding
+from lockstep.wings.migrate.engine.statements import without_names
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.tensorflow.script import Script
 
@@ -44,21 +45,12 @@ def _without(
     script: Script, statement: ast.Import | ast.ImportFrom, aliases: list[ast.alias]
 ) -> None:
     """Take names out of an import statement, or the statement away."""
-    names, scopes = statement.names, script.scopes
-    reason = "nothing uses it any more"
-    if len(aliases) == len(names):
-        edit = _without_statement(script, statement)
-        for alias in aliases:
-            script.rewrite(alias, "import", reason, [edit], span=edit.span)
-        return
-    for alias in aliases:
-        place = names.index(alias)
-        if any(item not in aliases for item in names[place + 1 :]):
-            span = Span(scopes.span(alias).start, scopes.span(names[place + 1]).start)
-        else:
-            # Nothing stays behind it: the comma before it goes too.
-            span = Span(scopes.span(names[place - 1]).end, scopes.span(alias).end)
-        script.rewrite(alias, "import", reason, [Edit(span, "")], span=span)
+    if len(aliases) == len(statement.names):
+        edits = dict.fromkeys(aliases, _without_statement(script, statement))
+    else:
+        edits = without_names(script.scopes, statement, aliases)
+    for alias, edit in edits.items():
+        script.rewrite(alias, "import", "nothing uses it any more", [edit], span=edit.span)
 
 
 def _without_statement(script: Script, statement: ast.stmt) -> Edit:

@@ -22,7 +22,7 @@ def find_listed(script: Script) -> None:
 
 
 def _is_decided(script: Script, node: ast.expr) -> bool:
-    call = script.call_of(node)
+    call = script.scopes.call_of(node)
     return script.is_claimed(node) or (call is not None and script.is_claimed(call))
 
 
@@ -76,8 +76,8 @@ def _import(script: Script, alias: ast.alias, name: str) -> None:
 
 
 def _stars(script: Script) -> None:
-    for node in script.scopes.nodes:
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and not node.level:
+    for node in script.scopes.of(ast.ImportFrom):
+        if node.names[0].name == "*" and not node.level:
             module = canonical(f"{node.module}.")
             if module.startswith("horovod."):
                 script.list(

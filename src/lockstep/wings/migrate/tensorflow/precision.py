@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from lockstep.wings.migrate.engine.arguments import insertion, keyword
-from lockstep.wings.migrate.plan import Edit, Span
-from lockstep.wings.migrate.tensorflow.script import (
-    Generation,
-    Script,
-    appended,
+from lockstep.wings.migrate.engine.arguments import (
     argument,
     has_stars,
-    is_harmless,
+    insertion,
+    renamed_keyword,
+    wrapped,
 )
+from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.tensorflow.script import Generation, Script, appended, is_harmless
 from lockstep.wings.migrate.tensorflow.sessions import bridge
 
 _SCALE = "loss-scale"
@@ -48,18 +47,18 @@ def find_precision(script: Script) -> None:
     """Decide loss scaling, dropout and GELU."""
     handlers = _TF1 if script.generation is Generation.TF1 else _TF2
     for node in script.references:
-        call = script.call_of(node)
+        call = script.scopes.call_of(node)
         handle = handlers.get(script.name(node))
         if handle and call and not script.is_gone(node):
             handle(script, node, call)
-    for statement in script.scopes.nodes:
-        if isinstance(statement, ast.FunctionDef) and statement.name == "gelu":
+    for statement in script.scopes.of(ast.FunctionDef):
+        if statement.name == "gelu":
             _own_gelu(script, statement)
 
 
 def _rename(script: Script, node: ast.expr, call: ast.Call) -> None:
     name = _RENAMED[script.name(node)]
-    script.rewrite(call, _SCALE, _SCALED, [script.renamed(node, bridge(script, name))])
+    script.rewrite(call, _SCALE, _SCALED, [script.replaced(node, bridge(script, name))])
 
 
 def _is_for_gpus(script: Script, call: ast.Call) -> bool:
@@ -74,18 +73,15 @@ def _is_for_gpus(script: Script, call: ast.Call) -> bool:
 def _fixed(script: Script, node: ast.expr, call: ast.Call) -> None:
     if _is_for_gpus(script, call):
         return
-    edits = [script.renamed(node, bridge(script, "FixedLossScaleManager"))]
-    named = keyword(call, "loss_scale_value")
-    if named:
-        start = script.scopes.span(named).start
-        edits.append(Edit(Span(start, start + len("loss_scale_value")), "loss_scale"))
+    edits = [script.replaced(node, bridge(script, "FixedLossScaleManager"))]
+    edits += renamed_keyword(script.scopes, call, "loss_scale_value", "loss_scale")
     script.rewrite(call, _SCALE, _SCALED, edits)
 
 
 def _dynamic(script: Script, node: ast.expr, call: ast.Call) -> None:
     if _is_for_gpus(script, call):
         return
-    multiplier = argument(call, 2, "multiplier")
+    multiplier = argument(call, "multiplier", 2)
     if has_stars(call) or len(call.args) > len(_DYNAMIC):
         script.list(
             call, _SCALE, "its arguments cannot be told", "ExponentialUpdateLossScaleManager"
@@ -95,13 +91,12 @@ def _dynamic(script: Script, node: ast.expr, call: ast.Call) -> None:
         reason = "the NPU takes the multiplier and its inverse; computing it twice could differ"
         script.list(call, _SCALE, reason, "ExponentialUpdateLossScaleManager")
         return
-    edits = [script.renamed(node, bridge(script, "ExponentialUpdateLossScaleManager"))]
+    edits = [script.replaced(node, bridge(script, "ExponentialUpdateLossScaleManager"))]
     added = []
     for position, (old, (new, default)) in enumerate(_DYNAMIC.items()):
-        named = keyword(call, old)
+        named = renamed_keyword(script.scopes, call, old, new)
         if named:
-            start = script.scopes.span(named).start
-            edits.append(Edit(Span(start, start + len(old)), new))
+            edits += named
         elif position < len(call.args):
             edits.append(insertion(script.scopes.span(call.args[position]).start, f"{new}="))
         else:
@@ -114,7 +109,7 @@ def _dynamic(script: Script, node: ast.expr, call: ast.Call) -> None:
 
 
 def _optimizer(script: Script, node: ast.expr, call: ast.Call) -> None:
-    scale = argument(call, 1, "loss_scale")
+    scale = argument(call, "loss_scale", 1)
     if has_stars(call) or scale is None:
         script.list(call, _SCALE, "its arguments cannot be told", "NPULossScaleOptimizer")
         return
@@ -128,11 +123,8 @@ def _optimizer(script: Script, node: ast.expr, call: ast.Call) -> None:
             "NPULossScaleOptimizer(optimizer, FixedLossScaleManager(loss_scale))",
         )
         return
-    edits = [script.renamed(node, bridge(script, "NPULossScaleOptimizer")), *manager]
-    named = keyword(call, "loss_scale")
-    if named:
-        start = script.scopes.span(named).start
-        edits.append(Edit(Span(start, start + len("loss_scale")), "loss_scale_manager"))
+    edits = [script.replaced(node, bridge(script, "NPULossScaleOptimizer")), *manager]
+    edits += renamed_keyword(script.scopes, call, "loss_scale", "loss_scale_manager")
     if script.uses_horovod:
         edits.append(appended(script.scopes, call, "is_distributed=True"))
     script.rewrite(call, _SCALE, _SCALED, edits)
@@ -147,9 +139,7 @@ def _manager(script: Script, scale: ast.expr) -> list[Edit] | None:
         )
         return [script.replaced(scale, text)]
     if isinstance(scale, ast.Constant) and isinstance(scale.value, int | float):
-        name = bridge(script, "FixedLossScaleManager")
-        span = script.scopes.span(scale)
-        return [insertion(span.start, f"{name}("), insertion(span.end, ")")]
+        return wrapped(script.scopes.span(scale), bridge(script, "FixedLossScaleManager"))
     return [] if _is_manager(script, scale) else None
 
 
@@ -171,11 +161,11 @@ def _is_manager(script: Script, scale: ast.expr) -> bool:
 def _keras_optimizer(script: Script, node: ast.expr, call: ast.Call) -> None:
     npu = script.head.module("npu_device", "npu")
     name = f"{npu}.train.optimizer.NpuLossScaleOptimizer"
-    script.rewrite(call, _SCALE, _SCALED, [script.renamed(node, name)])
+    script.rewrite(call, _SCALE, _SCALED, [script.replaced(node, name)])
 
 
 def _dropout(script: Script, node: ast.expr, call: ast.Call) -> None:
-    rate, keep = argument(call, 5, "rate"), argument(call, 1, "keep_prob")
+    rate, keep = argument(call, "rate", 5), argument(call, "keep_prob", 1)
     replacement = "npu_ops.dropout(x, keep_prob) of npu_bridge.estimator"
     if has_stars(call) or (rate is None) == (keep is None):
         script.list(call, "dropout", "its rate cannot be told", replacement)
@@ -184,12 +174,10 @@ def _dropout(script: Script, node: ast.expr, call: ast.Call) -> None:
         script.list(call, "dropout", "gives the rate by position", replacement)
         return
     function = f"{script.head.name('npu_bridge.estimator.npu_ops')}.dropout"
-    edits = [script.renamed(node, function)]
-    named = keyword(call, "rate")
-    if named:
-        span = script.scopes.span(named)
-        value = script.scopes.span(named.value)
-        edits.append(Edit(Span(span.start, span.start + len("rate")), "keep_prob"))
+    edits = [script.replaced(node, function)]
+    edits += renamed_keyword(script.scopes, call, "rate", "keep_prob")
+    if rate is not None:
+        value = script.scopes.span(rate)
         edits.append(insertion(value.start, "1 - ("))
         edits.append(insertion(value.end, ")"))
     script.rewrite(call, "dropout", "the NPU has a dropout of its own", edits)
@@ -201,11 +189,7 @@ def _gelu(script: Script, node: ast.expr, call: ast.Call) -> None:
 
 
 def _own_gelu(script: Script, statement: ast.FunctionDef) -> None:
-    curves = any(
-        isinstance(node, ast.Attribute | ast.Name) and script.name(node) in _CURVES
-        for node in ast.walk(statement)
-    )
-    if curves:
+    if any(script.name(node) in _CURVES for node in ast.walk(statement)):
         start = script.scopes.span(statement).start
         script.list(
             statement,

@@ -62,9 +62,9 @@ def _open_device(script: Script) -> None:
 
 def _clear_sessions(script: Script) -> None:
     for node in script.references:
-        call = script.call_of(node)
+        call = script.scopes.call_of(node)
         if script.name(node) == _CLEARING and call and not script.is_gone(node):
-            edit = script.renamed(node, bridge(script, "npu_clear_session"))
+            edit = script.replaced(node, bridge(script, "npu_clear_session"))
             reason = "a new session has no entry for the NPU unless it is made by this"
             script.rewrite(call, "keras-session", reason, [edit])
 
@@ -104,8 +104,7 @@ def _uses_keras_models(script: Script) -> bool:
     built = any(_is_model(script.name(node)) for node in script.references)
     bases = any(
         _is_model(script.name(base))
-        for node in script.scopes.nodes
-        if isinstance(node, ast.ClassDef)
+        for node in script.scopes.of(ast.ClassDef)
         for base in node.bases
     )
     return built or bases
@@ -156,12 +155,11 @@ def _main_guard(scopes: ModuleScopes) -> ast.If | None:
 def _runs_at_import(scopes: ModuleScopes) -> bool:
     """Whether a module trains or evaluates as soon as it is imported."""
     return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
+        isinstance(node.func, ast.Attribute)
         and node.func.attr in _RUNNING
         and scopes.function(node) is None
         and not scopes.name(node.func).startswith("re.")
-        for node in scopes.nodes
+        for node in scopes.of(ast.Call)
     )
 
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from lockstep.wings.migrate.engine.arguments import CannotRewriteError, in_order, insertion
 from lockstep.wings.migrate.engine.claims import Claims
-from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes, Scope
+from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes
+from lockstep.wings.migrate.engine.statements import imported_names
 from lockstep.wings.migrate.plan import Edit, Span
-from lockstep.wings.migrate.tensorflow.head import Head
+from lockstep.wings.migrate.tensorflow.head import PACKAGES, Head
 
 _HARMLESS = (
     ast.Attribute,
@@ -38,9 +39,6 @@ _HARMLESS = (
 )
 _COMMENT = re.compile(r"#[^\r\n]*")
 _BEHIND = re.compile(r"(?:\s|\\\r?\n|#[^\r\n]*|\))*")
-
-PACKAGES = frozenset({"tensorflow", "tensorflow_core", "keras", "horovod"})
-"""Packages whose names are looked at."""
 
 # Other ways to write the same module; the first that fits is replaced.
 _SAME = (
@@ -108,11 +106,6 @@ class Script(Claims):
         """What directly holds a node."""
         return self.scopes.parents.get(node)
 
-    def call_of(self, node: ast.AST) -> ast.Call | None:
-        """The call whose function an expression is."""
-        parent = self.parent(node)
-        return parent if isinstance(parent, ast.Call) and parent.func is node else None
-
     def is_statement(self, node: ast.AST) -> bool:
         """Whether an expression stands alone as a statement."""
         return isinstance(self.parent(node), ast.Expr)
@@ -131,19 +124,22 @@ class Script(Claims):
     @functools.cached_property
     def imports(self) -> list[Binding]:
         """What import statements of the packages bind, one for each name."""
-        found = {
-            id(binding): binding
-            for scope in _scopes(self.scopes)
+        return [
+            binding
+            for scope in dict.fromkeys(map(self.scopes.scope, self.scopes.nodes))
             for bindings in scope.bindings.values()
             for binding in bindings
             if binding.kind is Bound.IMPORT and _is_looked_at(binding.qualified)
-        }
-        return list(found.values())
+        ]
 
     @functools.cached_property
     def uses_horovod(self) -> bool:
         """Whether Horovod for TensorFlow or Keras is imported."""
         return any(binding.qualified.startswith("horovod") for binding in self.imports)
+
+    def defines(self, name: str) -> bool:
+        """Whether the module defines a function or a method of this name."""
+        return any(node.name == name for node in self.scopes.of(ast.FunctionDef))
 
     def is_gone(self, node: ast.AST) -> bool:
         """Whether a node is no part of the new text."""
@@ -156,15 +152,21 @@ class Script(Claims):
         self._gone.update(ast.walk(node))
         return Edit(self.scopes.span(node), text)
 
-    def renamed(self, node: ast.AST, text: str) -> Edit:
-        """The edit that writes another name for the function of a call."""
-        self._gone.update(ast.walk(node))
-        return Edit(self.scopes.span(node), text)
-
     def removed(self, span: Span, nodes: Iterable[ast.AST]) -> Edit:
         """The edit that takes a stretch out, with everything that stands in it."""
         self._gone.update(inner for node in nodes for inner in ast.walk(node))
         return Edit(span, "")
+
+    def append(
+        self, call: ast.Call, text: str, rule: str, reason: str, *, node: ast.AST | None = None
+    ) -> None:
+        """Claim a call, or a node of it, with a last argument more; list it where none can be added."""
+        try:
+            edits = [appended(self.scopes, call, text)]
+        except CannotRewriteError as error:
+            self.list(node or call, rule, str(error), text)
+        else:
+            self.rewrite(node or call, rule, reason, edits, span=self.scopes.span(call))
 
     def left_unused(self, nodes: Iterable[ast.AST]) -> tuple[Binding, ...]:
         """Assignments of local variables that nothing would read once these expressions are gone."""
@@ -203,15 +205,7 @@ def canonical(name: str) -> str:
 
 def takes_from_tensorflow(scopes: ModuleScopes) -> bool:
     """Whether a module imports TensorFlow, Keras or their Horovod."""
-    for node in scopes.nodes:
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        if any(_is_looked_at(name) for name in names):
-            return True
-    return False
+    return any(_is_looked_at(name) for node in scopes.imports() for name in imported_names(node))
 
 
 def prefixes(name: str) -> Iterator[str]:
@@ -223,30 +217,7 @@ def prefixes(name: str) -> Iterator[str]:
 
 def is_harmless(node: ast.AST) -> bool:
     """Whether an expression may be left out: it only reads names, constants and what is put together from them."""
-    return all(
-        isinstance(
-            inner,
-            _HARMLESS,
-        )
-        for inner in ast.walk(node)
-    )
-
-
-def has_stars(call: ast.Call) -> bool:
-    """Whether a call takes arguments out of `*` or `**`."""
-    return any(isinstance(argument, ast.Starred) for argument in call.args) or any(
-        keyword.arg is None for keyword in call.keywords
-    )
-
-
-def argument(call: ast.Call, position: int | None, name: str) -> ast.expr | None:
-    """The argument that a parameter gets, by keyword or by position."""
-    for keyword in call.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    if position is not None and position < len(call.args):
-        return call.args[position]
-    return None
+    return all(isinstance(inner, _HARMLESS) for inner in ast.walk(node))
 
 
 def end_of_argument(scopes: ModuleScopes, call: ast.Call, node: ast.AST) -> int:
@@ -272,21 +243,3 @@ def appended(scopes: ModuleScopes, call: ast.Call, text: str) -> Edit:
     if isinstance(last, ast.GeneratorExp) and scopes.span(last).end == scopes.span(call).end:
         raise CannotRewriteError("its only argument is a bare generator")
     return insertion(end_of_argument(scopes, call, last), f", {text}")
-
-
-def wrapped(scopes: ModuleScopes, node: ast.expr, function: str) -> list[Edit]:
-    """The edits that pass an expression through a function."""
-    span = scopes.span(node)
-    return [
-        Edit(Span(span.start, span.start), f"{function}("),
-        Edit(Span(span.end, span.end), ")"),
-    ]
-
-
-def _scopes(scopes: ModuleScopes) -> Iterator[Scope]:
-    seen: set[int] = set()
-    for node in scopes.nodes:
-        scope = scopes.scope(node)
-        if id(scope) not in seen:
-            seen.add(id(scope))
-            yield scope

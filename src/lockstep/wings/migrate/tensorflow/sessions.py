@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from lockstep.wings.migrate.engine.arguments import CannotRewriteError
-from lockstep.wings.migrate.tensorflow.script import (
-    Generation,
-    Script,
-    appended,
+from lockstep.wings.migrate.engine.arguments import (
+    CannotRewriteError,
     argument,
     has_stars,
     wrapped,
 )
+from lockstep.wings.migrate.tensorflow.script import Generation, Script, appended
 
 _BRIDGE = "npu_bridge.npu_init"
 
@@ -57,15 +55,15 @@ def find_sessions(script: Script) -> None:
     for node in script.references:
         maker = _MAKERS.get(script.name(node))
         if maker and not script.is_gone(node):
-            call = script.call_of(node)
+            call = script.scopes.call_of(node)
             if call:
                 options_of_call(script, call, *maker, function="npu_config_proto", rule="session")
             else:
                 _mentioned(script, node)
         elif script.name(node) == _CREATED and not script.is_gone(node):
             _created(script, node)
-    for method in script.scopes.nodes:
-        if isinstance(method, ast.Call) and not script.is_gone(method):
+    for method in script.scopes.of(ast.Call):
+        if not script.is_gone(method):
             _method(script, method)
 
 
@@ -76,8 +74,8 @@ def find_options(script: Script) -> None:
     for node in script.references:
         if not script.is_gone(node):
             _options(script, node, has_session)
-    for part in script.scopes.nodes:
-        if isinstance(part, ast.Attribute) and part.attr == "gpu_options" and not script.name(part):
+    for part in script.scopes.of(ast.Attribute):
+        if part.attr == "gpu_options" and not script.name(part):
             script.keep(_whole(script, part), "gpu-options", "has no effect on the NPU")
 
 
@@ -95,12 +93,12 @@ def options_of_call(
         reason = "a session among eager code: on the NPU sessions need TensorFlow's behaviour of version 1"
         script.list(call, rule, reason, "npu.compat.enable_v1() of npu_device, or no session")
         return
-    given = argument(call, position, name)
+    given = argument(call, name, position)
     if given is not None and not isinstance(given, ast.Starred):
         if is_bridged(script, given, function):
             script.keep(call, rule, f"{name} has the NPU's entry already")
             return
-        edits = wrapped(script.scopes, given, bridge(script, function))
+        edits = wrapped(script.scopes.span(given), bridge(script, function))
         script.rewrite(call, rule, _REASONS[rule], edits)
         return
     if has_stars(call) or (position is None and len(call.args) > _FEW):
@@ -140,8 +138,8 @@ def _mentioned(script: Script, node: ast.expr) -> None:
 
 
 def _created(script: Script, node: ast.expr) -> None:
-    call = script.call_of(node)
-    if call and argument(call, 0, "session_creator") is not None:
+    call = script.scopes.call_of(node)
+    if call and argument(call, "session_creator", 0) is not None:
         script.keep(call, "session", "takes its options from the object that creates it")
     else:
         replacement = "session_creator=tf.train.ChiefSessionCreator(config=npu_config_proto())"
@@ -167,11 +165,7 @@ def _method(script: Script, call: ast.Call) -> None:
         return
     if script.scopes.name(call.func).split(".")[0] not in ("", "tensorflow"):
         return
-    own = any(
-        isinstance(node, ast.FunctionDef) and node.name == call.func.attr
-        for node in script.scopes.nodes
-    )
-    if own:
+    if script.defines(call.func.attr):
         script.keep(call, "session", f"{call.func.attr} is a name of the script's own")
         return
     name, position = _METHODS[call.func.attr]
@@ -179,7 +173,7 @@ def _method(script: Script, call: ast.Call) -> None:
 
 
 def _options(script: Script, node: ast.Attribute | ast.Name, has_session: bool) -> None:
-    name, call = script.name(node), script.call_of(node)
+    name, call = script.name(node), script.scopes.call_of(node)
     if name in _OPTIONS and call:
         holder = script.parent(call)
         if isinstance(holder, ast.Call) and is_bridged(script, holder, "npu_config_proto"):
@@ -189,7 +183,7 @@ def _options(script: Script, node: ast.Attribute | ast.Name, has_session: bool) 
         elif script.generation is Generation.TF2:
             script.keep(call, "options", "are given to no session")
         else:
-            edits = wrapped(script.scopes, call, bridge(script, "npu_config_proto"))
+            edits = wrapped(script.scopes.span(call), bridge(script, "npu_config_proto"))
             reason = "no session is made in this file: the options get the NPU's entry here"
             script.rewrite(call, "options", reason, edits)
     elif name == _GPU_OPTIONS and call:
