@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TypeVar
 
 from lockstep.wings.migrate.advice.loops import (
     BatchLoop,
@@ -17,9 +16,7 @@ from lockstep.wings.migrate.advice.loops import (
 )
 from lockstep.wings.migrate.advice.words import all_words
 from lockstep.wings.migrate.engine.unit import Unit
-from lockstep.wings.migrate.plan import Edit, Mention, Outcome, Span, after, merged
-
-Node = TypeVar("Node", bound=ast.AST)
+from lockstep.wings.migrate.plan import Edit, Outcome, Span, after, merged
 
 
 class Advisor:
@@ -37,29 +34,21 @@ class Advisor:
         self.unit = unit
         self.scopes = unit.scopes
         self._target = unit.target.name
-        self._kinds: dict[type[ast.AST], list[ast.AST]] = {}
-        for node in unit.scopes.nodes:
-            self._kinds.setdefault(type(node), []).append(node)
-
-    def nodes(self, kind: type[Node]) -> list[Node]:
-        """Every node of a kind, in the order of the text."""
-        return self._kinds.get(kind, [])  # type: ignore[return-value]
 
     @cached_property
     def loaders(self) -> list[Loader]:
         """Every loader that the module makes."""
-        return find_loaders(self.scopes, self.nodes(ast.Assign))
+        return find_loaders(self.scopes)
 
     @cached_property
     def training_loops(self) -> list[TrainingLoop]:
         """Every loop in which gradients are computed."""
-        return find_training_loops(self.scopes, self.nodes(ast.Call))
+        return find_training_loops(self.scopes)
 
     @cached_property
     def batch_loops(self) -> list[BatchLoop]:
         """Every loop over the batches of a loader that the module makes."""
-        loops: list[ast.For | ast.AsyncFor] = [*self.nodes(ast.For), *self.nodes(ast.AsyncFor)]
-        return find_batch_loops(self.scopes, self.loaders, loops)
+        return find_batch_loops(self.scopes, self.loaders)
 
     def spelled(self, name: str, rule: str) -> str:
         """A name of torch as this module spells it; what a rule only lists makes no import."""
@@ -91,7 +80,7 @@ class Advisor:
         """
         if self.holds(rule):
             reason = all_words()[rule].reason + self._also(place, others)
-            self._add(rule, Outcome.LISTED, self.scopes.span(place), reason, replacement, ())
+            self.unit.note(place, rule, reason, replacement)
 
     def migrated(self, node: ast.AST) -> str:
         """The source of a node as the other rules leave it."""
@@ -133,19 +122,8 @@ class Advisor:
             ends = [span, *(edit.span for edit in edits)]
             span = Span(min(end.start for end in ends), max(end.end for end in ends))
             replacement = ""
-        written = tuple(edits) if writes else ()
-        self._add(rule, outcome, span, reason, replacement, written)
-
-    def _add(
-        self,
-        rule: str,
-        outcome: Outcome,
-        span: Span,
-        reason: str,
-        replacement: str,
-        edits: tuple[Edit, ...],
-    ) -> None:
-        self.unit.mentions.append(Mention(rule, outcome, span, reason, replacement, edits))
+        written = edits if writes else ()
+        self.unit.note(span, rule, reason, replacement, outcome=outcome, edits=written)
 
     def _also(self, place: ast.AST, others: Iterable[ast.AST]) -> str:
         here = self._line(place)

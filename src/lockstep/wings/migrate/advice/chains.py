@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.statements import siblings
 
 _RESHAPES = frozenset({"view", "reshape"})
 _SWAPS = frozenset({"transpose", "swapaxes", "swapdims"})
@@ -31,9 +32,9 @@ class Chain:
     statements: tuple[ast.stmt, ...]
 
 
-def find_chains(scopes: ModuleScopes, calls: Iterable[ast.Call]) -> Iterator[Chain]:
+def find_chains(scopes: ModuleScopes) -> Iterator[Chain]:
     """Every permutation that is made contiguous, by a call or by `reshape`, and viewed again."""
-    for node in calls:
+    for node in scopes.of(ast.Call):
         if not is_reshape(scopes, node):
             continue
         steps = Steps(scopes, node)
@@ -86,13 +87,9 @@ class Steps:
         return before.value
 
     def _before(self) -> ast.stmt | None:
-        parent = self._scopes.parents.get(self._statement)
-        for name in ("body", "orelse", "finalbody"):
-            body = getattr(parent, name, None)
-            if isinstance(body, list) and self._statement in body:
-                position = body.index(self._statement)
-                return body[position - 1] if position else None
-        return None
+        block = siblings(self._scopes, self._statement)
+        position = block.index(self._statement)
+        return block[position - 1] if position else None
 
     def _is_only_use(self, node: ast.Name) -> bool:
         """Whether the name is read nowhere else before it is bound again."""
@@ -137,8 +134,6 @@ def is_reshape(scopes: ModuleScopes, node: ast.expr) -> bool:
 def shape_of(scopes: ModuleScopes, node: ast.expr) -> list[ast.expr]:
     """The sizes that a view is given, one by one; empty where they cannot be seen."""
     sizes = _arguments(scopes, node)
-    if len(sizes) == 1 and isinstance(sizes[0], ast.Tuple | ast.List):
-        sizes = list(sizes[0].elts)
     hidden = any(isinstance(size, ast.Starred) for size in sizes)
     # A single name may be a shape or a dtype.
     single = len(sizes) == 1 and not isinstance(sizes[0], ast.Constant | ast.UnaryOp)
@@ -149,7 +144,7 @@ def permutation(scopes: ModuleScopes, node: ast.expr) -> tuple[int, ...] | None:
     """The axes that a call swaps, or the whole permutation, as it is written; `None` for any other call."""
     if not isinstance(node, ast.Call) or node.keywords:
         return None
-    axes = _constants(shape_or_arguments(scopes, node))
+    axes = _constants(_arguments(scopes, node))
     if is_method(node, *_SWAPS):
         return axes if axes is not None and len(axes) == 2 else None
     return axes if is_method(node, "permute") else None
@@ -166,29 +161,26 @@ def swaps_groups(scopes: ModuleScopes, node: ast.Call, dimensions: int) -> bool:
     return sorted(plain) == [1, 2]
 
 
-def shape_or_arguments(scopes: ModuleScopes, node: ast.expr) -> list[ast.expr]:
-    """The arguments behind the tensor, a tuple of them opened."""
-    items = _arguments(scopes, node)
-    if len(items) == 1 and isinstance(items[0], ast.Tuple | ast.List):
-        return list(items[0].elts)
-    return items
-
-
 def _arguments(scopes: ModuleScopes, node: ast.expr) -> list[ast.expr]:
+    """The arguments behind the tensor, a tuple of them opened."""
     if not isinstance(node, ast.Call) or node.keywords:
         return []
     is_function = scopes.name(node.func).startswith("torch.")
-    return list(node.args[1:] if is_function else node.args)
+    items = node.args[1:] if is_function else node.args
+    if len(items) == 1 and isinstance(items[0], ast.Tuple | ast.List):
+        return items[0].elts
+    return items
 
 
 def _constants(nodes: Sequence[ast.expr]) -> tuple[int, ...] | None:
-    values = []
-    for node in nodes:
-        try:
-            value = ast.literal_eval(node)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return None
-        if not isinstance(value, int):
-            return None
-        values.append(value)
-    return tuple(values)
+    values = [value for node in nodes if (value := whole_number(node)) is not None]
+    return tuple(values) if len(values) == len(nodes) else None
+
+
+def whole_number(node: ast.expr) -> int | None:
+    """The number that is written out here; `None` for any other expression."""
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return value if isinstance(value, int) else None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from lockstep.wings.migrate.advice.advisor import Advisor
 from lockstep.wings.migrate.advice.loading import copies
 from lockstep.wings.migrate.advice.loops import BatchLoop
-from lockstep.wings.migrate.engine.arguments import insertion
+from lockstep.wings.migrate.engine.arguments import called, insertion
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 
 _RULE = "advice/int32-targets"
@@ -23,7 +23,7 @@ def find_class_targets(advisor: Advisor) -> None:
     """Advise on each batch's class numbers, where they are copied to the device and given to a loss."""
     if not advisor.holds(_RULE):
         return
-    losses = _loss_names(advisor.scopes, advisor.nodes(ast.Assign))
+    losses = _loss_names(advisor.scopes)
     for loop in advisor.batch_loops:
         targets = set(_targets(advisor.scopes, loop, losses))
         for call in copies(advisor.scopes, loop):
@@ -54,10 +54,10 @@ def _names_the_device(call: ast.Call) -> bool:
     return all(isinstance(value, ast.Constant | ast.JoinedStr) for value in given)
 
 
-def _loss_names(scopes: ModuleScopes, assignments: Iterable[ast.Assign]) -> set[str]:
+def _loss_names(scopes: ModuleScopes) -> set[str]:
     """What a module calls its losses over classes, wherever it makes them: functions take them as parameters."""
     names: set[str] = set()
-    for node in assignments:
+    for node in scopes.of(ast.Assign):
         if any(
             isinstance(part, ast.Call) and scopes.name(part.func) in _LOSS_CLASSES
             for part in _receivers(node.value)
@@ -94,9 +94,7 @@ def _needing_int64(scopes: ModuleScopes, loop: BatchLoop) -> Iterator[str]:
         if isinstance(node, ast.Subscript):
             inside = [node.slice]
         elif isinstance(node, ast.Call):
-            function = node.func
-            last = function.attr if isinstance(function, ast.Attribute) else scopes.text(function)
-            inside = [*node.args, *node.keywords] if last in _NEEDS_INT64 else []
+            inside = [*node.args, *node.keywords] if called(node) in _NEEDS_INT64 else []
         for part in inside:
             for name in ast.walk(part):
                 if isinstance(name, ast.Name):

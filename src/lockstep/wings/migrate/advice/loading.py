@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from lockstep.wings.migrate.advice.advisor import Advisor
 from lockstep.wings.migrate.advice.loops import BatchLoop, Loader
 from lockstep.wings.migrate.engine.arguments import (
+    argument,
     argument_end,
+    has_stars,
     in_order,
     insertion,
+    is_constant,
     keyword,
     last_edit,
     opening,
@@ -34,7 +37,7 @@ def find_loading(advisor: Advisor) -> None:
         for call in copies(advisor.scopes, loop):
             if keyword(call, "non_blocking") is None:
                 _advise_copy(advisor, loop, call)
-            elif _is_true(keyword(call, "non_blocking")):
+            elif is_constant(argument(call, "non_blocking"), True):
                 waiting.setdefault(loop.loader, []).append(call)
     for loader, calls in waiting.items():
         if loader.is_readable and loader.is_set("pin_memory") is False:
@@ -56,9 +59,7 @@ def copies(scopes: ModuleScopes, loop: BatchLoop) -> Iterator[ast.Call]:
 def _moves(scopes: ModuleScopes, call: ast.Call) -> bool:
     """Whether a call moves to a device and does nothing else."""
     function = call.func
-    if not isinstance(function, ast.Attribute) or any(
-        isinstance(argument, ast.Starred) for argument in call.args
-    ):
+    if not isinstance(function, ast.Attribute) or has_stars(call):
         return False
     if any(item.arg not in ("device", "non_blocking") for item in call.keywords):
         return False
@@ -101,9 +102,7 @@ def _append(advisor: Advisor, call: ast.Call, text: str) -> Edit:
 
 
 def _trains(loop: BatchLoop, training: set[ast.AST]) -> bool:
-    return loop.node in training or any(
-        node in training for node in ast.walk(loop.node) if node is not loop.node
-    )
+    return any(node in training for node in ast.walk(loop.node))
 
 
 def _is_named_training(loader: Loader) -> bool:
@@ -123,7 +122,3 @@ def _advise_last_batch(advisor: Advisor, loader: Loader) -> None:
     last = in_order(loader.call, scopes)[-1]
     edit = insertion(argument_end(scopes, last), ", drop_last=True")
     advisor.offer("advice/drop-last", scopes.span(loader.call), "drop_last=True", [edit])
-
-
-def _is_true(item: ast.keyword | None) -> bool:
-    return item is not None and isinstance(item.value, ast.Constant) and item.value.value is True

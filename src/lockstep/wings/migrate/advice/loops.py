@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from lockstep.wings.migrate.engine.arguments import keyword
+from lockstep.wings.migrate.engine.arguments import argument, called, has_stars
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.tree import parts_of
 
@@ -47,16 +47,11 @@ class Loader:
     @property
     def is_readable(self) -> bool:
         """Whether every argument can be seen."""
-        starred = any(isinstance(argument, ast.Starred) for argument in self.call.args)
-        return not starred and all(item.arg for item in self.call.keywords)
+        return not has_stars(self.call)
 
     def argument(self, name: str) -> ast.expr | None:
         """An argument by its name, wherever it is given."""
-        item = keyword(self.call, name)
-        if item is not None:
-            return item.value
-        position = _POSITIONAL.index(name)
-        return self.call.args[position] if position < len(self.call.args) else None
+        return argument(self.call, name, _POSITIONAL.index(name))
 
     def is_set(self, name: str) -> bool | None:
         """Whether a switch is on, by a constant; off where it is not given, `None` where it cannot be told."""
@@ -101,10 +96,10 @@ class BatchLoop:
     batch: frozenset[str]
 
 
-def find_loaders(scopes: ModuleScopes, assignments: Iterable[ast.Assign]) -> list[Loader]:
+def find_loaders(scopes: ModuleScopes) -> list[Loader]:
     """Every `DataLoader` of torch that a module makes and names."""
     found = []
-    for node in assignments:
+    for node in scopes.of(ast.Assign):
         target, value = node.targets[0], node.value
         if not isinstance(value, ast.Call) or not isinstance(target, ast.Name | ast.Attribute):
             continue
@@ -113,10 +108,10 @@ def find_loaders(scopes: ModuleScopes, assignments: Iterable[ast.Assign]) -> lis
     return found
 
 
-def find_training_loops(scopes: ModuleScopes, calls: Iterable[ast.Call]) -> list[TrainingLoop]:
+def find_training_loops(scopes: ModuleScopes) -> list[TrainingLoop]:
     """Every loop in which gradients are computed, in the order of the text."""
     losses: dict[ast.AST, set[str]] = {}
-    for node in calls:
+    for node in scopes.of(ast.Call):
         if isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
             loop = _loop_around(scopes, node)
             if loop is not None:
@@ -124,9 +119,7 @@ def find_training_loops(scopes: ModuleScopes, calls: Iterable[ast.Call]) -> list
     return [TrainingLoop(loop, frozenset(names)) for loop, names in losses.items()]  # type: ignore[arg-type]
 
 
-def find_batch_loops(
-    scopes: ModuleScopes, loaders: Iterable[Loader], loops: Iterable[ast.For | ast.AsyncFor]
-) -> list[BatchLoop]:
+def find_batch_loops(scopes: ModuleScopes, loaders: Iterable[Loader]) -> list[BatchLoop]:
     """Every loop over a loader that the module makes, found by its name.
 
     A function may take the loader as a parameter: what the module calls the same is taken to be the same, if every
@@ -136,6 +129,7 @@ def find_batch_loops(
     for loader in loaders:
         known[loader.name] = None if loader.name in known else loader
     found = []
+    loops: Iterator[ast.For | ast.AsyncFor] = scopes.of(ast.For, ast.AsyncFor)
     for node in loops:
         loader_of = known.get(scopes.text(_iterated(node.iter)))
         if loader_of is not None:
@@ -183,29 +177,23 @@ def _losses(call: ast.Call) -> Iterator[str]:
         for node in ast.walk(function.value):
             if isinstance(node, ast.Name):
                 yield node.id
-    for argument in call.args:
-        if isinstance(argument, ast.Name):
-            yield argument.id
+    for given in call.args:
+        if isinstance(given, ast.Name):
+            yield given.id
 
 
 def _iterated(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.Call) and node.args and _last(node.func) in _WRAPPERS:
+    while isinstance(node, ast.Call) and node.args and called(node) in _WRAPPERS:
         node = node.args[0]
     return node
 
 
 def _is_enumerated(node: ast.expr) -> bool:
     while isinstance(node, ast.Call) and node.args:
-        if _last(node.func) == "enumerate":
+        if called(node) == "enumerate":
             return True
         node = node.args[0]
     return False
-
-
-def _last(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _names(target: ast.expr) -> Iterator[str]:

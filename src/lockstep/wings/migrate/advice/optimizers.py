@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from lockstep.wings.migrate.advice.advisor import Advisor
 from lockstep.wings.migrate.advice.words import read_table
-from lockstep.wings.migrate.engine.arguments import keyword, last_edit
+from lockstep.wings.migrate.engine.arguments import argument, has_stars, keyword, last_edit
 
 _OWN_FORMS = ("fused", "foreach", "capturable", "differentiable")
 _APEX = "apex.amp.initialize"
@@ -31,7 +31,7 @@ def known_optimizers() -> dict[str, Optimizer]:
 
 def find_optimizers(advisor: Advisor) -> None:
     """Advise on every optimizer of torch that is made, and on apex's preparation of it."""
-    for node in advisor.nodes(ast.Call):
+    for node in advisor.scopes.of(ast.Call):
         name = advisor.scopes.name(node.func)
         if name in known_optimizers():
             _advise(advisor, node, known_optimizers()[name])
@@ -51,12 +51,10 @@ def _advise(advisor: Advisor, call: ast.Call, optimizer: Optimizer) -> None:
 
 def _advise_apex(advisor: Advisor, call: ast.Call) -> None:
     """`combine_grad` of the apex that is built for the NPU; without an optimizer there are no gradients."""
-    starred = any(isinstance(argument, ast.Starred) for argument in call.args)
-    if starred or None in [item.arg for item in call.keywords]:
+    optimizers = argument(call, "optimizers", 1)
+    if has_stars(call) or optimizers is None:
         return
-    given = keyword(call, "optimizers")
-    optimizers = given.value if given else call.args[1] if len(call.args) > 1 else None
-    if optimizers is None or (isinstance(optimizers, ast.List) and not optimizers.elts):
+    if isinstance(optimizers, ast.List) and not optimizers.elts:
         return
     edit = last_edit(advisor.scopes, call, "combine_grad=True")
     span = advisor.scopes.span(call)

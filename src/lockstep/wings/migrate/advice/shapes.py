@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from lockstep.wings.migrate.advice.advisor import Advisor
 from lockstep.wings.migrate.advice.loops import inside, is_forward
@@ -11,7 +12,6 @@ from lockstep.wings.migrate.plan import Edit
 
 _FUNCTIONS = frozenset({"torch.nonzero", "torch.argwhere", "torch.masked_select", "torch.unique"})
 _METHODS = frozenset({"nonzero", "argwhere", "masked_select", "unique"})
-_TENSOR_RESULT = ("torch.",)
 _NO_TENSORS = frozenset(
     {"torch.load", "torch.device", "torch.Size", "torch.Generator", "torch.is_tensor"}
 )
@@ -21,24 +21,21 @@ def find_shapes(advisor: Advisor) -> None:
     """Advise on masks and on results of unknown shape, in training loops and in the `forward` of modules."""
     scopes = advisor.scopes
     hot = {node: loop.node for loop in advisor.training_loops for node in inside(loop.node)}
-    for statement in advisor.nodes(ast.Assign):
+    for statement in scopes.of(ast.Assign):
         target = _masked(statement)
         if target is not None and (
             statement in hot or is_forward(scopes, statement) or _is_tensor(scopes, target)
         ):
             _advise_mask(advisor, statement, target)
     places: dict[ast.AST | None, list[ast.AST]] = {}
-    for node in (*advisor.nodes(ast.Subscript), *advisor.nodes(ast.Call)):
+    nodes: Iterator[ast.expr] = scopes.of(ast.Subscript, ast.Call)
+    for node in nodes:
         if _has_unknown_shape(scopes, node) and (node in hot or is_forward(scopes, node)):
             places.setdefault(hot.get(node) or scopes.function(node), []).append(node)
-    for nodes in places.values():
-        nodes.sort(key=scopes.span)
-        advisor.suggest(
-            "advice/dynamic-shape",
-            nodes[0],
-            "torch.where or a mask that is multiplied",
-            others=nodes,
-        )
+    replacement = "torch.where or a mask that is multiplied"
+    for found in places.values():
+        found.sort(key=scopes.span)
+        advisor.suggest("advice/dynamic-shape", found[0], replacement, others=found)
 
 
 def _masked(node: ast.Assign) -> ast.Subscript | None:
@@ -92,7 +89,7 @@ def _is_tensor(scopes: ModuleScopes, target: ast.Subscript) -> bool:
 def _makes_tensor(name: str) -> bool:
     """Whether a function of torch gives one tensor: those with a module of their own mostly do not."""
     return (
-        name.startswith(_TENSOR_RESULT)
+        name.startswith("torch.")
         and (name.count(".") == 1 or name.startswith("torch.nn.functional."))
         and name not in _NO_TENSORS
         and name.rpartition(".")[2][:1].islower()
@@ -107,11 +104,5 @@ def _has_unknown_shape(scopes: ModuleScopes, node: ast.AST) -> bool:
     name = scopes.name(node.func)
     if name in _FUNCTIONS or (name == "torch.where" and len(node.args) == 1):
         return True
-    return (
-        isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS and not _is_module(name)
-    )
-
-
-def _is_module(name: str) -> bool:
-    """Whether a call is of something imported, such as `np.unique`: what it takes is on the host."""
-    return bool(name)
+    # What is imported, such as `np.unique`, takes what is on the host.
+    return isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS and not name

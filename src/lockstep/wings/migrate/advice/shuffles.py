@@ -19,6 +19,7 @@ from lockstep.wings.migrate.advice.chains import (
     receiver,
     shape_of,
     swaps_groups,
+    whole_number,
 )
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
@@ -163,11 +164,8 @@ class _Sizes:
             and self._is_tensor(value.func.value, node)
         ):
             index = value.args[0]
-        try:
-            number = ast.literal_eval(index) if index is not None else None
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return False
-        return isinstance(number, int) and number % self._dimensions == axis
+        number = whole_number(index) if index is not None else None
+        return number is not None and number % self._dimensions == axis
 
     def _is_shape(self, value: ast.expr, node: ast.AST) -> bool:
         """`x.size()`, `x.shape`, `x.data.size()`."""
@@ -231,7 +229,7 @@ def _unused(
 def _removal(scopes: ModuleScopes, statement: ast.stmt) -> Edit:
     """Remove a statement: its whole line where it is alone on it."""
     span, text = scopes.span(statement), scopes.source.text
-    start = scopes.source.line_starts[scopes.source.position(span.start)[0] - 1]
+    start = scopes.source.line_start(span.start)
     end = _LINE_END.match(text, span.end)
     if end and not text[start : span.start].strip():
         return Edit(Span(start, end.end()), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from lockstep.wings.migrate.advice.advisor import Advisor
 from lockstep.wings.migrate.advice.chains import (
@@ -27,13 +28,13 @@ _SLICES = 2
 def find_views(advisor: Advisor) -> None:
     """Advise on every copy of a view that the module's tensors go through."""
     scopes = advisor.scopes
-    for chain in find_chains(scopes, advisor.nodes(ast.Call)):
+    for chain in find_chains(scopes):
         if not advise_shuffle(advisor, chain):
             _advise_transposed_view(advisor, chain)
-    for call in advisor.nodes(ast.Call):
+    for call in scopes.of(ast.Call):
         advise_operator(advisor, call)
         _advise_strided(advisor, call)
-    products: list[ast.Call | ast.BinOp] = [*advisor.nodes(ast.Call), *advisor.nodes(ast.BinOp)]
+    products: Iterator[ast.Call | ast.BinOp] = scopes.of(ast.Call, ast.BinOp)
     for product in products:
         for operand in _operands(scopes, product):
             _advise_operand(advisor, operand)

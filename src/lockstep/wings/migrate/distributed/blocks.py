@@ -6,8 +6,10 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+from lockstep.wings.migrate.engine.arguments import insertion
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
-from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.engine.statements import start_of
+from lockstep.wings.migrate.plan import Edit
 
 _REST_OF_LINE = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r|\n|\Z)")
 _LINE = re.compile(r"\r\n|\r|\n")
@@ -29,9 +31,8 @@ class Blocks:
 
     def indent(self, statement: ast.stmt) -> str | None:
         """The blanks before a statement; `None` where it does not start its line."""
-        start = self._start(statement)
-        _, column = self._scopes.source.position(start)
-        before = self._scopes.source.text[start - column + 1 : start]
+        start, source = start_of(self._scopes, statement), self._scopes.source
+        before = source.text[source.line_start(start) : start]
         return before if not before.strip(" \t") else None
 
     def before(self, statement: ast.stmt, lines: Sequence[str]) -> Edit | None:
@@ -39,9 +40,9 @@ class Blocks:
         indent = self.indent(statement)
         if indent is None:
             return None
-        at = self._start(statement)
-        return Edit(
-            Span(at, at), "".join(f"{self._line(line)}{self.line_end}{indent}" for line in lines)
+        at = start_of(self._scopes, statement)
+        return insertion(
+            at, "".join(f"{self._line(line)}{self.line_end}{indent}" for line in lines)
         )
 
     def behind(self, statement: ast.stmt, lines: Sequence[str]) -> Edit | None:
@@ -56,18 +57,18 @@ class Blocks:
         at = line_end.end() if line_end else rest.end()
         added = [f"{indent}{self._line(line)}" for line in lines]
         if line_end:
-            return Edit(Span(at, at), "".join(f"{line}{self.line_end}" for line in added))
-        return Edit(Span(at, at), "".join(f"{self.line_end}{line}" for line in added))
+            return insertion(at, "".join(f"{line}{self.line_end}" for line in added))
+        return insertion(at, "".join(f"{self.line_end}{line}" for line in added))
 
     def guarded(self, statements: Sequence[ast.stmt], test: str) -> list[tuple[Edit, ...]]:
         """Put neighbours under one condition: the edits for each of them, in their order."""
         indent = self.indent(statements[0]) or ""
         found = []
         for number, statement in enumerate(statements):
-            at = self._start(statement)
+            at = start_of(self._scopes, statement)
             head = f"if {test}:{self.line_end}{indent}" if number == 0 else ""
-            edits = [Edit(Span(at, at), head + self.step)]
-            edits += [Edit(Span(line, line), self.step) for line in self._continuations(statement)]
+            edits = [insertion(at, head + self.step)]
+            edits += [insertion(line, self.step) for line in self._continuations(statement)]
             found.append(tuple(edits))
         return found
 
@@ -79,13 +80,6 @@ class Blocks:
     def _line(self, line: str) -> str:
         """A line of ours with the module's own indentation instead of `\\t`."""
         return line.replace("\t", self.step)
-
-    def _start(self, statement: ast.stmt) -> int:
-        decorators = getattr(statement, "decorator_list", ())
-        if not decorators:
-            return self._scopes.span(statement).start
-        first = self._scopes.span(decorators[0]).start
-        return self._scopes.source.text.rindex("@", 0, first)
 
     def _continuations(self, statement: ast.stmt) -> Iterator[int]:
         """Starts of a statement's further lines, where moving them changes no string."""
@@ -124,20 +118,3 @@ class Blocks:
                 if outer is not None and inner and inner.startswith(outer) and inner != outer:
                     return inner[len(outer) :]
         return "    "
-
-
-def siblings(scopes: ModuleScopes, statement: ast.stmt) -> list[ast.stmt]:
-    """The block that a statement is part of."""
-    parent = scopes.parents[statement]
-    for block in blocks_of(parent):
-        if statement in block:
-            return block
-    return [statement]
-
-
-def blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Every block of statements that a node holds itself."""
-    for field in ("body", "orelse", "finalbody"):
-        block = getattr(node, field, None)
-        if isinstance(block, list):
-            yield block

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 
+from lockstep.wings.migrate.engine.arguments import argument, called
 from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes
+from lockstep.wings.migrate.engine.tree import is_own_attribute
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _PASSING = frozenset({"enumerate", "iter", "reversed", "list", "tuple", "zip"})
@@ -32,7 +34,7 @@ class Flow:
 
     def __init__(self, scopes: ModuleScopes) -> None:
         self.scopes = scopes
-        self.calls = [node for node in scopes.nodes if isinstance(node, ast.Call)]
+        self.calls = list(scopes.of(ast.Call))
         self._methods: dict[str, list[Function]] = {}
         self._attributes: dict[tuple[ast.AST, str], list[ast.expr]] = {}
         self._collect()
@@ -66,18 +68,9 @@ class Flow:
             for inner in ast.walk(node)
         )
 
-    def reaches(self, node: ast.AST) -> Iterator[ast.AST]:
+    def reaches(self, node: ast.AST) -> frozenset[ast.AST]:
         """A node and every function of this file that runs on its behalf."""
-        seen: set[ast.AST] = {node}
-        waiting = [node]
-        while waiting:
-            current = waiting.pop()
-            yield current
-            for inner in ast.walk(current):
-                function = self._callees.get(inner) if isinstance(inner, ast.Call) else None
-                if function is not None and function not in seen:
-                    seen.add(function)
-                    waiting.append(function)
+        return self._spread([node], self._run_by)
 
     # -- values
 
@@ -101,56 +94,36 @@ class Flow:
 
     def functions_with(self, calls: Iterable[ast.Call]) -> set[ast.AST]:
         """Functions of this file that make one of some calls, themselves or by others."""
-        found: set[ast.AST] = set()
-        waiting = list(calls)
-        while waiting:
-            function = self.scopes.function(waiting.pop())
-            while function is not None and function not in found:
-                found.add(function)
-                waiting += self.callers(function)
-                function = self.scopes.function(function)
-        return found
+        found = self._spread(calls, self._running)
+        return {node for node in found if isinstance(node, Function)}
 
     def argument(self, call: ast.Call, function: Function, name: str) -> ast.expr | None:
         """What a call gives for a parameter; `None` where it gives nothing, or inside a star."""
-        for item in call.keywords:
-            if item.arg == name:
-                return item.value
+        given = argument(call, name)
+        if given is not None:
+            return given
         names = [item.arg for item in (*function.args.posonlyargs, *function.args.args)]
         if name not in names or any(isinstance(item, ast.Starred) for item in call.args):
             return None
         at = names.index(name) - (1 if self._is_bound(call, function) else 0)
         return call.args[at] if 0 <= at < len(call.args) else None
 
-    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
-        """The class that a node stands in."""
-        for above in self.scopes.ancestors(node):
-            if isinstance(above, ast.ClassDef):
-                return above
-        return None
-
     # -- building
 
     def _all_bindings(self) -> Iterator[Binding]:
-        for node in self.scopes.nodes:
-            if isinstance(node, ast.Name):
-                yield from self.scopes.bindings(node.id, self.scopes.scope(node))
+        for node in self.scopes.of(ast.Name):
+            yield from self.scopes.bindings(node.id, self.scopes.scope(node))
 
     def _collect(self) -> None:
-        for node in self.scopes.nodes:
-            if isinstance(node, ast.ClassDef):
-                for item in node.body:
-                    if isinstance(item, Function):
-                        self._methods.setdefault(item.name, []).append(item)
-            elif (
-                isinstance(node, ast.Assign)
-                and len(node.targets) == 1
-                and is_own_attribute(node.targets[0])
-            ):
-                owner = self.class_of(node)
-                if owner is not None:
-                    key = (owner, node.targets[0].attr)  # type: ignore[attr-defined]
-                    self._attributes.setdefault(key, []).append(node.value)
+        for owner in self.scopes.of(ast.ClassDef):
+            for item in owner.body:
+                if isinstance(item, Function):
+                    self._methods.setdefault(item.name, []).append(item)
+        for node in self.scopes.of(ast.Assign):
+            around = self.scopes.class_of(node)
+            if around and len(node.targets) == 1 and is_own_attribute(node.targets[0]):
+                key = (around, node.targets[0].attr)
+                self._attributes.setdefault(key, []).append(node.value)
 
     def _find_callee(self, call: ast.Call) -> Function | None:
         if isinstance(call.func, ast.Name):
@@ -166,7 +139,9 @@ class Flow:
     def _method(self, node: ast.Attribute) -> Function | None:
         found = self._methods.get(node.attr, [])
         if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
-            found = [item for item in found if self.scopes.parents[item] is self.class_of(node)]
+            found = [
+                item for item in found if self.scopes.parents[item] is self.scopes.class_of(node)
+            ]
         elif any(meaning.binding for meaning in self.scopes.meanings(node)):
             return None  # of something imported
         return found[0] if len(found) == 1 else None
@@ -193,7 +168,7 @@ class Flow:
             bindings = self.scopes.bindings(node.id, self.scopes.scope(node))
             yield from (binding.node for binding in bindings)
         elif isinstance(node, ast.Attribute) and is_own_attribute(node):
-            owner = self.class_of(node)
+            owner = self.scopes.class_of(node)
             yield from self._attributes.get((owner, node.attr), []) if owner else []
         elif isinstance(node, ast.Call):
             yield from self._of_call(node)
@@ -248,6 +223,16 @@ class Flow:
                     self._uses.setdefault(source, []).append(node)
         return self._uses
 
+    def _run_by(self, node: ast.AST) -> list[ast.AST]:
+        """Functions of this file that what stands in a node calls."""
+        calls = (inner for inner in ast.walk(node) if isinstance(inner, ast.Call))
+        return [function for call in calls if (function := self.callee(call))]
+
+    def _running(self, node: ast.AST) -> list[ast.AST]:
+        """The function around a call or another function, and the calls that run the latter."""
+        function = self.scopes.function(node)
+        return [*self.callers(node), *([function] if function else [])]
+
     def _spread(
         self, starts: Iterable[ast.AST], step: Callable[[ast.AST], Iterable[ast.AST]]
     ) -> frozenset[ast.AST]:
@@ -259,22 +244,6 @@ class Flow:
                 found.add(node)
                 waiting += step(node)
         return frozenset(found)
-
-
-def called(call: ast.Call) -> str:
-    """The last name of what a call calls."""
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""
-
-
-def is_own_attribute(node: ast.AST) -> bool:
-    """Whether an expression is `self.something`."""
-    return (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    )
 
 
 def _is_backward(call: ast.Call) -> bool:

@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from lockstep.wings.migrate.distributed.flow import Flow, Function, called, is_own_attribute
-from lockstep.wings.migrate.engine.arguments import keyword
+from lockstep.wings.migrate.distributed.flow import Flow, Function
+from lockstep.wings.migrate.engine.arguments import argument, called, is_constant
 from lockstep.wings.migrate.engine.scopes import Bound, ModuleScopes
+from lockstep.wings.migrate.engine.tree import is_own_attribute
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 _COUNTING = frozenset({"range", "trange", "count"})
@@ -105,10 +106,8 @@ def obstacle(flow: Flow, call: ast.Call) -> str:
     if len(call.args) > _POSITIONAL:
         return "it is given a sampler, or what follows it, by position"
     for name in ("sampler", "batch_sampler"):
-        item = keyword(call, name)
-        if item is not None and not (
-            isinstance(item.value, ast.Constant) and item.value.value is None
-        ):
+        given = argument(call, name)
+        if given is not None and not is_constant(given, None):
             return f"it has a {name} of its own"
         if any(name in _keys(flow, star.value) for star in call.keywords if star.arg is None):
             return f"it has a {name} of its own, inside **"
@@ -124,14 +123,10 @@ def evidence(flow: Flow, loader: Loader) -> str:
         line, _ = scopes.source.position(scopes.span(loader.training[0].loop).start)
         return f"the loop over it in line {line} computes gradients"
     signs = [f"is called {name}" for name in _names(flow, loader.call) if "train" in name.lower()]
-    item = keyword(loader.call, "shuffle")
-    if item is not None and isinstance(item.value, ast.Constant) and item.value.value is True:
+    if is_constant(argument(loader.call, "shuffle"), True):
         signs.append("is shuffled")
-    inside = [word for word in ast.walk(loader.call) if isinstance(word, ast.keyword)]
-    if any(
-        word.arg == "train" and isinstance(word.value, ast.Constant) and word.value.value is True
-        for word in inside
-    ):
+    inside = [node for node in ast.walk(loader.call) if isinstance(node, ast.Call)]
+    if any(is_constant(argument(call, "train"), True) for call in inside):
         signs.append("holds train=True")
     return " and ".join(signs)
 
@@ -182,7 +177,9 @@ def _outside(flow: Flow, call: ast.Call, function: Function, loader: ast.expr) -
             return value if isinstance(value, ast.Name) or is_own_attribute(value or call) else None
         at_call = flow.scopes.bindings(loader.id, flow.scopes.scope(call))
         return loader if at_call and at_call == bindings else None
-    same_class = flow.class_of(call) is not None and flow.class_of(call) is flow.class_of(function)
+    same_class = flow.scopes.class_of(call) is not None and flow.scopes.class_of(
+        call
+    ) is flow.scopes.class_of(function)
     return loader if is_own_attribute(loader) and same_class else None
 
 
@@ -212,8 +209,8 @@ def _iterated(node: ast.expr) -> Iterator[ast.expr]:
         if called(node).endswith("DataLoader"):
             yield node
             return
-        for argument in node.args:
-            yield from _iterated(argument)
+        for given in node.args:
+            yield from _iterated(given)
 
 
 def _body(loop: ast.AST) -> ast.AST:
@@ -238,8 +235,7 @@ def _keys(flow: Flow, node: ast.expr) -> set[object]:
 
 
 def _is_stream(flow: Flow, call: ast.Call) -> bool:
-    item = keyword(call, "dataset")
-    dataset = call.args[0] if call.args else item.value if item else None
+    dataset = argument(call, "dataset", 0)
     for value in flow.trail(dataset) if dataset is not None else ():
         if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
             continue

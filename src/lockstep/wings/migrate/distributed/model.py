@@ -6,9 +6,11 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lockstep.wings.migrate.distributed.blocks import blocks_of
-from lockstep.wings.migrate.distributed.flow import Flow, called, is_own_attribute
+from lockstep.wings.migrate.distributed.flow import Flow
+from lockstep.wings.migrate.engine.arguments import called
 from lockstep.wings.migrate.engine.scopes import Binding, Scope
+from lockstep.wings.migrate.engine.statements import blocks_of
+from lockstep.wings.migrate.engine.tree import is_own_attribute
 
 _PREPARING = frozenset(
     {
@@ -253,7 +255,7 @@ def uses(flow: Flow, wraps: list[Wrap], loops: list[ast.AST]) -> Iterator[Use]:
             continue
         if not refers(flow, wraps, node):
             continue
-        use = _use(flow, node, training)  # type: ignore[arg-type]
+        use = _use(flow, node, training)
         if use is not None:
             yield use
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
-from lockstep.wings.migrate.distributed.flow import Flow, called
+from lockstep.wings.migrate.distributed.flow import Flow
 from lockstep.wings.migrate.distributed.loaders import LOADERS, Loader
-from lockstep.wings.migrate.engine.arguments import attribute_span, keyword
+from lockstep.wings.migrate.engine.arguments import attribute_span, called, is_constant, keyword
 from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit
 
@@ -88,13 +88,10 @@ def _list_call(unit: Unit, flow: Flow, call: ast.Call, rank: str) -> None:
             f"behind the wrap once more, with {rank} added",
         )
     elif name == "torch.utils.data.random_split" and not _is_seeded(flow, call):
-        reason = (
-            "every process splits by random numbers of its own: what one trains on, another tests"
-        )
         unit.note(
             call,
             "distributed/seed",
-            reason,
+            "every process splits by random numbers of its own: what one trains on, another tests",
             "generator=torch.Generator().manual_seed(0)",
         )
     elif name in _FOLDERS and keyword(call, "exist_ok") is None:
@@ -107,14 +104,10 @@ def _list_call(unit: Unit, flow: Flow, call: ast.Call, rank: str) -> None:
     elif name == "open" or (called(call) == "open" and isinstance(call.func, ast.Name)):
         mode = call.args[1] if len(call.args) > 1 else None
         if isinstance(mode, ast.Constant) and mode.value in _WRITING:
-            unit.note(
-                call,
-                "distributed/files",
-                "every process writes this file",
-                f"if {rank} == 0:",
-            )
+            reason = "every process writes this file"
+            unit.note(call, "distributed/files", reason, f"if {rank} == 0:")
     item = keyword(call, "download")
-    if item is not None and isinstance(item.value, ast.Constant) and item.value.value is True:
+    if item is not None and is_constant(item.value, True):
         unit.note(
             item,
             "distributed/files",

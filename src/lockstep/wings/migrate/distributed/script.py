@@ -13,11 +13,19 @@ from lockstep.wings.migrate.distributed import loaders as data
 from lockstep.wings.migrate.distributed import model as models
 from lockstep.wings.migrate.distributed.blocks import Blocks
 from lockstep.wings.migrate.distributed.devices import bind_devices
-from lockstep.wings.migrate.distributed.flow import Flow, called
+from lockstep.wings.migrate.distributed.flow import Flow
 from lockstep.wings.migrate.distributed.head import START_DOC, head_lines, takes_devices
 from lockstep.wings.migrate.distributed.risks import list_risks
 from lockstep.wings.migrate.distributed.writing import Guard, guards, makes_writer
-from lockstep.wings.migrate.engine.arguments import insertion, keyword, last_edit, opening
+from lockstep.wings.migrate.engine.arguments import (
+    called,
+    insertion,
+    keyword,
+    last_edit,
+    opening,
+    wrapped,
+)
+from lockstep.wings.migrate.engine.statements import documented_function
 from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit, Outcome, Span
 
@@ -60,7 +68,7 @@ def distribute(unit: Unit, names: Sequence[str]) -> None:
     names
         The variables that hold the models.
     """
-    done = _done(unit)
+    done = documented_function(unit.scopes, START_DOC)
     if done is not None:
         unit.keep(done, "distributed/done", "runs in many processes already, by this tool")
         return
@@ -87,16 +95,6 @@ def distribute(unit: Unit, names: Sequence[str]) -> None:
     elif not any(loader.training for loader in found):
         reason = "no loop over a torch DataLoader computes gradients in this file"
         _refuse(unit, None, "distributed/loader", reason)
-
-
-def _done(unit: Unit) -> ast.FunctionDef | None:
-    for statement in unit.scopes.tree.body:
-        if (
-            isinstance(statement, ast.FunctionDef)
-            and ast.get_docstring(statement, clean=False) == START_DOC
-        ):
-            return statement
-    return None
 
 
 def _list_parallel(unit: Unit, flow: Flow) -> bool:
@@ -178,16 +176,15 @@ class _Rewriting:
 
     def run(self) -> None:
         """Claim every place."""
-        placed = [
-            self._blocks.behind(wrap.statement, self._wrap_lines(wrap)) for wrap in self._wraps
-        ]
-        for wrap, edit in zip(self._wraps, placed, strict=True):
+        placed: list[tuple[models.Wrap, Edit]] = []
+        for wrap in self._wraps:
+            edit = self._blocks.behind(wrap.statement, self._wrap_lines(wrap))
             if edit is None:
                 _refuse(self._unit, wrap.statement, WRAP, "no line can follow this statement")
                 return
-        for wrap, edit in zip(self._wraps, placed, strict=True):
-            if edit is not None:
-                self._wrap(wrap, edit)
+            placed.append((wrap, edit))
+        for wrap, edit in placed:
+            self._wrap(wrap, edit)
         for loader in self._ready:
             self._share(loader)
         self._tell_epochs()
@@ -232,8 +229,7 @@ class _Rewriting:
             self._unit.note(use.shown, "distributed/unwrapped", use.obstacle)
             return
         self._unwraps = True
-        place = self._scopes.span(use.node)
-        edits = [insertion(place.start, f"{self._names['unwrapped']}("), insertion(place.end, ")")]
+        edits = wrapped(self._scopes.span(use.node), self._names["unwrapped"])
         reason = "of the model itself, so that names and checkpoints stay as they are"
         self._rewrite(use.shown, "distributed/unwrapped", edits, reason)
 
@@ -301,13 +297,10 @@ class _Rewriting:
 
     def _list_epoch(self, iteration: data.Iteration) -> None:
         name = self._scopes.text(iteration.loader)
-        reason = (
-            "which loop counts the epochs cannot be told: without set_epoch each has the same order"
-        )
         self._unit.note(
             iteration.loader,
             "distributed/epoch",
-            reason,
+            "which loop counts the epochs cannot be told: without set_epoch each has the same order",
             f"{name}.sampler.set_epoch(epoch)",
         )
 

@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lockstep.wings.migrate.distributed.blocks import Blocks, siblings
-from lockstep.wings.migrate.distributed.flow import Flow, called
+from lockstep.wings.migrate.distributed.blocks import Blocks
+from lockstep.wings.migrate.distributed.flow import Flow
 from lockstep.wings.migrate.distributed.model import Wrap, refers
-from lockstep.wings.migrate.engine.arguments import keyword
+from lockstep.wings.migrate.engine.arguments import called, keyword
+from lockstep.wings.migrate.engine.statements import siblings
 
 _SAVING = frozenset(
     {

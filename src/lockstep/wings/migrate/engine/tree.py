@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
 _WORDLESS = frozenset({"ctx", "op", "ops", "kind", "type_comment", "id", "attr", "n", "s"})
 """Fields of nodes that hold no expression or statement."""
@@ -19,3 +20,12 @@ def parts_of(node: ast.AST) -> Iterator[ast.AST]:
             yield from (item for item in value if isinstance(item, ast.AST))
         elif isinstance(value, ast.AST):
             yield value
+
+
+def is_own_attribute(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    """Whether an expression is `self.something`."""
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )
