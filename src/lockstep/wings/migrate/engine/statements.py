@@ -38,6 +38,16 @@ def without_names(
     return edits
 
 
+def is_exported(scopes: ModuleScopes, name: str) -> bool:
+    """Whether the module's `__all__` has a name."""
+    return any(
+        isinstance(node, ast.Constant) and node.value == name
+        for exported in scopes.module.bindings.get("__all__", ())
+        if exported.value is not None
+        for node in ast.walk(exported.value)
+    )
+
+
 def documented_function(scopes: ModuleScopes, docstring: str) -> ast.FunctionDef | None:
     """The function at the top of a module that has exactly this docstring: one that an earlier run wrote."""
     for statement in scopes.tree.body:

@@ -17,6 +17,9 @@ from lockstep.wings.migrate.torch.user_rules import UserRules
 
 _SCRIPTING = frozenset({"torch.jit.script", "torch.jit.script_method", "torch.jit.export"})
 
+SCRIPTED = "is inside a function that TorchScript compiles, which knows no device names"
+"""Why a place is listed that asks for the device as the script runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

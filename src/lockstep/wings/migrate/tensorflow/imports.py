@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from lockstep.wings.migrate.engine.scopes import Binding
-from lockstep.wings.migrate.engine.statements import without_names
+from lockstep.wings.migrate.engine.statements import is_exported, without_names
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.tensorflow.script import Script
 
@@ -21,7 +20,7 @@ def find_imports(script: Script) -> None:
             continue
         uses = script.scopes.uses(binding)
         left = [node for node in uses if not script.is_gone(node)]
-        if uses and not left and not _is_exported(script, binding):
+        if uses and not left and not is_exported(script.scopes, binding.name):
             needless.setdefault(script.scopes.statement(binding.alias), []).append(binding.alias)
         elif binding.qualified.startswith("horovod"):
             reason = "stays for the uses of it that are listed" if left else "is not used"
@@ -29,16 +28,6 @@ def find_imports(script: Script) -> None:
     for statement, aliases in needless.items():
         if isinstance(statement, ast.Import | ast.ImportFrom):
             _without(script, statement, aliases)
-
-
-def _is_exported(script: Script, binding: Binding) -> bool:
-    """Whether `__all__` names it."""
-    return any(
-        isinstance(node, ast.Constant) and node.value == binding.name
-        for exported in script.scopes.module.bindings.get("__all__", ())
-        if exported.value is not None
-        for node in ast.walk(exported.value)
-    )
 
 
 def _without(

@@ -6,6 +6,7 @@ import ast
 import enum
 from functools import lru_cache
 
+from lockstep.wings.migrate.engine.arguments import called
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 
 _LOOKUPS = frozenset({"get", "pop", "setdefault", "getattr", "hasattr", "setattr", "delattr"})
@@ -215,7 +216,7 @@ def _use_in_sequence(
         return Use.TEST
     if isinstance(above, ast.keyword) and above.arg == "choices":
         return Use.TEST
-    if isinstance(above, ast.Call) and _called(above) in _TESTS:
+    if isinstance(above, ast.Call) and called(above) in _TESTS:
         return Use.TEST
     return Use.TEST if _names_other_device(parent) else Use.VALUE
 
@@ -227,23 +228,23 @@ def _use_in_call(scopes: ModuleScopes, parent: ast.Call, node: ast.AST) -> Use:
         return Use.TEXT
     if scopes.name(parent.func) == "torch.device":
         return Use.TEST if use_of(scopes, parent) is Use.TEST else Use.VALUE
-    called = _called(parent)
+    function = called(parent)
     if node is parent.func or node not in parent.args:
         return Use.VALUE
-    if called in _DECLARING:
+    if function in _DECLARING:
         return Use.KEY
-    if called in _PLACES and not scopes.name(parent.func).startswith("torch."):
+    if function in _PLACES and not scopes.name(parent.func).startswith("torch."):
         return Use.ELSE
     place = parent.args.index(node)
-    if called in _LOOKUPS and isinstance(parent.func, ast.Attribute) and place == 0:
+    if function in _LOOKUPS and isinstance(parent.func, ast.Attribute) and place == 0:
         return Use.KEY
-    if called in _LOOKUPS and isinstance(parent.func, ast.Name) and place == 1:
+    if function in _LOOKUPS and isinstance(parent.func, ast.Name) and place == 1:
         return Use.KEY
-    if called == "add_argument":
+    if function == "add_argument":
         return Use.KEY
-    if called in _TESTS:
+    if function in _TESTS:
         return Use.TEST
-    return Use.TEXT if called in _TELLING else Use.VALUE
+    return Use.TEXT if function in _TELLING else Use.VALUE
 
 
 def _use_as_keyword(scopes: ModuleScopes, parent: ast.keyword) -> Use:
@@ -266,14 +267,8 @@ def _is_declared(scopes: ModuleScopes, node: ast.AST) -> bool:
     if isinstance(above, ast.keyword):
         return above.arg in _COLUMNS
     if isinstance(above, ast.Call):
-        return _called(above) in _DECLARING
+        return called(above) in _DECLARING
     return _declares_fields(above)
-
-
-def _called(call: ast.Call) -> str:
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 @lru_cache(maxsize=8)

@@ -8,13 +8,24 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
+from lockstep.wings.migrate.engine.arguments import insertion
 from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes
+from lockstep.wings.migrate.engine.statements import is_exported, separator, siblings, without_names
 from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit, Outcome, Span
 from lockstep.wings.migrate.torch.table import Action, Entry
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+\Z")
 _FROM = re.compile(r"from(\s+)([\w.]+)")
+
+
+class _Fate(enum.Enum):
+    """What becomes of one imported name."""
+
+    STAYS = "stays"
+    ELSEWHERE = "imported from elsewhere"
+    ROOT = "the root alone is imported"
+    GONE = "no longer imported"
 
 
 @dataclass(slots=True)
@@ -28,22 +39,11 @@ class _Brought:
     """The dotted name to import instead; empty where uses are rewritten one by one."""
     moved: set[ast.AST] = field(default_factory=set)
     """Uses that no longer need this import."""
-    touched: bool = False
+    fate: _Fate = _Fate.STAYS
 
-
-class _Move(enum.Enum):
-    """What becomes of one imported name."""
-
-    STAYS = "stays"
-    ELSEWHERE = "imported from elsewhere"
-    ROOT = "the root alone is imported"
-    GONE = "no longer imported"
-
-
-@dataclass(frozen=True, slots=True)
-class _Fate:
-    brought: _Brought
-    move: _Move
+    @property
+    def is_renamed(self) -> bool:
+        return self.entry is not None and self.entry.action is Action.RENAME
 
 
 class Imports:
@@ -67,11 +67,6 @@ class Imports:
         brought = self._brought.get(binding) if binding else None
         return brought.new_name if brought else ""
 
-    def touch(self, binding: Binding | None) -> None:
-        """Say that a use of this import was rewritten."""
-        if binding in self._brought:
-            self._brought[binding].touched = True
-
     def move(self, binding: Binding | None, name: ast.AST) -> None:
         """Say that a use, by its first name, was rewritten to something that does not need this import."""
         if binding in self._brought:
@@ -79,18 +74,19 @@ class Imports:
 
     def finish(self) -> None:
         """Claim the import statements, now that their uses are decided."""
-        by_statement: dict[ast.stmt, list[_Fate]] = defaultdict(list)
+        by_statement: dict[ast.Import | ast.ImportFrom, list[_Brought]] = defaultdict(list)
         for brought in self._brought.values():
-            by_statement[brought.statement].append(self._fate(brought))
+            brought.fate = self._fate(brought)
+            by_statement[brought.statement].append(brought)
         gone = {
             statement
-            for statement, fates in by_statement.items()
-            if all(fate.move is _Move.GONE for fate in fates) and len(fates) == _count(statement)
+            for statement, names in by_statement.items()
+            if all(name.fate is _Fate.GONE for name in names) and len(names) == len(statement.names)
         }
-        for statement, fates in by_statement.items():
-            block = _block(self._unit.scopes.parents[statement], statement)
+        for statement, names in by_statement.items():
+            block = siblings(self._unit.scopes, statement)
             last = block[-1] is statement and all(other in gone for other in block)
-            _Statement(self._unit, statement, fates, empties=last).claim()
+            _Statement(self._unit, statement, names, empties=last).claim()
 
     # -- reading
 
@@ -124,36 +120,32 @@ class Imports:
         staying = [use for use in uses if use not in brought.moved]
         unused = bool(uses) and not staying and not self._is_exported(brought.binding)
         if brought.new_name:
-            return _Fate(brought, _Move.GONE if unused else _Move.ELSEWHERE)
+            return _Fate.GONE if unused else _Fate.ELSEWHERE
         if _binds_root(brought.binding):
-            return _Fate(brought, self._root_move(brought, staying))
-        if unused:
-            return _Fate(brought, _Move.GONE)
-        return _Fate(brought, _Move.STAYS)
+            return self._root_fate(brought, staying)
+        return _Fate.GONE if unused else _Fate.STAYS
 
-    def _root_move(self, brought: _Brought, staying: list[ast.Name]) -> _Move:
+    def _root_fate(self, brought: _Brought, staying: list[ast.Name]) -> _Fate:
         """What becomes of `import a.b`, which binds `a`."""
         name = self._full_name(brought.binding, brought.statement)
         if name == "torch":
-            return _Move.STAYS
+            return _Fate.STAYS
         if name.startswith("torch."):
-            gone = brought.entry is not None and brought.entry.action is Action.RENAME
-            if not gone:
-                return _Move.STAYS
+            if not brought.is_renamed:
+                return _Fate.STAYS
             scope = self._unit.scopes.scope(brought.statement)
             others = [b for b in scope.bindings["torch"] if b is not brought.binding]
             kept = [b for b in others if not self._is_renamed_root(b)]
             first = [b for b in scope.bindings["torch"] if self._is_renamed_root(b)][:1]
-            return _Move.ROOT if not kept and first == [brought.binding] else _Move.GONE
+            return _Fate.ROOT if not kept and first == [brought.binding] else _Fate.GONE
         gone = bool(brought.moved) and not staying and not self._is_exported(brought.binding)
-        return _Move.GONE if gone else _Move.STAYS
+        return _Fate.GONE if gone else _Fate.STAYS
 
     def _is_renamed_root(self, binding: Binding) -> bool:
         brought = self._brought.get(binding)
         return (
             brought is not None
-            and brought.entry is not None
-            and brought.entry.action is Action.RENAME
+            and brought.is_renamed
             and _binds_root(binding)
             and binding.alias is not None
             and binding.alias.name != "torch"
@@ -161,15 +153,8 @@ class Imports:
 
     def _is_exported(self, binding: Binding) -> bool:
         """Whether other modules may import the name from here."""
-        exported = self._unit.scopes.module.bindings.get("__all__", [])
-        names = {
-            inner.value
-            for item in exported
-            if item.value is not None
-            for inner in ast.walk(item.value)
-            if isinstance(inner, ast.Constant)
-        }
-        return binding.name in names or self._unit.is_requested(binding.name)
+        name = binding.name
+        return is_exported(self._unit.scopes, name) or self._unit.is_requested(name)
 
 
 def as_optional(scopes: ModuleScopes, binding: Binding | None, entry: Entry) -> Entry:
@@ -197,50 +182,52 @@ class _Statement:
     """One import statement being rewritten."""
 
     def __init__(
-        self, unit: Unit, statement: ast.stmt, fates: list[_Fate], *, empties: bool
+        self,
+        unit: Unit,
+        statement: ast.Import | ast.ImportFrom,
+        names: list[_Brought],
+        *,
+        empties: bool,
     ) -> None:
         self._unit = unit
         self._empties = empties
         """Whether its block would have nothing left."""
         self._scopes = unit.scopes
-        assert isinstance(statement, ast.Import | ast.ImportFrom)
         self._statement = statement
-        self._fates = {
-            fate.brought.binding.alias: fate for fate in fates if fate.brought.binding.alias
-        }
+        self._names = {name.binding.alias: name for name in names if name.binding.alias}
 
     def claim(self) -> None:
         """Claim every name of the statement that the tables know or whose uses moved."""
         edits = self._edits()
         first = True
-        for alias, fate in self._fates.items():
-            entry = fate.brought.entry
-            if fate.move is not _Move.STAYS:
+        for alias, name in self._names.items():
+            entry = name.entry
+            if name.fate is not _Fate.STAYS:
                 self._unit.claim(
                     alias,
                     entry.rule if entry else "imports/unused",
                     Outcome.REWRITTEN,
-                    (entry.reason if entry else "") or self._reason(fate),
+                    (entry.reason if entry else "") or self._reason(name),
                     span=self._scopes.span(self._statement),
                     edits=edits if first else (),
                 )
                 first = False
             elif entry is not None:
-                self._claim_staying(alias, entry)
+                self._claim_staying(alias, name.binding, entry)
 
-    def _reason(self, fate: _Fate) -> str:
-        if fate.move is _Move.GONE:
+    def _reason(self, name: _Brought) -> str:
+        if name.fate is _Fate.GONE:
             return "nothing in this module uses it any more"
-        return f"{fate.brought.binding.qualified} is {fate.brought.new_name or 'torch'} here"
+        return f"{name.binding.qualified} is {name.new_name or 'torch'} here"
 
-    def _claim_staying(self, alias: ast.alias, entry: Entry) -> None:
+    def _claim_staying(self, alias: ast.alias, binding: Binding, entry: Entry) -> None:
         span = Span(self._scopes.span(self._statement).start, self._scopes.span(alias).end)
         if entry.action is Action.KEEP:
             self._unit.keep(alias, entry.rule, entry.reason, span=span)
         elif entry.action in (Action.LIST, Action.SIMILAR):
             replacement = self._unit.settings.readable(entry.becomes)
             self._unit.list(alias, entry.rule, entry.reason, replacement=replacement, span=span)
-        elif not _binds_root_alias(self._statement, alias) or alias.name != "torch":
+        elif not _binds_root(binding) or alias.name != "torch":
             reason = "stays imported: not every use could be rewritten, or other modules import it"
             self._unit.list(
                 alias, entry.rule, reason, replacement=self._unit.settings.readable(entry.becomes)
@@ -250,47 +237,48 @@ class _Statement:
 
     def _edits(self) -> list[Edit]:
         changed = {
-            alias: fate for alias, fate in self._fates.items() if fate.move is not _Move.STAYS
+            alias: name for alias, name in self._names.items() if name.fate is not _Fate.STAYS
         }
         if not changed:
             return []
         if self._unit.target.imports:
-            self._unit.header.need_import_for([fate.brought.new_name for fate in changed.values()])
+            self._unit.header.need_import_for([name.new_name for name in changed.values()])
         staying = [alias for alias in self._statement.names if alias not in changed]
-        new = [text for alias, fate in changed.items() if (text := self._line(alias, fate))]
+        new = [text for alias, name in changed.items() if (text := self._line(alias, name))]
         if not staying:
             in_place = self._in_place(changed)
             return in_place if in_place else self._replacement(new)
-        edits = self._removals(changed)
+        edits = [*without_names(self._scopes, self._statement, changed).values()]
         if new:
+            between = separator(self._scopes, self._statement)
             at = self._scopes.span(self._statement).end
-            edits.append(Edit(Span(at, at), "".join(self._separator() + text for text in new)))
+            edits.append(insertion(at, "".join(between + text for text in new)))
         return edits
 
-    def _line(self, alias: ast.alias, fate: _Fate) -> str:
+    def _line(self, alias: ast.alias, name: _Brought) -> str:
         """The statement that imports a moved name."""
-        if fate.move is _Move.ROOT:
+        if name.fate is _Fate.ROOT:
             return "import torch"
-        if fate.move is not _Move.ELSEWHERE:
+        if name.fate is not _Fate.ELSEWHERE:
             return ""
-        module, leaf, bound = self._new_parts(alias, fate)
+        module, leaf, bound = self._new_parts(alias, name)
         suffix = "" if bound == leaf else f" as {bound}"
         if isinstance(self._statement, ast.Import):
             return f"import {module}.{leaf} as {bound}"
         return f"from {module} import {leaf}{suffix}"
 
-    def _new_parts(self, alias: ast.alias, fate: _Fate) -> tuple[str, str, str]:
-        importable = self._unit.header.importable(fate.brought.new_name)
+    def _new_parts(self, alias: ast.alias, name: _Brought) -> tuple[str, str, str]:
+        importable = self._unit.header.importable(name.new_name)
         module, _, leaf = importable.rpartition(".")
         return module, leaf, alias.asname or alias.name.split(".")[-1]
 
-    def _in_place(self, changed: dict[ast.alias, _Fate]) -> list[Edit]:
+    def _in_place(self, changed: dict[ast.alias, _Brought]) -> list[Edit]:
         """Edits of the module's name and of single names, where all names move to one module."""
         if not isinstance(self._statement, ast.ImportFrom):
             return []
-        if any(fate.move is not _Move.ELSEWHERE for fate in changed.values()):
+        if any(name.fate is not _Fate.ELSEWHERE for name in changed.values()):
             return []
-        parts = {alias: self._new_parts(alias, fate) for alias, fate in changed.items()}
+        parts = {alias: self._new_parts(alias, name) for alias, name in changed.items()}
         modules = {module for module, _, _ in parts.values()}
         span = self._scopes.span(self._statement)
         match = _FROM.match(self._scopes.source.text, span.start)
@@ -306,54 +294,14 @@ class _Statement:
     def _replacement(self, lines: list[str]) -> list[Edit]:
         span = self._scopes.span(self._statement)
         if lines:
-            return [Edit(span, self._separator().join(lines))]
+            return [Edit(span, separator(self._scopes, self._statement).join(lines))]
         return [self._deletion(span)]
 
     def _deletion(self, span: Span) -> Edit:
         """Remove the statement: its lines where it stands alone on them, else `pass` in its place."""
-        text = self._scopes.source.text
-        line_start = max(text.rfind("\n", 0, span.start), text.rfind("\r", 0, span.start)) + 1
+        text, line_start = self._scopes.source.text, self._scopes.source.line_start(span.start)
         alone = not text[line_start : span.start].strip()
         rest = re.compile(r"[ \t]*(#[^\r\n]*)?(\r\n|\r|\n|\Z)").match(text, span.end)
         if alone and rest and not self._empties:
             return Edit(Span(line_start, rest.end()), "")
         return Edit(span, "pass")
-
-    def _removals(self, changed: dict[ast.alias, _Fate]) -> list[Edit]:
-        names = self._statement.names
-        edits = []
-        for number, alias in enumerate(names):
-            if alias not in changed:
-                continue
-            span = self._scopes.span(alias)
-            if any(later not in changed for later in names[number + 1 :]):
-                edits.append(Edit(Span(span.start, self._scopes.span(names[number + 1]).start), ""))
-            else:
-                edits.append(Edit(Span(self._scopes.span(names[number - 1]).end, span.end), ""))
-        return edits
-
-    def _separator(self) -> str:
-        """What stands between two statements here: a line end and the indentation, or a semicolon."""
-        text, start = self._scopes.source.text, self._scopes.span(self._statement).start
-        line_start = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
-        indentation = text[line_start:start]
-        if indentation.strip():
-            return "; "
-        return self._scopes.source.line_end + indentation
-
-
-def _binds_root_alias(statement: ast.stmt, alias: ast.alias) -> bool:
-    return isinstance(statement, ast.Import) and alias.asname is None
-
-
-def _count(statement: ast.stmt) -> int:
-    assert isinstance(statement, ast.Import | ast.ImportFrom)
-    return len(statement.names)
-
-
-def _block(parent: ast.AST, statement: ast.stmt) -> list[ast.stmt]:
-    for name in ("body", "orelse", "finalbody", "handlers"):
-        block = getattr(parent, name, None)
-        if isinstance(block, list) and statement in block:
-            return block
-    return [statement]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from lockstep.wings.migrate.engine.arguments import keyword
+from lockstep.wings.migrate.engine.arguments import argument
 from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.context import Use, use_of
@@ -48,7 +48,7 @@ def device_numbers(unit: Unit) -> Iterator[Number]:
     for node in unit.scopes.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             match = pattern.match(node.value)
-            if match and not _is_in_format(unit, node):
+            if match and not isinstance(unit.scopes.parents[node], ast.JoinedStr):
                 yield Number(node, int(match[1]))
         elif isinstance(node, ast.JoinedStr):
             if re.match(rf"(?:{words}):\{{", _body(unit, node)):
@@ -56,9 +56,9 @@ def device_numbers(unit: Unit) -> Iterator[Number]:
         elif _is_put_together(node, words):
             yield Number(node, None)
         elif isinstance(node, ast.Call):
-            argument = _number_argument(unit, node)
-            if argument is not None:
-                yield Number(argument, _value(argument))
+            given = _number_argument(unit, node)
+            if given is not None:
+                yield Number(given, _value(given))
 
 
 def drop_number(unit: Unit, number: Number, rule: str, reason: str) -> bool:
@@ -135,30 +135,21 @@ def _is_put_together(node: ast.AST, words: str) -> TypeGuard[ast.expr]:
 def _number_argument(unit: Unit, call: ast.Call) -> ast.expr | None:
     match = _DEVICE_OF.match(unit.scopes.name(call.func))
     if match and match["name"] in _TAKING_A_NUMBER:
-        argument = _first(call)
+        given = argument(call, "device", 0)
     elif unit.scopes.name(call.func) == "torch.device" and len(call.args) == 2:
-        argument = call.args[1]
+        given = call.args[1]
     elif isinstance(call.func, ast.Attribute) and call.func.attr in _PLACING and not match:
-        argument = _first(call)
+        given = argument(call, "device", 0)
     else:
         return None
-    is_own = isinstance(argument, ast.Constant) and not isinstance(argument.value, int)
-    return None if is_own or isinstance(argument, ast.Starred | ast.JoinedStr) else argument
-
-
-def _first(call: ast.Call) -> ast.expr | None:
-    item = keyword(call, "device")
-    return call.args[0] if call.args else item.value if item else None
+    is_own = isinstance(given, ast.Constant) and not isinstance(given.value, int)
+    return None if is_own or isinstance(given, ast.Starred | ast.JoinedStr) else given
 
 
 def _value(node: ast.expr) -> int | None:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     return None
-
-
-def _is_in_format(unit: Unit, node: ast.AST) -> bool:
-    return isinstance(unit.scopes.parents[node], ast.JoinedStr)
 
 
 def _body(unit: Unit, node: ast.JoinedStr) -> str:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping
 
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.statements import decorator_names
 from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Span
 
@@ -38,7 +39,4 @@ def is_inside_kernel(scopes: ModuleScopes, node: ast.AST) -> bool:
 
 
 def _is_kernel(scopes: ModuleScopes, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any(
-        scopes.name(decorator.func if isinstance(decorator, ast.Call) else decorator) in _DECORATORS
-        for decorator in node.decorator_list
-    )
+    return any(name in _DECORATORS for name in decorator_names(scopes, node))

@@ -5,7 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from lockstep.wings.migrate.engine.arguments import attribute_span, insertion, keyword
+from lockstep.wings.migrate.engine.arguments import (
+    argument,
+    attribute_span,
+    has_stars,
+    insertion,
+    is_constant,
+)
 from lockstep.wings.migrate.engine.unit import Unit
 
 RULES: Mapping[str, str] = {
@@ -54,10 +60,8 @@ def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:
     wrapped = isinstance(call, ast.Call) and any(
         meaning.name in _PARALLEL for meaning in unit.scopes.meanings(call.func)
     )
-    is_none = isinstance(node.value, ast.Constant) and node.value.value is None
-    if unit.target.device or name not in _NUMBERED or not wrapped or is_none:
-        unit.keep(node, rule, _KEPT[name])
-    elif isinstance(node.value, _PLAIN):
+    numbers = name in _NUMBERED and not is_constant(node.value, None)
+    if numbers and wrapped and isinstance(node.value, _PLAIN) and not unit.target.device:
         test = unit.fill("torch.accelerator.is_available()")
         edit = insertion(unit.scopes.span(node).end, f" if {test} else None")
         reason = "DistributedDataParallel takes no device numbers for a module on the CPU"
@@ -68,9 +72,7 @@ def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:
 
 def _claim_load(unit: Unit, call: ast.Call) -> None:
     """`torch.load(path)`: what was saved on CUDA asks for CUDA again."""
-    stars = any(isinstance(argument, ast.Starred) for argument in call.args)
-    stars = stars or any(item.arg is None for item in call.keywords)
-    if len(call.args) > _LOCATION_AT or keyword(call, "map_location") or stars:
+    if has_stars(call) or argument(call, "map_location", _LOCATION_AT):
         return
     device = unit.settings.readable("{device}")
     unit.list(

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
+from lockstep.wings.migrate.engine.arguments import attribute_span
 from lockstep.wings.migrate.engine.header import is_type_expression
 from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Span
@@ -56,8 +57,7 @@ def find_leftovers(unit: Unit) -> None:
             _claim_left(unit, name, name.id, unit.scopes.span(name))
     for attribute in unit.scopes.of(ast.Attribute):
         if is_device_word(attribute.attr):
-            end = unit.scopes.span(attribute).end
-            place = Span(end - len(attribute.attr), end)
+            place = attribute_span(unit.scopes, attribute)
             _claim_left(unit, attribute, attribute.attr, place)
     for node in unit.scopes.of(*_NAMING):
         for word, span in _names(unit, node):

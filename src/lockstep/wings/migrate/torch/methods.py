@@ -6,17 +6,19 @@ import ast
 from collections.abc import Mapping
 
 from lockstep.wings.migrate.engine.arguments import (
+    argument,
     argument_end,
     argument_start,
     attribute_span,
     first_edit,
-    in_order,
+    has_stars,
     insertion,
-    keyword,
+    wrapped,
 )
 from lockstep.wings.migrate.engine.own_names import is_property
 from lockstep.wings.migrate.engine.scopes import Bound
-from lockstep.wings.migrate.engine.unit import Unit
+from lockstep.wings.migrate.engine.tree import is_own_attribute
+from lockstep.wings.migrate.engine.unit import SCRIPTED, Unit
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.table import Action
 
@@ -82,8 +84,7 @@ class _Move:
         self._unit = unit
         self._scopes = unit.scopes
         self._node = node
-        parent = self._scopes.parents[node]
-        self._call = parent if isinstance(parent, ast.Call) and parent.func is node else None
+        self._call = self._scopes.call_of(node)
 
     def claim(self) -> None:
         """Claim it, unless it is `torch.cuda` itself."""
@@ -98,7 +99,8 @@ class _Move:
             self._claim_uncalled()
         elif self._storage_lambda() is not None:
             self._claim_storage()
-        elif self._renames_everywhere():
+        elif self._unit.target.method:
+            # The new method's name serves all: the project's own method is renamed along.
             self._rewrite(
                 self._renaming(), f"tensors and modules have .{self._unit.target.method}()"
             )
@@ -131,20 +133,17 @@ class _Move:
     def _owners(self) -> frozenset[str]:
         return self._unit.own.methods.get("cuda", frozenset())
 
-    def _renames_everywhere(self) -> bool:
-        """Whether the new method's name serves all: then the project's own method is renamed along."""
-        return bool(self._unit.target.method)
-
     def _is_own(self) -> bool | None:
         """Whether the receiver is of a class of the project's own that defines the method; `None` if unknown."""
         if not self._owners():
             return False
         value = self._node.value
         if isinstance(value, ast.Name) and value.id in ("self", "cls"):
-            return self._class_name() in self._owners()
+            around = self._scopes.class_of(value)
+            return around is not None and around.name in self._owners()
         if _is_super(value):
             return bool(self._base_names() & self._owners())
-        if _is_own_attribute(value):
+        if is_own_attribute(value):
             return self._attribute_owner(value)
         if isinstance(value, ast.Call):
             return self._calls_owner(value)
@@ -154,10 +153,9 @@ class _Move:
 
     def _base_names(self) -> frozenset[str]:
         """The classes that the class around inherits from, by their last names."""
-        for above in self._scopes.ancestors(self._node):
-            if isinstance(above, ast.ClassDef):
-                return frozenset(self._scopes.text(base).rpartition(".")[2] for base in above.bases)
-        return frozenset()
+        around = self._scopes.class_of(self._node)
+        bases = around.bases if around else []
+        return frozenset(self._scopes.text(base).rpartition(".")[2] for base in bases)
 
     def _attribute_owner(self, value: ast.expr) -> bool | None:
         """Whether `self.x` was given an instance of an owner; what never was is a tensor or module of torch."""
@@ -169,12 +167,6 @@ class _Move:
             and any(self._scopes.text(target) == name for target in assignment.targets)
         ]
         return True in known
-
-    def _class_name(self) -> str:
-        for above in self._scopes.ancestors(self._node):
-            if isinstance(above, ast.ClassDef):
-                return above.name
-        return ""
 
     def _calls_owner(self, call: ast.Call) -> bool | None:
         name = self._scopes.name(call.func)
@@ -202,52 +194,32 @@ class _Move:
             self._keep("this project's own method")
         elif own is None:
             names = ", ".join(sorted(self._owners()))
-            self._unit.list(
-                self._node,
+            self._list(
                 "methods/cuda-ambiguous",
                 f"{names} defines a cuda method, and what this is cannot be told from the source",
-                replacement=f".to({self._unit.settings.readable('{device}')}) for a tensor or module",
-                span=self._place(),
+                f".to({self._unit.settings.readable('{device}')}) for a tensor or module",
             )
-        elif self._has_star():
-            self._unit.list(
-                self._node,
-                "methods/cuda-star",
-                "the device is inside a * or **",
-                replacement=f".to({self._unit.settings.readable('{device}')})",
-                span=self._place(),
-            )
+        elif has_stars(self._called()):
+            replacement = f".to({self._unit.settings.readable('{device}')})"
+            self._list("methods/cuda-star", "the device is inside a * or **", replacement)
         elif self._unit.is_scripted(self._node) and not self._unit.target.device:
-            self._unit.list(
-                self._node,
-                "methods/cuda-scripted",
-                "is inside a function that TorchScript compiles, which knows no device names",
-                replacement=".to(device) with the device as an argument",
-                span=self._place(),
-            )
+            replacement = ".to(device) with the device as an argument"
+            self._list("methods/cuda-scripted", SCRIPTED, replacement)
         elif self._unit.target.device and not self._is_droppable():
-            self._unit.list(
-                self._node,
+            self._list(
                 "methods/cuda-index",
                 f"{self._unit.target.name} has one device, and the index is computed by a call",
-                replacement=f'.to("{self._unit.target.device}")',
-                span=self._place(),
+                f'.to("{self._unit.target.device}")',
             )
         else:
             self._rewrite(self._to_device(), "moves to the device there is")
 
-    def _has_star(self) -> bool:
+    def _called(self) -> ast.Call:
         assert self._call is not None
-        return any(isinstance(argument, ast.Starred) for argument in self._call.args) or any(
-            item.arg is None for item in self._call.keywords
-        )
+        return self._call
 
     def _device(self) -> ast.expr | None:
-        assert self._call is not None
-        if self._call.args:
-            return self._call.args[0]
-        given = keyword(self._call, "device")
-        return given.value if given else None
+        return argument(self._called(), "device", 0)
 
     def _is_droppable(self) -> bool:
         device = self._device()
@@ -262,33 +234,29 @@ class _Move:
         return [Edit(attribute_span(self._scopes, self._node), self._unit.target.method)]
 
     def _to_device(self) -> list[Edit]:
-        assert self._call is not None
+        call, device = self._called(), self._device()
         edits = [Edit(attribute_span(self._scopes, self._node), "to")]
-        device = self._device()
         if device is None:
-            edits.append(first_edit(self._scopes, self._call, self._unit.fill("{device}")))
+            edits.append(first_edit(self._scopes, call, self._unit.fill("{device}")))
         else:
             edits += self._device_edits(device)
-        for argument, name in zip(self._call.args[1:], _POSITIONAL[1:], strict=False):
-            edits.append(insertion(argument_start(self._scopes, argument), f"{name}="))
+        for given, name in zip(call.args[1:], _POSITIONAL[1:], strict=False):
+            edits.append(insertion(argument_start(self._scopes, given), f"{name}="))
         return edits
 
     def _device_edits(self, device: ast.expr) -> list[Edit]:
         if isinstance(device, ast.Constant) and isinstance(device.value, str):
             return []  # the string is rewritten as every device string is
-        start = argument_start(self._scopes, device)
-        end = argument_end(self._scopes, device)
+        span = Span(argument_start(self._scopes, device), argument_end(self._scopes, device))
         if self._unit.target.device:
-            return [Edit(Span(start, end), self._unit.fill("{device}"))]
-        function = self._unit.header.device_function
-        return [insertion(start, f"{function}("), insertion(end, ")")]
+            return [Edit(span, self._unit.fill("{device}"))]
+        return wrapped(span, self._unit.header.device_function)
 
     # -- storages, where torch.load moves them
 
     def _storage_lambda(self) -> ast.Lambda | None:
         """The `lambda storage, location: storage.cuda(0)` of a `torch.load`, whose whole is a device."""
-        assert self._call is not None
-        parent = self._scopes.parents[self._call]
+        parent = self._scopes.parents[self._called()]
         if not isinstance(parent, ast.Lambda) or not isinstance(self._node.value, ast.Name):
             return None
         names = [argument.arg for argument in parent.args.args]
@@ -338,6 +306,9 @@ class _Move:
     def _rewrite(self, edits: list[Edit], reason: str) -> None:
         self._unit.rewrite(self._node, "methods/cuda", reason, edits, span=self._place())
 
+    def _list(self, rule: str, reason: str, replacement: str) -> None:
+        self._unit.list(self._node, rule, reason, replacement, span=self._place())
+
     def _keep(self, reason: str) -> None:
         self._unit.keep(self._node, "methods/own", reason)
 
@@ -354,15 +325,6 @@ def _claim_definition(unit: Unit, node: ast.FunctionDef) -> None:
     unit.rewrite(node, "methods/definition", "renamed with every call of it", edits, span=span)
 
 
-def _is_own_attribute(node: ast.AST) -> bool:
-    """Whether this is `self.x`."""
-    return (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    )
-
-
 def _is_super(node: ast.AST) -> bool:
     return (
         isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
@@ -376,21 +338,19 @@ def _claim_is_cuda(unit: Unit, node: ast.Attribute) -> None:
         unit.keep(node, "methods/own", "an attribute of this project's own")
         return
     span = attribute_span(unit.scopes, node)
-    place = Span(span.start, span.end)
     rule, target = "methods/is-cuda", unit.target
     if target.is_device:
         unit.header.need_import_for([target.module])
         edits = [Edit(span, target.is_device)]
-        unit.rewrite(node, rule, "asks for the target's device", edits, span=place)
+        unit.rewrite(node, rule, "asks for the target's device", edits, span=span)
     elif unit.is_scripted(node) and not target.device:
-        reason = "is inside a function that TorchScript compiles, which knows no device names"
-        unit.list(node, rule, reason, replacement='.device.type != "cpu"', span=place)
+        unit.list(node, rule, SCRIPTED, replacement='.device.type != "cpu"', span=span)
     else:
         left, right = _brackets(unit, node)
         edits = [Edit(span, f"device.type == {unit.fill('{type}')}{right}")]
         if left:
             edits.append(insertion(unit.scopes.span(node).start, left))
-        unit.rewrite(node, rule, "asks for the accelerator there is", edits, span=place)
+        unit.rewrite(node, rule, "asks for the accelerator there is", edits, span=span)
 
 
 def _brackets(unit: Unit, node: ast.AST) -> tuple[str, str]:
@@ -401,39 +361,34 @@ def _brackets(unit: Unit, node: ast.AST) -> tuple[str, str]:
         | ast.keyword | ast.Expr | ast.AnnAssign | ast.List | ast.Tuple | ast.Dict
     )  # fmt: skip
     negation = isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not)
-    argument = isinstance(parent, ast.Call) and node in parent.args
-    if isinstance(parent, loose) or negation or argument:
+    is_argument = isinstance(parent, ast.Call) and node in parent.args
+    if isinstance(parent, loose) or negation or is_argument:
         return "", ""
     return "(", ")"
 
 
 def _claim_type(unit: Unit, node: ast.Attribute) -> None:
     """`x.type(torch.cuda.FloatTensor)`: the device and the dtype in one."""
-    call = unit.scopes.parents[node]
-    if not (
-        isinstance(call, ast.Call) and call.func is node and len(in_order(call, unit.scopes)) == 1
-    ):
+    call = unit.scopes.call_of(node)
+    if call is None or len(call.args) != 1 or call.keywords:
         return
-    argument = call.args[0] if call.args else None
-    dtype = _dtype(unit, argument)
-    if argument is None or not dtype or _has_tensor_types(unit, dtype):
+    kind = call.args[0]
+    dtype = _dtype(unit, kind)
+    if not dtype or _has_tensor_types(unit, dtype):
         return
     edits = [
         Edit(attribute_span(unit.scopes, node), "to"),
-        Edit(unit.scopes.span(argument), f"{unit.fill('{device}')}, {unit.fill('torch.' + dtype)}"),
+        Edit(unit.scopes.span(kind), f"{unit.fill('{device}')}, {unit.fill('torch.' + dtype)}"),
     ]
-    start = attribute_span(unit.scopes, node).start
-    place = Span(start, unit.scopes.span(call).end)
-    unit.supersede(
-        argument, "methods/type", "device and dtype by their own names", edits, span=place
-    )
+    place = Span(edits[0].span.start, unit.scopes.span(call).end)
+    unit.supersede(kind, "methods/type", "device and dtype by their own names", edits, span=place)
 
 
 def _claim_default_type(unit: Unit, call: ast.Call) -> None:
     """`torch.set_default_tensor_type(torch.cuda.FloatTensor)`."""
-    argument = call.args[0] if len(call.args) == 1 else None
-    dtype = _dtype(unit, argument)
-    if argument is None or not dtype:
+    kind = call.args[0] if len(call.args) == 1 else None
+    dtype = _dtype(unit, kind)
+    if kind is None or not dtype:
         return
     rule = "methods/default-type"
     replacement = (
@@ -449,18 +404,18 @@ def _claim_default_type(unit: Unit, call: ast.Call) -> None:
         reason = "risk: similar, not equal; torch.Tensor(...) and its kin stay on the CPU"
         edits = [
             Edit(unit.scopes.span(call.func), unit.fill("torch.set_default_device")),
-            Edit(unit.scopes.span(argument), unit.fill("{device}")),
+            Edit(unit.scopes.span(kind), unit.fill("{device}")),
         ]
     span = unit.scopes.span(call)
-    unit.supersede(argument, rule, reason, edits, span=span, replacement=replacement)
+    unit.supersede(kind, rule, reason, edits, span=span, replacement=replacement)
 
 
-def _dtype(unit: Unit, argument: ast.AST | None) -> str:
+def _dtype(unit: Unit, kind: ast.AST | None) -> str:
     """The dtype of a CUDA tensor type, given by name or as a string; nothing for anything else."""
-    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-        name = argument.value
+    if isinstance(kind, ast.Constant) and isinstance(kind.value, str):
+        name = kind.value
     else:
-        meanings = unit.scopes.meanings(argument) if argument is not None else ()
+        meanings = unit.scopes.meanings(kind) if kind is not None else ()
         name = next((m.name for m in meanings if not m.assigned), "")
     if not name.startswith(_TYPE_PREFIX):
         return ""

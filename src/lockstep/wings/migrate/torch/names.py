@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lockstep.wings.migrate.engine.arguments import ArgumentEdits, CannotRewriteError, insertion
 from lockstep.wings.migrate.engine.scopes import Meaning
-from lockstep.wings.migrate.engine.unit import Unit
+from lockstep.wings.migrate.engine.unit import SCRIPTED, Unit
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.imports import Imports, as_optional
 from lockstep.wings.migrate.torch.kernels import is_inside_kernel
@@ -87,8 +87,7 @@ class _Rewriting:
         self._scopes = unit.scopes
         self._imports = imports
         self._use = use
-        parent = self._scopes.parents[use.node]
-        self._call = parent if isinstance(parent, ast.Call) and parent.func is use.node else None
+        self._call = self._scopes.call_of(use.node)
 
     def claim(self) -> None:
         """Claim the use as its row says."""
@@ -132,9 +131,7 @@ class _Rewriting:
             self._list("decides in a build script whether CUDA sources are compiled")
             return
         if self._unit.is_scripted(self._use.node) and not self._unit.target.device:
-            self._list(
-                "is inside a function that TorchScript compiles, which knows no device names"
-            )
+            self._list(SCRIPTED)
             return
         edits += self._name_edits()
         span = self._scopes.span(self._use.node)
@@ -200,7 +197,6 @@ class _Rewriting:
         stands_for = self._imports.stands_for(binding)
         span = self._scopes.span(self._use.node)
         if stands_for and (dotted == stands_for or dotted.startswith(stands_for + ".")):
-            self._imports.touch(binding)
             self._unit.header.need_import_for([stands_for])
             first = self._scopes.text(self._use.first)
             return self._unless_same(span, first + dotted[len(stands_for) :])

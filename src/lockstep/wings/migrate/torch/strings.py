@@ -10,7 +10,7 @@ from lockstep.wings.migrate.engine.arguments import insertion
 from lockstep.wings.migrate.engine.header import is_type_expression
 from lockstep.wings.migrate.engine.literals import Piece
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
-from lockstep.wings.migrate.engine.unit import Unit
+from lockstep.wings.migrate.engine.unit import SCRIPTED, Unit
 from lockstep.wings.migrate.files.surroundings import surroundings
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.context import Use, use_of
@@ -195,8 +195,7 @@ class _Text:
             reason = "a key that may be a device type: rename it together with its look-ups"
             self._unit.list(self._node, self._rule, reason)
         elif not self._unit.target.device and self._unit.is_scripted(self._node):
-            reason = "is inside a function that TorchScript compiles, which knows no device names"
-            self._unit.list(self._node, self._rule, reason)
+            self._unit.list(self._node, self._rule, SCRIPTED)
         else:
             return True
         return False
