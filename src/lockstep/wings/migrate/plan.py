@@ -29,6 +29,10 @@ class Span:
     start: int
     end: int
 
+    def moved(self, by: int) -> Span:
+        """The stretch that lies so many characters further on."""
+        return Span(self.start + by, self.end + by)
+
     def contains(self, other: Span) -> bool:
         """Whether all of `other` lies within this span."""
         return self.start <= other.start and other.end <= self.end
@@ -166,23 +170,27 @@ def rows_of(file: FilePlan) -> Iterator[Row]:
     edits = file.edits
     starts = [edit.span.start for edit in edits]
     for mention in sorted(file.mentions, key=lambda mention: mention.span):
-        line, column = file.source.position(mention.span.start)
-        end_line, end_column = file.source.position(mention.span.end)
-        before = file.source.text[mention.span.start : mention.span.end]
-        rewritten = mention.outcome is Outcome.REWRITTEN
-        yield Row(
-            file=str(file.path),
-            line=line,
-            column=column,
-            end_line=end_line,
-            end_column=end_column,
-            rule=mention.rule,
-            outcome=mention.outcome,
-            before=before,
-            after=_after(file.source.text, mention.span, edits, starts) if rewritten else before,
-            reason=mention.reason,
-            replacement=mention.replacement,
-        )
+        yield row_of(file, mention, _after(file.source.text, mention.span, edits, starts))
+
+
+def row_of(file: FilePlan, mention: Mention, rewritten: str) -> Row:
+    """The row of one mention; `rewritten` is what stands there if it is."""
+    line, column = file.source.position(mention.span.start)
+    end_line, end_column = file.source.position(mention.span.end)
+    before = file.source.text[mention.span.start : mention.span.end]
+    return Row(
+        file=str(file.path),
+        line=line,
+        column=column,
+        end_line=end_line,
+        end_column=end_column,
+        rule=mention.rule,
+        outcome=mention.outcome,
+        before=before,
+        after=rewritten if mention.outcome is Outcome.REWRITTEN else before,
+        reason=mention.reason,
+        replacement=mention.replacement,
+    )
 
 
 def merged(edits: Iterable[Edit]) -> tuple[Edit, ...]:
@@ -225,8 +233,6 @@ def after(text: str, span: Span, edits: Sequence[Edit]) -> str:
 def _after(text: str, span: Span, edits: Sequence[Edit], starts: Sequence[int]) -> str:
     near = edits[bisect.bisect_left(starts, span.start) : bisect.bisect_right(starts, span.end)]
     inside = [
-        Edit(Span(edit.span.start - span.start, edit.span.end - span.start), edit.text)
-        for edit in near
-        if span.contains(edit.span)
+        Edit(edit.span.moved(-span.start), edit.text) for edit in near if span.contains(edit.span)
     ]
     return apply(text[span.start : span.end], inside)

@@ -134,19 +134,14 @@ def _range(start: int, count: int) -> str:
 
 def _marked(mark: str, lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
-        yield (
-            f"{mark}{line}"
-            if line.endswith("\n")
-            else f"{mark}{line}\n\\ No newline at end of file\n"
-        )
+        end = "" if line.endswith("\n") else "\n\\ No newline at end of file\n"
+        yield f"{mark}{line}{end}"
 
 
 def _header(mark: str, path: str) -> str:
     # Behind a name with a space, a tab tells patch where it ends.
-    return f"{mark} {_quoted(path)}{_TAB if ' ' in path else ''}\n"
-
-
-_TAB = "\t"
+    end = "\t\n" if " " in path else "\n"
+    return f"{mark} {_quoted(path)}{end}"
 
 
 def _quoted(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from lockstep.wings.migrate.delivery.rows import counts_of, counts_of_plan, edit_rows
@@ -19,15 +20,11 @@ def migration_json(plan: Plan) -> dict[str, Any]:
     >>> migration_json(plan)["rewritten"]                                       # doctest: +SKIP
     17
     """
-    counts = counts_of_plan(plan)
     return {
         "schema": JSON_SCHEMA_VERSION,
         "target": plan.target,
         "changed": sum(file.changed for file in plan.files),
-        "rewritten": counts.rewritten,
-        "listed": counts.listed,
-        "kept": counts.kept,
-        "advised": counts.advised,
+        **asdict(counts_of_plan(plan)),
         "files": [_file(file) for file in plan.files],
         "new_files": [
             {"file": str(new.path), "reason": new.reason, "executable": new.executable}
@@ -46,14 +43,10 @@ def render_migration_json(plan: Plan) -> str:
 
 
 def _file(file: FilePlan) -> dict[str, Any]:
-    counts = counts_of(file)
     return {
         "file": str(file.path),
         "changed": file.changed,
-        "rewritten": counts.rewritten,
-        "listed": counts.listed,
-        "kept": counts.kept,
-        "advised": counts.advised,
+        **asdict(counts_of(file)),
         "sites": [_site(row) for row in edit_rows(file)],
     }
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lockstep.wings.migrate.advice import PREFIX
-from lockstep.wings.migrate.plan import FilePlan, Outcome, Plan, Row, rows_of
+from lockstep.wings.migrate.plan import FilePlan, Mention, Outcome, Plan, Row, row_of, rows_of
 
 HEAD = "file/head"
 """Rule of what a file gains at its head for all its sites: imports, helpers."""
@@ -43,23 +43,21 @@ class Counts:
 
 def counts_of(file: FilePlan) -> Counts:
     """The sites of one file."""
-    found = Counter(mention.outcome for mention in file.mentions)
-    advised = sum(
-        mention.outcome is Outcome.LISTED and is_advice(mention.rule) for mention in file.mentions
-    )
-    listed = found[Outcome.LISTED] - advised
-    return Counts(found[Outcome.REWRITTEN], listed, found[Outcome.KEPT], advised)
+    return _counts(file.mentions)
 
 
 def counts_of_plan(plan: Plan) -> Counts:
     """The sites of all files."""
-    each = [counts_of(file) for file in plan.files]
-    return Counts(
-        sum(counts.rewritten for counts in each),
-        sum(counts.listed for counts in each),
-        sum(counts.kept for counts in each),
-        sum(counts.advised for counts in each),
+    return _counts([mention for file in plan.files for mention in file.mentions])
+
+
+def _counts(mentions: Sequence[Mention]) -> Counts:
+    found = Counter(mention.outcome for mention in mentions)
+    advised = sum(
+        mention.outcome is Outcome.LISTED and is_advice(mention.rule) for mention in mentions
     )
+    listed = found[Outcome.LISTED] - advised
+    return Counts(found[Outcome.REWRITTEN], listed, found[Outcome.KEPT], advised)
 
 
 def listed_rows(plan: Plan) -> list[Row]:
@@ -89,18 +87,5 @@ def edit_rows(file: FilePlan) -> Iterator[Row]:
 
 def _head_rows(file: FilePlan) -> Iterator[Row]:
     for edit in file.additions:
-        line, column = file.source.position(edit.span.start)
-        end_line, end_column = file.source.position(edit.span.end)
-        yield Row(
-            file=str(file.path),
-            line=line,
-            column=column,
-            end_line=end_line,
-            end_column=end_column,
-            rule=HEAD,
-            outcome=Outcome.REWRITTEN,
-            before=file.source.text[edit.span.start : edit.span.end],
-            after=edit.text,
-            reason="what the changes of this file share",
-            replacement="",
-        )
+        reason = "what the changes of this file share"
+        yield row_of(file, Mention(HEAD, Outcome.REWRITTEN, edit.span, reason), edit.text)

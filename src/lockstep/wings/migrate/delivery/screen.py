@@ -87,10 +87,7 @@ def render_migration(plan: Plan, delivery: Delivery, *, show_all: bool = False) 
     text = Text()
     _add_headline(text, plan, delivery)
     _add_counts(text, plan)
-    _add_groups(text, plan, delivery, show_all=show_all)
-    _add_advice(text, plan, delivery, show_all=show_all)
-    if show_all:
-        _add_kept(text, plan, delivery.prefix)
+    _add_sites(text, plan, delivery, show_all=show_all)
     _add_failures(text, plan, delivery.prefix, show_all=show_all)
     _add_not_read(text, delivery, show_all=show_all)
     _add_files(text, plan, delivery.prefix, show_all=show_all)
@@ -146,24 +143,23 @@ def _add_counts(text: Text, plan: Plan) -> None:
             add_line(text, f"{count:>8}  {words}")
 
 
-def _add_groups(text: Text, plan: Plan, delivery: Delivery, *, show_all: bool) -> None:
-    groups = groups_of(listed_rows(plan))
-    if groups:
-        text.append("\nNeeds a person\n", style="bold")
-    shown = groups if show_all else groups[:GROUPS]
-    for group in shown:
-        _add_group(text, group, delivery.prefix, show_all=show_all)
-    _add_rest(text, groups[len(shown) :], delivery.unsupported)
-
-
-def _add_advice(text: Text, plan: Plan, delivery: Delivery, *, show_all: bool) -> None:
-    groups = groups_of(advice_rows(plan))
-    if groups:
-        text.append("\nAdvice (--advice-apply writes what is equal)\n", style="bold")
-    shown = groups if show_all else groups[:ADVICE]
-    for group in shown:
-        _add_group(text, group, delivery.prefix, show_all=show_all)
-    _add_rest(text, groups[len(shown) :], "")
+def _add_sites(text: Text, plan: Plan, delivery: Delivery, *, show_all: bool) -> None:
+    """The sites by reason: those that need a person, advice, and with all of them what was kept."""
+    sections = [
+        ("Needs a person", listed_rows(plan), GROUPS, delivery.unsupported),
+        ("Advice (--advice-apply writes what is equal)", advice_rows(plan), ADVICE, ""),
+    ]
+    if show_all:
+        kept = [row for row in plan.rows() if row.outcome is Outcome.KEPT]
+        sections.append(("Kept", kept, len(kept), ""))
+    for title, rows, most, report in sections:
+        groups = groups_of(rows)
+        if groups:
+            text.append(f"\n{title}\n", style="bold")
+        shown = groups if show_all else groups[:most]
+        for group in shown:
+            _add_group(text, group, delivery.prefix, show_all=show_all)
+        _add_rest(text, groups[len(shown) :], report)
 
 
 def _add_group(text: Text, group: Group, prefix: str, *, show_all: bool) -> None:
@@ -198,14 +194,6 @@ def _add_rest(text: Text, groups: Sequence[Group], report: str) -> None:
     if count:
         where = f"in {report}" if report else "with --all"
         add_line(text, f"  and {counted(count, 'more place')} {where}")
-
-
-def _add_kept(text: Text, plan: Plan, prefix: str) -> None:
-    groups = groups_of(row for row in plan.rows() if row.outcome is Outcome.KEPT)
-    if groups:
-        text.append("\nKept\n", style="bold")
-    for group in groups:
-        _add_group(text, group, prefix, show_all=True)
 
 
 def _add_failures(text: Text, plan: Plan, prefix: str, *, show_all: bool) -> None:

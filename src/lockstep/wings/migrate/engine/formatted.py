@@ -72,28 +72,23 @@ def _add_parsed(found: Values, inside: str, span: Span) -> bool:
         tree = ast.parse(bracketed, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    places = _Places(SourceText(b"", bracketed, "utf-8"))
+    source = SourceText(b"", bracketed, "utf-8")
     for child in ast.walk(tree.body):
         if hasattr(child, "end_lineno"):
-            place = places.span(child)
-            found.spans[child] = Span(place.start - 1 + span.start, place.end - 1 + span.start)
+            found.spans[child] = _span_of(source, child).moved(span.start - 1)
     found.add_field(tree.body, span)
     return True
 
 
-class _Places:
-    """Places of nodes in a text of their own."""
+def _span_of(source: SourceText, node: ast.AST) -> Span:
+    """The place of a node in a text of its own."""
+    return Span(
+        _offset(source, node.lineno, node.col_offset),  # type: ignore[attr-defined]
+        _offset(source, node.end_lineno, node.end_col_offset),  # type: ignore[attr-defined]
+    )
 
-    def __init__(self, source: SourceText) -> None:
-        self._source = source
 
-    def span(self, node: ast.AST) -> Span:
-        return Span(
-            self._offset(node.lineno, node.col_offset),  # type: ignore[attr-defined]
-            self._offset(node.end_lineno, node.end_col_offset),  # type: ignore[attr-defined]
-        )
-
-    def _offset(self, line: int, column: int) -> int:
-        start = self._source.line_starts[line - 1]
-        line_text = self._source.text[start : start + column]
-        return start + len(line_text.encode()[:column].decode("utf-8", "ignore"))
+def _offset(source: SourceText, line: int, column: int) -> int:
+    start = source.line_starts[line - 1]
+    line_text = source.text[start : start + column]
+    return start + len(line_text.encode()[:column].decode("utf-8", "ignore"))

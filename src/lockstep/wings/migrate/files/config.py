@@ -25,6 +25,7 @@ from lockstep.wings.migrate.files.shell import BACKEND, DEVICE, backend_for, she
 from lockstep.wings.migrate.files.surroundings import (
     DEVICES,
     Surroundings,
+    Variable,
     names_old_device,
     old_names,
     per_device,
@@ -169,15 +170,16 @@ class _Reader:
     def _key(self, span: Span, key: str) -> None:
         variable = self.tables.variable(key.strip())
         if variable:
-            new = variable.replacement(self.target)
-            self._list(
-                "config/variable", span, f"{variable.about}, and only for the old device", new
-            )
+            self._variable(span, variable)
         elif key.lower() in _RESOURCE_KEYS:
             self._list("config/image", span, "asks the cluster for NVIDIA's devices")
         else:
             reason = "a key: its name belongs to the program that reads it"
             self._each(span, "config/key", Outcome.KEPT, reason)
+
+    def _variable(self, span: Span, variable: Variable) -> None:
+        reason = f"{variable.about}, and only for the old device"
+        self._list("config/variable", span, reason, variable.replacement(self.target))
 
     def _value(self, scalar: Scalar, value: str) -> bool:
         """A value that is one thing as a whole; whether it was."""
@@ -226,9 +228,7 @@ class _Reader:
         assignment = _ASSIGNMENT.fullmatch(value)
         variable = self.tables.variable(assignment[1]) if assignment else None
         if variable:
-            new = variable.replacement(self.target)
-            reason = f"{variable.about}, and only for the old device"
-            self._list("config/variable", scalar.span, reason, new)
+            self._variable(scalar.span, variable)
         elif _PROSE_KEYS.fullmatch(scalar.key):
             self._each(scalar.span, "config/prose", Outcome.KEPT, "a description")
         elif re.search(r"\s", value.strip()):
@@ -243,14 +243,14 @@ class _Reader:
         found = shell_mentions(_plain(value), self.target)
         telling = [mention for mention in found if mention.rule not in _TELLS_NOTHING]
         for mention in telling:
-            place = Span(span.start + mention.span.start, span.start + mention.span.end)
+            place = mention.span.moved(span.start)
             new = mention.replacement or (_after(value, mention) if mention.edits else "")
             reason = mention.reason if mention.outcome is Outcome.LISTED else "a command"
             outcome = Outcome.KEPT if mention.outcome is Outcome.KEPT else Outcome.LISTED
             self._add(Mention("config/command", outcome, place, reason, new))
         covered = Cover(mention.span for mention in telling)
         for name in old_names(value, known=covered):
-            place = Span(span.start + name.start, span.start + name.end)
+            place = name.moved(span.start)
             self._add(Mention("config/prose", Outcome.KEPT, place, "part of a text"))
 
     def _each(self, span: Span, rule: str, outcome: Outcome, reason: str) -> None:

@@ -90,10 +90,7 @@ def _python(code: str, start: int) -> Cell:
     for line in _logical_lines(body):
         text, commands = _masked(body[line.start : line.end])
         masked += [body[position : line.start], text]
-        shell += [
-            Span(start + line.start + command.start, start + line.start + command.end)
-            for command in commands
-        ]
+        shell += [command.moved(start + line.start) for command in commands]
         position = line.end
     return Cell("".join(masked) + body[position:], start, tuple(shell))
 

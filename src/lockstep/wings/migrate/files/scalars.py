@@ -167,7 +167,7 @@ def toml_scalars(text: str) -> Iterator[Scalar]:
     position, key = 0, ""
     for match in _TOML_TOKEN.finditer(text):
         for bare in _TOML_BARE.finditer(text[position : match.start()]):
-            span = Span(position + bare.start(), position + bare.end())
+            span = Span(*bare.span()).moved(position)
             key = text[span.start : span.end]
             yield Scalar(span, is_key=True)
         position = match.end()
@@ -180,7 +180,7 @@ def toml_scalars(text: str) -> Iterator[Scalar]:
         key = text[span.start : span.end] if is_key else key
         yield Scalar(span, "" if is_key else key, is_key)
     for bare in _TOML_BARE.finditer(text[position:]):
-        yield Scalar(Span(position + bare.start(), position + bare.end()), is_key=True)
+        yield Scalar(Span(*bare.span()).moved(position), is_key=True)
 
 
 def _is_toml_key(text: str, match: re.Match[str]) -> bool:

@@ -159,12 +159,12 @@ class _Reader:
     def part(self, span: Span, depth: int) -> None:
         """Read a stretch of shell text: the whole, a here-document, or a quoted command."""
         script = take_apart(self.text[span.start : span.end])
-        self.comments += [_moved(comment, span.start) for comment in script.comments]
+        self.comments += [comment.moved(span.start) for comment in script.comments]
         for command in script.commands:
-            self._command(tuple(_moved(word, span.start) for word in command.words), depth)
+            self._command([word.moved(span.start) for word in command.words], depth)
         for heredoc in script.heredocs:
-            words = tuple(_moved(word, span.start) for word in heredoc.words)
-            self._heredoc(Heredoc(_moved(heredoc.body, span.start), words), depth)
+            words = tuple(word.moved(span.start) for word in heredoc.words)
+            self._heredoc(Heredoc(heredoc.body.moved(span.start), words), depth)
 
     def _heredoc(self, heredoc: Heredoc, depth: int) -> None:
         words = [self._raw(word) for word in heredoc.words]
@@ -442,9 +442,5 @@ def backend_for(value: str, device: str, backend: str) -> str:
     return re.sub(r"\bnccl\b", backend, re.sub(r"\bcuda:", f"{device}:", value))
 
 
-def _moved(span: Span, by: int) -> Span:
-    return Span(span.start + by, span.end + by)
-
-
 def _part_of(span: Span, match: re.Match[str], group: int | str = 0) -> Span:
-    return Span(span.start + match.start(group), span.start + match.end(group))
+    return Span(*match.span(group)).moved(span.start)

@@ -248,4 +248,4 @@ class _Reader:
 def json_words(text: str, span: Span) -> Iterator[Span]:
     """The strings of a Dockerfile's `["program", "argument"]`, without their quotes."""
     for match in re.finditer(r'"((?:[^"\\\n]|\\.)*)"', text[span.start : span.end]):
-        yield Span(span.start + match.start(1), span.start + match.end(1))
+        yield Span(*match.span(1)).moved(span.start)
