@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from lockstep.wings.migrate.delivery.reports import (
     write_reports,
 )
 from lockstep.wings.migrate.delivery.screen import Delivery, print_migration
-from lockstep.wings.migrate.files.collection import REPORT_FOLDER, Collection, collect
+from lockstep.wings.migrate.files.collection import REPORT_FOLDER, Collection, collect, from_here
 from lockstep.wings.migrate.options import Distribution, Framework, MigrationOptions
 from lockstep.wings.migrate.plan import NewFile, Plan
 from lockstep.wings.migrate.project import plan_collection, target_named
@@ -348,9 +347,8 @@ def _check_reports(request: _Request) -> None:
 
 
 def _planned(request: _Request) -> tuple[Collection, Plan]:
-    exclude = [request.output] if request.writes is _Writes.OUTPUT else []
     with progress_bar("migrating") as progress:
-        collection = collect(request.paths, exclude=exclude)
+        collection = collect(request.paths, exclude=_outputs(request))
         plan = plan_collection(collection, _named_options(request, collection), progress)
     if request.names is PEER_NAMES:
         plan = replace(plan, new_files=tuple(map(_peer_named, plan.new_files)))
@@ -384,7 +382,7 @@ def _deliver(plan: Plan, collection: Collection, request: _Request) -> Delivery:
     place, folder = "", request.report
     if request.writes is _Writes.OUTPUT:
         written = write_tree(plan, collection, request.output, force=request.force)
-        place = _short(written)
+        place = from_here(written)
         folder = folder or _beside(written, request.names)
     elif request.writes is _Writes.IN_PLACE:
         write_in_place(plan, collection.root, force=request.force)
@@ -397,8 +395,8 @@ def _deliver(plan: Plan, collection: Collection, request: _Request) -> Delivery:
     unsupported = next((path for path in reports if path.stem.startswith("unsupported")), None)
     return Delivery(
         place=place,
-        written=tuple(map(_short, reports)),
-        unsupported=_short(unsupported) if unsupported else "",
+        written=tuple(map(from_here, reports)),
+        unsupported=from_here(unsupported) if unsupported else "",
         next_command=_next_command(plan, collection, request),
         prefix=_prefix(collection.root),
         not_read=tuple(f"{item.path}: {item.reason}" for item in collection.skipped),
@@ -450,7 +448,7 @@ def _next_command(plan: Plan, collection: Collection, request: _Request) -> str:
         return ""
     given = [word for word in request.arguments if word not in _ASIDE]
     if request.writes is _Writes.IN_PLACE:
-        return shlex.join(["lockstep", "migrate", "undo", _short(collection.root)])
+        return shlex.join(["lockstep", "migrate", "undo", from_here(collection.root)])
     if request.writes is _Writes.OUTPUT:
         return _trial(plan, collection, request, _preview(given))
     if "-o" in given or "--output" in given or "--in-place" in given:
@@ -489,7 +487,7 @@ def _trial(plan: Plan, collection: Collection, request: _Request, given: list[st
     if script is None:
         return f"{shlex.join(words)} CMD"
     place = request.output if folder == request.output and folder.is_file() else folder / script
-    return shlex.join([*words, "python", _short(place)])
+    return shlex.join([*words, "python", from_here(place)])
 
 
 def _suggested(collection: Collection, target: str) -> str:
@@ -500,13 +498,8 @@ def _suggested(collection: Collection, target: str) -> str:
 
 
 def _prefix(root: Path) -> str:
-    relative = _short(root)
+    relative = from_here(root)
     return "" if relative == "." else f"{relative}/"
-
-
-def _short(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return relative if not relative.startswith("..") else str(path)
 
 
 def _verify(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from functools import partial
 
 from lockstep.hookspecs import MigrationTarget
 from lockstep.wings.migrate.files.surroundings import surroundings
@@ -22,51 +22,36 @@ def built_in_targets() -> list[MigrationTarget]:
             has_name=_neutral_has,
             rules=built_in("neutral"),
         ),
-        MigrationTarget(
-            name="npu",
-            device="npu",
-            module="torch.npu",
+        _device(
+            "npu",
             imports="torch_npu",
             importable="torch_npu.npu",
             backend="hccl",
             method="npu",
             is_device="is_npu",
-            environment=_environment("npu"),
-            has_name=_has("npu", "torch.npu"),
-            rules=built_in("npu"),
         ),
-        MigrationTarget(
-            name="xpu",
-            device="xpu",
-            module="torch.xpu",
-            backend="xccl",
-            method="xpu",
-            is_device="is_xpu",
-            environment=_environment("xpu"),
-            has_name=_has("xpu", "torch.xpu"),
-            rules=built_in("xpu"),
-        ),
-        MigrationTarget(
-            name="hpu",
-            device="hpu",
-            module="torch.hpu",
+        _device("xpu", backend="xccl", method="xpu", is_device="is_xpu"),
+        _device(
+            "hpu",
             imports="habana_frameworks.torch.core",
             importable="habana_frameworks.torch.hpu",
             backend="hccl",
-            environment=_environment("hpu"),
-            has_name=_has("hpu", "torch.hpu"),
-            rules=built_in("hpu"),
         ),
-        MigrationTarget(
-            name="mps",
-            device="mps",
-            module="torch.mps",
-            backend="gloo",
-            is_device="is_mps",
-            has_name=_has("mps", "torch.mps"),
-            rules=built_in("mps"),
-        ),
+        _device("mps", backend="gloo", is_device="is_mps"),
     ]
+
+
+def _device(name: str, **words: str) -> MigrationTarget:
+    """A target whose device, module and table all have its name."""
+    return MigrationTarget(
+        name=name,
+        device=name,
+        module=f"torch.{name}",
+        environment=_environment(name),
+        has_name=partial(_has, name),
+        rules=built_in(name),
+        **words,
+    )
 
 
 def _environment(target: str) -> dict[str, str]:
@@ -75,11 +60,8 @@ def _environment(target: str) -> dict[str, str]:
     return {item.name: item.rename[target] for item in variables if target in item.rename}
 
 
-def _has(target: str, module: str) -> Callable[[str], bool]:
-    def has(name: str) -> bool:
-        return has_name(target, name.replace("{module}", module))
-
-    return has
+def _has(target: str, name: str) -> bool:
+    return has_name(target, name.replace("{module}", f"torch.{target}"))
 
 
 def _neutral_has(name: str) -> bool:
@@ -87,10 +69,6 @@ def _neutral_has(name: str) -> bool:
     if "{module}" not in name:
         return has_name("neutral", name)
     return all(
-        any(has_name(target, spelled) for target in ("npu", "torch"))
-        for spelled in _spellings(name, _NEUTRAL_DEVICES)
+        any(has_name(target, name.replace("{module}", module)) for target in ("npu", "torch"))
+        for module in _NEUTRAL_DEVICES
     )
-
-
-def _spellings(name: str, modules: Iterable[str]) -> list[str]:
-    return [name.replace("{module}", module) for module in modules]

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from dataclasses import replace as with_changes
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
@@ -330,15 +330,12 @@ def _bytes(path: Path) -> bytes | None:
 # ---------------------------------------------------------------------------------- keeping
 
 
-@dataclass(slots=True)
 class _Journal:
     """The folder with the list of runs and the bytes of earlier days, each content once."""
 
-    root: Path
-    folder: Path = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.folder = self.root / OWN_FOLDER
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / OWN_FOLDER
 
     def load(self) -> tuple[Run, ...]:
         path = self.folder / "manifest.json"

@@ -297,6 +297,12 @@ class _Walk:
         return PurePosixPath(location.relative_to(self.root).as_posix())
 
 
+def from_here(path: Path) -> str:
+    """A path as it is typed in the current folder: in full where it leads out of that."""
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("..") else str(path)
+
+
 def _must_be_readable_kind(path: Path) -> None:
     try:
         mode = path.stat().st_mode

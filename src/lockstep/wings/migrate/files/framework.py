@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from lockstep.wings.migrate.engine.own_names import OwnNames
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.statements import imported_names
 from lockstep.wings.migrate.engine.text import SourceText
 from lockstep.wings.migrate.engine.unit import Settings
 from lockstep.wings.migrate.plan import Mention, Outcome, Span
@@ -34,14 +35,12 @@ def tensorflow_script(source: SourceText) -> Iterator[Mention]:
     from lockstep.wings.migrate.tensorflow import takes_from_tensorflow, tensorflow_mentions
 
     scopes = ModuleScopes(source, parse(source.text))
-    imports = list(_imports(scopes))
-    if not takes_from_tensorflow(scopes) or _first(imports, _is_of_torch) is not None:
+    if not takes_from_tensorflow(scopes) or _first(scopes, _is_of_torch) is not None:
         return
-    if tensorflow_mentions(scopes)[
-        0
-    ]:  # those that are kept too: how others are written may change them
+    mentions, _ = tensorflow_mentions(scopes)
+    if mentions:  # those that are kept too: how others are written may change them
         reason = "is a TensorFlow script: give --from tensorflow --to npu"
-        span = _place(scopes, imports, _is_of_tensorflow)
+        span = _place(scopes, _is_of_tensorflow)
         yield Mention("framework/tensorflow", Outcome.LISTED, span, reason)
 
 
@@ -60,23 +59,13 @@ def pytorch_script(source: SourceText, settings: Settings) -> Iterator[Mention]:
     from lockstep.wings.migrate.tensorflow import takes_from_tensorflow
 
     scopes = ModuleScopes(source, parse(source.text))
-    imports = list(_imports(scopes))
-    if takes_from_tensorflow(scopes) or _first(imports, _is_of_torch) is None:
+    if takes_from_tensorflow(scopes) or _first(scopes, _is_of_torch) is None:
         return
     found = migrate_python(source, settings, OwnNames()).mentions
     if any(mention.outcome is not Outcome.KEPT for mention in found):
         reason = f"is a PyTorch script: give --from pytorch --to {settings.target.name}"
-        span = _place(scopes, imports, _is_of_torch)
+        span = _place(scopes, _is_of_torch)
         yield Mention("framework/pytorch", Outcome.LISTED, span, reason)
-
-
-def _imports(scopes: ModuleScopes) -> Iterator[tuple[ast.stmt, str]]:
-    """Every import from outside the project, with the module's name; several for one statement."""
-    for node in scopes.nodes:
-        if isinstance(node, ast.Import):
-            yield from ((node, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield from ((node, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def _is_of_torch(name: str) -> bool:
@@ -87,14 +76,11 @@ def _is_of_tensorflow(name: str) -> bool:
     return name.partition(".")[0] in ("tensorflow", "keras", "horovod")
 
 
-def _first(
-    imports: Iterable[tuple[ast.stmt, str]], wanted: Callable[[str], bool]
-) -> ast.stmt | None:
-    return next((node for node, name in imports if wanted(name)), None)
+def _first(scopes: ModuleScopes, wanted: Callable[[str], bool]) -> ast.AST | None:
+    """The first statement that imports something wanted from outside the project."""
+    return next((node for node in scopes.nodes if any(map(wanted, imported_names(node)))), None)
 
 
-def _place(
-    scopes: ModuleScopes, imports: Iterable[tuple[ast.stmt, str]], wanted: Callable[[str], bool]
-) -> Span:
-    node = _first(imports, wanted)
+def _place(scopes: ModuleScopes, wanted: Callable[[str], bool]) -> Span:
+    node = _first(scopes, wanted)
     return scopes.span(node) if node is not None else Span(0, 0)

@@ -59,12 +59,6 @@ def has_name(target: str, dotted: str) -> bool:
     return dotted in names_of(target)
 
 
-def header_of(name: str) -> dict[str, str]:
-    """What the head of one list says: `Source`, `Version` and `Date`."""
-    lines = (line.removeprefix("# ") for line in _lines(name) if line.startswith("# "))
-    return dict(line.split(": ", 1) for line in lines if ": " in line)
-
-
 @functools.cache
 def _names(target: str) -> frozenset[str]:
     return frozenset().union(*map(_list, _LISTS[target]))
@@ -72,9 +66,5 @@ def _names(target: str) -> frozenset[str]:
 
 @functools.cache
 def _list(name: str) -> frozenset[str]:
-    return frozenset(line for line in _lines(name) if not line.startswith("#"))
-
-
-def _lines(name: str) -> list[str]:
     text = resources.files(__name__).joinpath(f"{name}.txt").read_text(encoding="utf-8")
-    return text.splitlines()
+    return frozenset(line for line in text.splitlines() if not line.startswith("#"))

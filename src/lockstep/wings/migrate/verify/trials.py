@@ -18,7 +18,7 @@ import click
 from lockstep.cli.record import Recorded, run_recorded
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import Options
-from lockstep.wings.migrate.files.collection import Collection, Kind
+from lockstep.wings.migrate.files.collection import Collection, Kind, from_here
 from lockstep.wings.migrate.plan import Plan
 from lockstep.wings.migrate.verify.copies import Ground, Linked, make_copy
 
@@ -222,7 +222,7 @@ def _spellings(given: Path, root: Path, here: Path) -> dict[str, Path]:
 
 def _say_what_is_linked(linked: Linked) -> None:
     """Before anything runs, so that whoever minds can stop it."""
-    names = [_short(path) for path in linked.states]
+    names = [from_here(path) for path in linked.states]
     if names:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         click.echo(
@@ -230,8 +230,3 @@ def _say_what_is_linked(linked: Linked) -> None:
             f" {', '.join(names[:_NAMED])}{more}",
             err=True,
         )
-
-
-def _short(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return relative if not relative.startswith("..") else str(path)
