@@ -123,8 +123,8 @@ class _Text:
             text = self._formatted(text)
             self._replace(text, "the accelerator there is, with its own backend")
         elif value != "nccl":
-            self._unit.list(self._node, self._rule, "spells the backend otherwise than torch does",
-                            replacement=self._unit.settings.readable("{backend}"))  # fmt: skip
+            backend = self._unit.settings.readable("{backend}")
+            self._list("spells the backend otherwise than torch does", backend)
         elif self._use is Use.VALUE and not self._is_left_to_the_project(self._use):
             template = "torch.distributed.get_default_backend_for_device({device})"
             self._replace(self._unit.fill(template), "the backend of the device there is")
@@ -145,7 +145,7 @@ class _Text:
             ]
             self._rewrite(edits, "the accelerator there is")
         else:
-            self._unit.list(self._node, self._rule, "is written in several pieces or as raw text")
+            self._list("is written in several pieces or as raw text")
 
     def claim_template(self, value: str) -> None:
         """`"cuda:%d" % rank`, `"cuda:{}".format(rank)`, `"cuda:" + str(rank)`."""
@@ -160,11 +160,9 @@ class _Text:
         elif edits:
             self._rewrite(edits, "the device there is")
         else:
-            replacement = (
-                f"{self._unit.settings.readable('{device}')} with the index as an argument"
-            )
+            device = self._unit.settings.readable("{device}")
             reason = "is filled in somewhere else, or with more than an index"
-            self._unit.list(self._node, self._rule, reason, replacement=replacement)
+            self._list(reason, f"{device} with the index as an argument")
 
     def _claim_tested_template(self, value: str) -> None:
         """A template that is filled in to be compared: the same template with the accelerator's name."""
@@ -183,19 +181,17 @@ class _Text:
         elif use is Use.TEXT:
             self._unit.keep(self._node, "strings/text", use.value)
         elif use is Use.PATTERN and not self._unit.target.device:
-            reason = "a pattern of a match statement takes no variable"
-            self._unit.list(self._node, self._rule, reason, replacement="if with ==")
+            self._list("a pattern of a match statement takes no variable", "if with ==")
         elif use is Use.ANNOTATION and not self._unit.target.device:
-            self._unit.list(self._node, self._rule, "is part of a type, which takes no variable")
+            self._list("is part of a type, which takes no variable")
         elif use is Use.LENGTH:
-            self._unit.list(self._node, self._rule, use.value, replacement=".startswith")
+            self._list(use.value, ".startswith")
         elif use is Use.ELSE:
-            self._unit.list(self._node, self._rule, use.value)
+            self._list(use.value)
         elif use is Use.DEVICE_KEY:
-            reason = "a key that may be a device type: rename it together with its look-ups"
-            self._unit.list(self._node, self._rule, reason)
+            self._list("a key that may be a device type: rename it together with its look-ups")
         elif not self._unit.target.device and self._unit.is_scripted(self._node):
-            self._unit.list(self._node, self._rule, SCRIPTED)
+            self._list(SCRIPTED)
         else:
             return True
         return False
@@ -205,12 +201,10 @@ class _Text:
         parent = self._scopes.parents[self._node]
         looked_up = parent.args[0] if isinstance(parent, ast.Call) and parent.args else self._node
         if self._scopes.name(looked_up).split(".")[0] == "torch":
-            replacement = self._unit.settings.readable("{module}")
-            reason = "is looked up on torch by name"
-            self._unit.list(self._node, self._rule, reason, replacement=replacement)
+            module = self._unit.settings.readable("{module}")
+            self._list("is looked up on torch by name", module)
         elif self._is_looked_up(parent) and self._node.value not in self._unit.own.attributes:
-            reason = "is looked up by name on something whose class is not known"
-            self._unit.list(self._node, self._rule, reason)
+            self._list("is looked up by name on something whose class is not known")
         else:
             self._unit.keep(self._node, "strings/own-key", Use.KEY.value)
 
@@ -244,8 +238,7 @@ class _Text:
         name = self._scopes.name(parent.func)
         if name.startswith("torch.") or getattr(parent.func, "attr", "") in _PLACING:
             return False
-        reason = "may be a key: the project looks things up by this name"
-        self._unit.list(self._node, self._rule, reason)
+        self._list("may be a key: the project looks things up by this name")
         return True
 
     def _is_too_early(self) -> bool:
@@ -343,9 +336,7 @@ class _Text:
     def _replace(self, text: str, reason: str) -> None:
         """Put an expression in the place of the whole literal."""
         if len(self._pieces) > 1:
-            self._unit.list(
-                self._node, self._rule, "is written in several pieces", replacement=text
-            )
+            self._list("is written in several pieces", text)
             return
         span = self._scopes.span(self._node)
         source = self._scopes.source.text
@@ -359,7 +350,7 @@ class _Text:
         if any(word in self._body(piece) for piece in self._pieces):
             self._replace_words({word: new})
         else:
-            self._unit.list(self._node, self._rule, "is written in several pieces")
+            self._list("is written in several pieces")
 
     def _replace_words(self, words: dict[str, str]) -> None:
         edits = [
@@ -374,6 +365,9 @@ class _Text:
 
     def _body_offset(self, word: str) -> int:
         return self._pieces[0].body.start + self._body(self._pieces[0]).index(word)
+
+    def _list(self, reason: str, replacement: str = "") -> None:
+        self._unit.list(self._node, self._rule, reason, replacement)
 
     def _need_import(self) -> None:
         self._unit.header.need_import_for([self._unit.target.module])

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from lockstep.wings.migrate.engine.arguments import opening
-from lockstep.wings.migrate.plan import Edit, Mention, Outcome
+from lockstep.wings.migrate.plan import Edit, Outcome
 from lockstep.wings.migrate.torch.user.names import Names, identifier_of, is_own_object
 from lockstep.wings.migrate.torch.user_rules import ArgumentRule
 
@@ -85,15 +85,12 @@ class Call:
             text = f"({text})"
         unit = self._names.unit
         reason = f"your rule: argument {rule.index} of {rule.function} is {rule.new}"
-        mention = Mention(
-            identifier_of(rule), Outcome.REWRITTEN, span, reason, edits=(Edit(span, text),)
+        edits = [Edit(span, text)]
+        mention = unit.note(
+            span, identifier_of(rule), reason, outcome=Outcome.REWRITTEN, edits=edits
         )
-        unit.mentions.append(mention)
         unit.settle(ast.walk(argument), mention)
 
     def _list(self, rule: ArgumentRule, why: str) -> None:
         reason = f"your rule: argument {rule.index} of {rule.function} is {rule.new}; {why}"
-        span = self._scopes.span(self._node)
-        self._names.unit.mentions.append(
-            Mention(identifier_of(rule), Outcome.LISTED, span, reason, rule.new)
-        )
+        self._names.unit.note(self._node, identifier_of(rule), reason, rule.new)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import re
 
+from lockstep.wings.migrate.engine.arguments import insertion
 from lockstep.wings.migrate.engine.scopes import Binding
+from lockstep.wings.migrate.engine.statements import separator, without_names
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.user.names import Hit, Names
 from lockstep.wings.migrate.torch.user_rules import ModuleRule
@@ -81,8 +83,7 @@ class Statement:
         if not found or found[2] != module:
             self._problem = "the module's name is written in an unusual way"
         elif len(moved) == len(node.names):
-            separator = self._separator()
-            text = separator.join(moved.values())
+            text = separator(self._scopes, node).join(moved.values())
             self._edits = [Edit(self._scopes.span(node), text)]
         else:
             if whole:
@@ -103,26 +104,10 @@ class Statement:
 
     def _take_out(self, node: ast.ImportFrom, moved: dict[ast.alias, str]) -> None:
         """Remove moved names from the list, and import them in front of the statement."""
-        for number, alias in enumerate(node.names):
-            if alias not in moved:
-                continue
-            span = self._scopes.span(alias)
-            if any(later not in moved for later in node.names[number + 1 :]):
-                following = self._scopes.span(node.names[number + 1])
-                self._edits.append(Edit(Span(span.start, following.start), ""))
-            else:
-                before = self._scopes.span(node.names[number - 1])
-                self._edits.append(Edit(Span(before.end, span.end), ""))
-        start, separator = self._scopes.span(node).start, self._separator()
-        text = "".join(line + separator for line in moved.values())
-        self._edits += [Edit(Span(start, start), text)] if text else []
-
-    def _separator(self) -> str:
-        """What stands between two statements here: a line end and the indentation, or a semicolon."""
-        text, start = self._scopes.source.text, self._scopes.span(self._node).start
-        line, _ = self._scopes.source.position(start)
-        indentation = text[self._scopes.source.line_starts[line - 1] : start]
-        return "; " if indentation.strip() else self._scopes.source.line_end + indentation
+        self._edits += without_names(self._scopes, node, moved).values()
+        between = separator(self._scopes, node)
+        text = "".join(line + between for line in moved.values())
+        self._edits += [insertion(self._scopes.span(node).start, text)] if text else []
 
     def _binding(self, alias: ast.alias) -> Binding:
         name = alias.asname or (

@@ -115,7 +115,9 @@ class Names:
         """Whether the first part of a dotted name stands for itself at a place, or is free to be imported."""
         root = name.split(".")[0]
         found = self.scopes.bindings(root, self.scopes.scope(at))
-        return self._is_import(found, root) if found else not self.scopes.is_taken(root)
+        if not found:
+            return not self.scopes.is_taken(root)
+        return all(item.kind is Bound.IMPORT and item.qualified == root for item in found)
 
     def import_edits(self, name: str, at: ast.AST) -> list[Edit]:
         """What imports the first part of a dotted name, unless something does."""
@@ -125,11 +127,6 @@ class Names:
             return []
         self._imported_roots.add(root)
         return [self._import_edit(f"import {_module_of(name)}")]
-
-    def _is_import(self, bindings: tuple[Binding, ...], root: str) -> bool:
-        return all(
-            binding.kind is Bound.IMPORT and binding.qualified == root for binding in bindings
-        )
 
     def _import_edit(self, line: str) -> Edit:
         """Insert an import in front of the module's first one, or of its first statement."""
