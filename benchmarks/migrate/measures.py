@@ -18,9 +18,10 @@ import counter
 import emitted
 from pyflakes import checker
 
+from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.options import MigrationOptions
 from lockstep.wings.migrate.plan import FilePlan, Outcome, Plan, Row, rows_of
-from lockstep.wings.migrate.project import plan_migration
+from lockstep.wings.migrate.project import plan_collection
 
 UNACCOUNTED = "unaccounted"
 
@@ -60,7 +61,7 @@ class Findings:
 
 def measure(root: Path, target: str) -> Findings:
     """Migrate a repository and look at everything that came of it."""
-    plan = plan_migration([root], MigrationOptions(target=target))
+    plan = plan_collection(collect([root]), MigrationOptions(target=target))
     found = Findings(failures=[f"{root.name}/{one.path}: {one.reason}" for one in plan.failures])
     planned = {str(file.path): file for file in plan.files}
     refused = {str(failure.path) for failure in plan.failures}
@@ -215,7 +216,7 @@ def _changed_again(root: Path, plan: Plan, target: str) -> list[str]:
             _write(again, path.relative_to(root), path.read_bytes())
         for file in plan.files:
             _write(again, file.path, file.migrated())
-        second = plan_migration([again], MigrationOptions(target=target))
+        second = plan_collection(collect([again]), MigrationOptions(target=target))
         return [f"{root.name}/{file.path}" for file in second.files if file.changed]
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.options import Framework, MigrationOptions
 from lockstep.wings.migrate.plan import Outcome, Plan
-from lockstep.wings.migrate.project import plan_migration
+from lockstep.wings.migrate.project import plan_collection
 
 TENSORFLOW = 'import tensorflow as tf\nwith tf.device("/gpu:0"):\n    x = tf.constant(1)\n'
 HOROVOD = "import horovod.tensorflow as hvd\nhvd.init()\n"
@@ -18,7 +19,7 @@ PYTORCH = "import os\nimport torch\nx = torch.ones(2).cuda()\n"
 def planned(folder: Path, text: str, framework: Framework, name: str = "script.py") -> Plan:
     (folder / name).write_text(text)
     target = "npu" if framework is Framework.TENSORFLOW else "neutral"
-    return plan_migration([folder], MigrationOptions(target, framework))
+    return plan_collection(collect([folder]), MigrationOptions(target, framework))
 
 
 def found(plan: Plan) -> list[tuple[str, int, str]]:

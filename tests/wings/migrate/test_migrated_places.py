@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.options import MigrationOptions
 from lockstep.wings.migrate.plan import FilePlan
-from lockstep.wings.migrate.project import plan_migration
+from lockstep.wings.migrate.project import plan_collection
 from lockstep.wings.migrate.verify.places import MigratedFile
 
 SCRIPT = '''"""A model."""
@@ -37,7 +38,7 @@ torch.cuda.cudart()
 def planned(tmp_path: Path, text: str, name: str = "model.py") -> FilePlan:
     path = tmp_path / name
     path.write_bytes(text.encode())
-    (file,) = plan_migration([path], MigrationOptions()).files
+    (file,) = plan_collection(collect([path]), MigrationOptions()).files
     return file
 
 

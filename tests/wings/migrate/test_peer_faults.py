@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from migrating import TARGETS, kept, listed, migrated, new_warnings, plan_of_code, rewritten
 
+from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.names import has_name
 from lockstep.wings.migrate.options import MigrationOptions
-from lockstep.wings.migrate.project import plan_migration
+from lockstep.wings.migrate.project import plan_collection
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -173,7 +174,7 @@ def test_a_file_that_does_not_parse_is_reported_and_the_others_are_done(tmp_path
     (tmp_path / "bad.py").write_text("import torch\nprint 'cuda'\n")
     (tmp_path / "good.py").write_text("import torch\nx.cuda()\n")
     # when both are migrated
-    plan = plan_migration([tmp_path], MigrationOptions())
+    plan = plan_collection(collect([tmp_path]), MigrationOptions())
     # then the one is told with its line, and the other is done
     assert [(str(failure.path), failure.line) for failure in plan.failures] == [("bad.py", 2)]
     assert [str(file.path) for file in plan.files if file.changed] == ["good.py"]

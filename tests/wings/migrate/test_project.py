@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from lockstep.core.errors import UsageError
+from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.options import MigrationOptions
 from lockstep.wings.migrate.plan import Outcome, Plan
-from lockstep.wings.migrate.project import plan_migration, target_named
+from lockstep.wings.migrate.project import plan_collection, target_named
 
 
 def planned(folder: Path, files: dict[str, str | bytes], target: str = "neutral") -> Plan:
@@ -17,7 +18,7 @@ def planned(folder: Path, files: dict[str, str | bytes], target: str = "neutral"
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return plan_migration([folder], MigrationOptions(target))
+    return plan_collection(collect([folder]), MigrationOptions(target))
 
 
 def after(plan: Plan) -> dict[str, str]:
@@ -92,14 +93,14 @@ def test_what_does_not_fit_the_files_encoding_is_reported_not_written(tmp_path: 
 def test_a_single_file_keeps_its_name(tmp_path: Path) -> None:
     path = tmp_path / "one.py"
     path.write_text("x.cuda()\n")
-    (file,) = plan_migration([path], MigrationOptions()).files
+    (file,) = plan_collection(collect([path]), MigrationOptions()).files
     assert str(file.path) == "one.py"
 
 
 def test_progress_is_told_for_every_file(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     planned(tmp_path, {"a.py": "x.cuda()\n", "b.py": "y = 1\n"})
-    plan_migration([tmp_path], MigrationOptions(), lambda *step: told.append(step))
+    plan_collection(collect([tmp_path]), MigrationOptions(), lambda *step: told.append(step))
     assert {name for name, _, _ in told} >= {"a.py", "b.py"}
     assert all(0 <= done <= total for _, done, total in told)
 
@@ -111,4 +112,4 @@ def test_a_target_that_is_not_there_is_said_so() -> None:
 
 def test_a_path_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        plan_migration([tmp_path / "missing"], MigrationOptions())
+        plan_collection(collect([tmp_path / "missing"]), MigrationOptions())

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from lockstep.core.errors import UsageError
@@ -17,7 +17,7 @@ from lockstep.wings.migrate.engine.own_names import OwnNames, merged_own, own_na
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.text import SourceText, UndecodableError, read_python
 from lockstep.wings.migrate.engine.unit import Settings
-from lockstep.wings.migrate.files.collection import Collection, Found, Kind, collect, failure, read
+from lockstep.wings.migrate.files.collection import Collection, Found, Kind, failure, read
 from lockstep.wings.migrate.files.framework import pytorch_script, tensorflow_script
 from lockstep.wings.migrate.files.native import native_mentions
 from lockstep.wings.migrate.files.notebook import NotebookError, notebook_mentions
@@ -55,39 +55,27 @@ def target_named(name: str) -> MigrationTarget:
     return known[name]
 
 
-def plan_migration(
-    paths: Sequence[Path],
-    options: MigrationOptions,
-    progress: Progress | None = None,
-    exclude: Sequence[Path] = (),
+def plan_collection(
+    collection: Collection, options: MigrationOptions, progress: Progress | None = None
 ) -> Plan:
-    """Read everything below `paths` and decide what becomes of each place that names the old device.
+    """Read everything that was collected and decide what becomes of each place that names the old device.
 
     Nothing is written, and nothing that is read is run.
 
     Parameters
     ----------
-    paths
+    collection
         Files, folders and notebooks.
     options
         The target and what else was asked for.
     progress
         Told the file, how many are done, and of how many.
-    exclude
-        Folders to leave out.
 
     Raises
     ------
     UsageError
-        If a path does not exist, or the target is unknown.
+        If the target is unknown, or cannot have what was asked for.
     """
-    return plan_collection(collect(paths, exclude=exclude), options, progress)
-
-
-def plan_collection(
-    collection: Collection, options: MigrationOptions, progress: Progress | None = None
-) -> Plan:
-    """`plan_migration` of files that have been collected."""
     target = target_named(options.target)
     framework = options.framework
     if framework is Framework.TENSORFLOW and target.name not in TENSORFLOW_TARGETS:

@@ -11,9 +11,10 @@ from lockstep.plugins import migration_targets
 from lockstep.wings.migrate.advice import PREFIX, RULES, may_need_advice
 from lockstep.wings.migrate.advice.words import all_words
 from lockstep.wings.migrate.catalogue import Catalogue
+from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.names import has_name
 from lockstep.wings.migrate.options import MigrationOptions
-from lockstep.wings.migrate.project import plan_migration
+from lockstep.wings.migrate.project import plan_collection
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))
@@ -48,8 +49,10 @@ def test_advice_is_listed_unless_it_is_asked_for(tmp_path: Path) -> None:
     )
     (tmp_path / "model.py").write_text(text)
     # when it is migrated without and with --advice-apply
-    plain = plan_migration([tmp_path], MigrationOptions(target="npu"))
-    applied = plan_migration([tmp_path], MigrationOptions(target="npu", advice_apply=True))
+    plain = plan_collection(collect([tmp_path]), MigrationOptions(target="npu"))
+    applied = plan_collection(
+        collect([tmp_path]), MigrationOptions(target="npu", advice_apply=True)
+    )
     # then only the second changes it
     assert [row.rule for row in plain.rows()] == ["advice/channel-shuffle"]
     assert not plain.files[0].changed
@@ -81,5 +84,5 @@ def test_a_notebook_is_given_advice(tmp_path: Path) -> None:
         f' "source": ["import torch\\n", {cell}]}}], "metadata": {{}}, "nbformat": 4,'
         ' "nbformat_minor": 5}\n'
     )
-    plan = plan_migration([tmp_path], MigrationOptions(target="npu"))
+    plan = plan_collection(collect([tmp_path]), MigrationOptions(target="npu"))
     assert [row.rule for row in plan.rows()] == ["advice/synchronising-read"]

@@ -9,9 +9,10 @@ from places import HEAD
 from lockstep.core.errors import UsageError
 from lockstep.plugins import migration_targets
 from lockstep.wings.migrate.distributed import WRAP, imported_modules, launch_script
+from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.options import Distribution, MigrationOptions
 from lockstep.wings.migrate.plan import Outcome
-from lockstep.wings.migrate.project import plan_migration
+from lockstep.wings.migrate.project import plan_collection
 from lockstep.wings.migrate.torch.python import parse
 
 MAIN = (
@@ -46,7 +47,9 @@ def project(tmp_path):
 
 def planned(project, main, **options):
     distribution = Distribution(Path(main))
-    return plan_migration([project], MigrationOptions(distribution=distribution, **options))
+    return plan_collection(
+        collect([project]), MigrationOptions(distribution=distribution, **options)
+    )
 
 
 def touched(plan):
@@ -69,7 +72,7 @@ def test_the_launcher_starts_a_single_script_by_its_new_name(project):
     script = project / "train.py"
     for started in ("new.py", ""):
         options = MigrationOptions(distribution=Distribution(script, started=started))
-        (new,) = plan_migration([script], options).new_files
+        (new,) = plan_collection(collect([script]), options).new_files
         assert f'"$here"/{started or "train.py"} ' in new.data.decode()
 
 
@@ -86,7 +89,7 @@ def test_a_main_script_that_is_not_there_is_an_error(project):
 
 
 def test_without_distribution_nothing_is_distributed(project):
-    plan = plan_migration([project], MigrationOptions())
+    plan = plan_collection(collect([project]), MigrationOptions())
     assert not touched(plan)
     assert not plan.new_files
 
@@ -165,19 +168,19 @@ def test_a_model_that_is_no_variable_of_the_main_script_is_refused_with_those_th
     (project / "train.py").write_text(MAIN + "opt = SGD(model.parameters())\n")
     options = MigrationOptions(distribution=Distribution(Path("train.py"), "nope"))
     with pytest.raises(UsageError, match=r"--model nope: train\.py .* look like models: model$"):
-        plan_migration([project], options)
+        plan_collection(collect([project]), options)
 
 
 def test_one_of_several_models_that_is_missing_is_named(project):
     options = MigrationOptions(distribution=Distribution(Path("train.py"), "model, other"))
     with pytest.raises(UsageError, match=r"--model other: .*give the name of the model's variable"):
-        plan_migration([project], options)
+        plan_collection(collect([project]), options)
 
 
 def test_a_model_of_another_name_is_taken_where_it_is_there(project):
     (project / "train.py").write_text(MAIN.replace("model", "wide_net"))
     options = MigrationOptions(distribution=Distribution(Path("train.py"), "wide_net"))
-    assert plan_migration([project], options).new_files
+    assert plan_collection(collect([project]), options).new_files
 
 
 def test_the_usual_name_that_is_missing_is_listed(project):
