@@ -53,10 +53,8 @@ class Header:
         self._target = target
         self._hidden = "_" if _reads_globals(scopes) else ""
         self._needs_torch = self._needs_type = self._needs_device = self._needs_import = False
-        existing_type, existing_device = (
-            self._existing_type(),
-            documented_function(scopes, _DEVICE_DOC),
-        )
+        existing_type = self._existing_type()
+        existing_device = documented_function(scopes, _DEVICE_DOC)
         self._has_type = existing_type is not None
         self._type_name = existing_type or self.free(_TYPE_NAMES)
         self._has_device = existing_device is not None
