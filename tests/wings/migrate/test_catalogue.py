@@ -15,7 +15,7 @@ from lockstep.wings.migrate.delivery.rows import RULES as RULES_OF_FILES
 from lockstep.wings.migrate.torch.table import table_of
 
 SOURCES = Path(migrate.__file__).parent
-CLAIMS = ("claim", "rewrite", "list", "keep", "supersede", "suggest", "offer", "Mention")
+CLAIMS = ("claim", "rewrite", "list", "keep", "supersede", "suggest", "offer", "_list", "Mention")
 
 
 @pytest.mark.parametrize("target", ["neutral", "npu", "xpu", "hpu", "mps"])

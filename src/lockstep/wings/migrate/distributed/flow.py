@@ -139,9 +139,8 @@ class Flow:
     def _method(self, node: ast.Attribute) -> Function | None:
         found = self._methods.get(node.attr, [])
         if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
-            found = [
-                item for item in found if self.scopes.parents[item] is self.scopes.class_of(node)
-            ]
+            around = self.scopes.class_of(node)
+            found = [item for item in found if self.scopes.parents[item] is around]
         elif any(meaning.binding for meaning in self.scopes.meanings(node)):
             return None  # of something imported
         return found[0] if len(found) == 1 else None

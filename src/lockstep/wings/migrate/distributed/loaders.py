@@ -177,9 +177,8 @@ def _outside(flow: Flow, call: ast.Call, function: Function, loader: ast.expr) -
             return value if isinstance(value, ast.Name) or is_own_attribute(value or call) else None
         at_call = flow.scopes.bindings(loader.id, flow.scopes.scope(call))
         return loader if at_call and at_call == bindings else None
-    same_class = flow.scopes.class_of(call) is not None and flow.scopes.class_of(
-        call
-    ) is flow.scopes.class_of(function)
+    around = flow.scopes.class_of(call)
+    same_class = around is not None and around is flow.scopes.class_of(function)
     return loader if is_own_attribute(loader) and same_class else None
 
 
