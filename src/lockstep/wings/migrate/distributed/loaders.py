@@ -234,7 +234,7 @@ def _keys(flow: Flow, node: ast.expr) -> set[object]:
 
 
 def _is_stream(flow: Flow, call: ast.Call) -> bool:
-    dataset = argument(call, "dataset", 0)
+    dataset = call.args[0] if call.args else argument(call, "dataset")
     for value in flow.trail(dataset) if dataset is not None else ():
         if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
             continue

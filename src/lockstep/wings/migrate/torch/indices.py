@@ -135,15 +135,20 @@ def _is_put_together(node: ast.AST, words: str) -> TypeGuard[ast.expr]:
 def _number_argument(unit: Unit, call: ast.Call) -> ast.expr | None:
     match = _DEVICE_OF.match(unit.scopes.name(call.func))
     if match and match["name"] in _TAKING_A_NUMBER:
-        given = argument(call, "device", 0)
+        given = given_device(call)
     elif unit.scopes.name(call.func) == "torch.device" and len(call.args) == 2:
         given = call.args[1]
     elif isinstance(call.func, ast.Attribute) and call.func.attr in _PLACING and not match:
-        given = argument(call, "device", 0)
+        given = given_device(call)
     else:
         return None
     is_own = isinstance(given, ast.Constant) and not isinstance(given.value, int)
     return None if is_own or isinstance(given, ast.Starred | ast.JoinedStr) else given
+
+
+def given_device(call: ast.Call) -> ast.expr | None:
+    """What a call that moves somewhere is given first, or as `device`; methods of other things may take both."""
+    return call.args[0] if call.args else argument(call, "device")
 
 
 def _value(node: ast.expr) -> int | None:

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Mapping
 
 from lockstep.wings.migrate.engine.arguments import (
-    argument,
     argument_end,
     argument_start,
     attribute_span,
@@ -20,6 +19,7 @@ from lockstep.wings.migrate.engine.scopes import Bound
 from lockstep.wings.migrate.engine.tree import is_own_attribute
 from lockstep.wings.migrate.engine.unit import SCRIPTED, Unit
 from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.torch.indices import given_device
 from lockstep.wings.migrate.torch.table import Action
 
 RULES: Mapping[str, str] = {
@@ -219,7 +219,7 @@ class _Move:
         return self._call
 
     def _device(self) -> ast.expr | None:
-        return argument(self._called(), "device", 0)
+        return given_device(self._called())
 
     def _is_droppable(self) -> bool:
         device = self._device()
