@@ -1,0 +1,152 @@
+"""The ledger keeps what was said of two tensors, and who lies behind it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_steps import Run, met
+
+from lockstep.align.step import AlignedStep
+from lockstep.core.finding import Kind, Outcome, Pair
+from lockstep.core.site import Role
+from lockstep.judge.protocol import AGREES, OPEN, Judgement
+from lockstep.locate.ledger import (
+    Ledger,
+    State,
+    agreeing,
+    agreement_words,
+    drifted,
+    kind_of,
+    settled_words,
+)
+
+WRONG = Judgement(1e-6, 1e-7, beyond_floor=True, unexplained=True)
+
+
+def ledger_of(off: float, *, kept: bool = True) -> tuple[Ledger, AlignedStep, Pair]:
+    """A tensor that two calls of each run see, off by a relative distance in the candidate."""
+    value = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    runs = []
+    for factor in (1.0, 1.0 + off):
+        run = Run({"x": np.float32(factor) * value, "y": value, "z": value + 1})
+        run.call("torch.tanh", ["y"], ["x"])
+        run.call("torch.sigmoid", ["x"], ["z"])
+        runs.append(run)
+    ledger = Ledger(read_tensors=kept)
+    step = met(*runs, ledger)
+    return ledger, step, step.aligned[0].complete(Role.OUTPUT)[0]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["tensors", "sketch"])
+def test_contents_are_measured_once_and_told_of_every_record(kept: bool) -> None:
+    # given a tensor that one call makes and another takes
+    ledger, step, made = ledger_of(0.01, kept=kept)
+    taken = step.aligned[1].complete(Role.INPUT)[0]
+    # when both records are measured
+    first, again = ledger.measure(made), ledger.measure(taken)
+    # then the numbers are the same, each with its own pair
+    assert first.metrics is again.metrics
+    assert (first.pair, again.pair) == (made, taken)
+    assert first.relative == pytest.approx(0.01, rel=0.01 if kept else 0.5)
+    assert ledger.measure(made) is first
+
+
+def test_an_earlier_word_stands() -> None:
+    # given a pair that an origin was found at
+    ledger, step, made = ledger_of(0.01)
+    measured = ledger.measure(made)
+    first = State(measured, WRONG, tainted=True, outcome=Outcome.DIFFER)
+    ledger.remember(first)
+    # when the same contents are settled at the next record
+    taken = step.aligned[1].complete(Role.INPUT)[0]
+    ledger.remember(agreeing(ledger.measure(taken)))
+    # then what was said first is known of them, from either side
+    assert ledger.state(taken) is first
+    assert made.reference is not None
+    assert made.candidate is not None
+    assert ledger.partner_of_reference(made.reference.content.id) is first
+    assert ledger.partner_of_candidate(made.candidate.content.id) is first
+    assert ledger.any_tainted
+    assert ledger.any_noise
+    assert ledger.tainted(ledger.measure(taken))
+
+
+def test_equal_tensors_hand_nothing_on() -> None:
+    # given equal contents that are said to lie behind an origin, and to be open
+    ledger, _, made = ledger_of(0.0)
+    measured = ledger.measure(made)
+    ledger.remember(State(measured, OPEN, tainted=True, outcome=Outcome.INCOMPARABLE))
+    # then nothing that is computed from them does
+    assert measured.equal
+    assert not ledger.tainted(measured)
+    assert not ledger.is_open(measured)
+    assert not ledger.any_noise
+
+
+def test_what_was_not_met_is_not_known() -> None:
+    ledger, _, made = ledger_of(0.01)
+    assert ledger.state(made) is None
+    assert ledger.partner_of_reference(0) is None
+    assert not ledger.tainted(ledger.measure(made))
+    assert [ledger.knows_step(step) for step in (-1, 0, 1)] == [True, True, False]
+
+
+def test_a_finding_becomes_one_more_effect_of_a_known_cause() -> None:
+    # given two findings
+    ledger, _, made = ledger_of(0.01)
+    state = State(ledger.measure(made), WRONG, tainted=True, outcome=Outcome.DIFFER)
+    first = ledger.report(state, "wrong", inherited=False)
+    second = ledger.report(state, "wrong", inherited=False)
+    # when the cause of the first turns out to be known
+    ledger.repeat(first)
+    # then it alone is inherited
+    assert [finding.inherited for finding in ledger.findings] == [True, False]
+    assert ledger.findings[1] is second
+    assert first.kind is Kind.FAULT
+
+
+@pytest.mark.parametrize(
+    ("state", "inherited", "kind"),
+    [
+        ((AGREES, Outcome.AGREE), False, Kind.NOISE),
+        ((WRONG, Outcome.DIFFER), False, Kind.FAULT),
+        ((WRONG, Outcome.DIFFER), True, Kind.INHERITED),
+        ((OPEN, Outcome.INCOMPARABLE), False, None),
+        ((Judgement.wrong(Kind.RANDOM, "draws"), Outcome.DIFFER), True, Kind.RANDOM),
+    ],
+)
+def test_a_difference_is_named_in_one_word(
+    state: tuple[Judgement, Outcome], inherited: bool, kind: Kind | None
+) -> None:
+    ledger, _, made = ledger_of(0.01)
+    judgement, outcome = state
+    found = State(ledger.measure(made), judgement, outcome=outcome)
+    assert kind_of(found, inherited=inherited) is kind
+
+
+def test_no_difference_has_no_kind_and_says_so() -> None:
+    ledger, _, made = ledger_of(0.0)
+    equal = agreeing(ledger.measure(made))
+    assert kind_of(equal, inherited=False) is None
+    assert agreement_words(equal.measured) == "bitwise equal"
+
+
+@pytest.mark.parametrize(
+    ("judgement", "outcome", "words"),
+    [
+        (WRONG, Outcome.DIFFER, "inherited from an earlier site"),
+        (OPEN, Outcome.INCOMPARABLE, "rel 0.0099: could not be judged, as what enters"),
+        (AGREES, Outcome.AGREE, "rel 0.0099, within its tolerance"),
+    ],
+)
+def test_a_settled_pair_says_why(judgement: Judgement, outcome: Outcome, words: str) -> None:
+    ledger, _, made = ledger_of(0.01)
+    assert settled_words(State(ledger.measure(made), judgement, outcome=outcome)).startswith(words)
+
+
+@pytest.mark.parametrize(("off", "outcome"), [(1e-4, Outcome.AGREE), (0.5, Outcome.INCOMPARABLE)])
+def test_what_changed_unseen_agrees_as_far_as_sound_training_leaves_it(
+    off: float, outcome: Outcome
+) -> None:
+    ledger, _, made = ledger_of(off)
+    assert drifted(ledger.measure(made)).outcome is outcome

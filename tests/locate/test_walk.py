@@ -1,0 +1,148 @@
+"""The walk through a step names the call where a difference begins, and lets it taint what is computed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from made_steps import Array, Run, met
+
+from lockstep.core.finding import Finding, Kind, Origin, Outcome
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.judge.error_model import ErrorModel
+from lockstep.locate.ledger import Ledger
+from lockstep.locate.origins import Origins
+from lockstep.locate.walk import StepWalk
+
+Fault = Callable[[Array], Array]
+
+
+def unchanged(value: Array) -> Array:
+    return value
+
+
+def rounded(value: Array) -> Array:
+    """As another kernel may round it."""
+    return np.nextafter(value, np.float32(np.inf)).astype(np.float32)
+
+
+def by(factor: float) -> Fault:
+    return lambda value: (value * np.float32(factor)).astype(np.float32)
+
+
+def run_of(*, cut: bool = False, **faults: Fault) -> Run:
+    """`x -> tanh -> h -> sigmoid -> y` in a block, and back; each fault is done to the tensor of its name."""
+    generator = np.random.default_rng(3)
+
+    def made(name: str, value: Array) -> Array:
+        return faults.get(name, unchanged)(value.astype(np.float32))
+
+    x = made("x", generator.standard_normal((16, 16)))
+    h = made("h", np.tanh(x))
+    y = made("y", 1 / (1 + np.exp(-h)))
+    gy = made("gy", np.ones_like(y))
+    gh = made("gh", gy * y * (1 - y))
+    gx = made("gx", gh * (1 - h * h))
+    run = Run({"x": x, "h": h, "y": y, "gy": gy, "gh": gh, "gx": gx})
+    block = run.call("Block", ["x"], kind=CallKind.MODULE)
+    first = run.call("torch.tanh", ["x"], ["h"], parent=block)
+    second = run.call("torch.sigmoid", ["h"], ["y"], parent=block)
+    run.record(block, Role.OUTPUT, "y")
+    run.record(block, Role.GRAD_OUTPUT, "gy")
+    run.record(second, Role.GRAD_OUTPUT, "gy")
+    run.record(second, Role.GRAD_INPUT, "gh")
+    if not cut:
+        run.record(first, Role.GRAD_OUTPUT, "gh")
+        run.record(first, Role.GRAD_INPUT, "gx")
+        run.record(block, Role.GRAD_INPUT, "gx")
+    return run
+
+
+def walked(reference: Run, candidate: Run) -> tuple[list[Origin], list[Finding]]:
+    ledger, origins = Ledger(read_tensors=True), Origins()
+    step = met(reference, candidate, ledger)
+    StepWalk(step, ledger, origins, ErrorModel()).run()
+    return origins.found, ledger.findings
+
+
+def named(origins: list[Origin]) -> list[tuple[str, Phase]]:
+    return [(origin.op, origin.phase) for origin in origins]
+
+
+def test_two_equal_steps_have_no_origin_and_every_pair_is_judged() -> None:
+    # given one run twice
+    origins, findings = walked(run_of(), run_of())
+    # then all of it agrees, and nothing was left out
+    assert origins == []
+    assert {finding.outcome for finding in findings} == {Outcome.AGREE}
+    assert len(findings) == 2 + 2 + 2 + 6  # inputs and outputs of three calls, and their gradients
+
+
+@pytest.mark.parametrize("at", ["h", "y", "gh", "gx"])
+def test_rounding_has_no_origin_wherever_it_begins(at: str) -> None:
+    origins, findings = walked(run_of(), run_of(**{at: rounded}))
+    assert origins == []
+    assert {finding.kind for finding in findings} <= {None, Kind.NOISE}
+    assert Kind.NOISE in {finding.kind for finding in findings}
+
+
+@pytest.mark.parametrize(
+    ("at", "where"),
+    [
+        ("h", ("torch.tanh", Phase.FORWARD)),
+        ("y", ("torch.sigmoid", Phase.FORWARD)),
+        ("gh", ("torch.sigmoid", Phase.BACKWARD)),
+        ("gx", ("torch.tanh", Phase.BACKWARD)),
+    ],
+)
+def test_a_fault_is_named_where_it_begins_and_nowhere_else(
+    at: str, where: tuple[str, Phase]
+) -> None:
+    # given a run in which one tensor is five per cent too large
+    origins, findings = walked(run_of(), run_of(**{at: by(1.05)}))
+    # then the call that made it is the only origin
+    assert named(origins) == [where]
+    differing = [finding for finding in findings if finding.outcome is Outcome.DIFFER]
+    # and all that differs behind it is inherited
+    assert [finding.kind for finding in differing if not finding.inherited] == [Kind.FAULT]
+
+
+def test_an_input_that_differs_explains_what_is_computed_from_it() -> None:
+    # given runs on batches that differ a little
+    def nudged(value: Array) -> Array:
+        return (value + np.float32(1e-3)).astype(np.float32)
+
+    origins, findings = walked(run_of(), run_of(x=nudged))
+    # then the batch is where it begins, at the block that takes it, and no operator is blamed
+    assert [origin.role for origin in origins] == [Role.INPUT]
+    assert [origin.op for origin in origins] == ["Block"]
+    assert not any(
+        finding.kind is Kind.FAULT and finding.pair.present.role is Role.OUTPUT
+        for finding in findings
+    )
+
+
+def test_a_graph_that_is_cut_in_one_run_is_an_origin() -> None:
+    # given a run whose first call gets no gradient, though the second sends one on
+    reference, candidate = run_of(), run_of(cut=True)
+    second = next(call for call in candidate.calls if call.site.op == "torch.sigmoid")
+    second.records = tuple(
+        record for record in second.records if record.role is not Role.GRAD_INPUT
+    )
+    # then the call that sends nothing on is named
+    origins, _ = walked(reference, candidate)
+    assert named(origins) == [("torch.sigmoid", Phase.BACKWARD)]
+    assert "only the reference sends a gradient on" in origins[0].reason
+
+
+@pytest.mark.parametrize(
+    ("second", "ops"), [(1.0, ["torch.tanh"]), (1.5, ["torch.tanh", "torch.sigmoid"])]
+)
+def test_a_second_fault_is_named_where_the_first_cannot_explain_it(
+    second: float, ops: list[str]
+) -> None:
+    # given a first tensor that is off by a ten-thousandth, and another behind it
+    origins, _ = walked(run_of(), run_of(h=by(1.0001), y=by(second)))
+    # then the second is one more origin only if it is off by far more than follows
+    assert [origin.op for origin in origins] == ops
