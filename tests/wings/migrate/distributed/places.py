@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import PurePosixPath
 
 from lockstep.plugins import migration_targets
-from lockstep.wings.migrate.distributed import distribute, list_elsewhere
+from lockstep.wings.migrate.distributed import distribute, list_imported
 from lockstep.wings.migrate.engine.own_names import own_names
 from lockstep.wings.migrate.engine.text import read_python
 from lockstep.wings.migrate.engine.unit import Settings
@@ -70,7 +70,7 @@ def many(text, *names, target="neutral"):
 
 def module(text):
     """A module that the main script imports."""
-    return Migrated(HEAD + textwrap.dedent(text), [list_elsewhere])
+    return Migrated(HEAD + textwrap.dedent(text), [list_imported])
 
 
 def visible(text, target="neutral"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lockstep.wings.migrate.distributed.elsewhere import imported_modules, list_elsewhere
 from lockstep.wings.migrate.distributed.head import takes_devices
 from lockstep.wings.migrate.distributed.launch import launch_script
 from lockstep.wings.migrate.distributed.model import assigned_names, likely_models
+from lockstep.wings.migrate.distributed.project_modules import imported_modules, list_imported
 from lockstep.wings.migrate.distributed.script import WRAP, distribute
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "imported_modules",
     "launch_script",
     "likely_models",
-    "list_elsewhere",
+    "list_imported",
     "takes_devices",
 ]
 

@@ -57,7 +57,7 @@ class Roles:
         if path is not None and path == self.main:
             found.append(partial(distributed.distribute, names=self.names))
         elif path in self.modules:
-            found.append(distributed.list_elsewhere)
+            found.append(distributed.list_imported)
         if self.visible_device:
             found.append(find_visible_device)
         return tuple(found)

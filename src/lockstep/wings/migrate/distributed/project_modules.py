@@ -13,7 +13,7 @@ from lockstep.wings.migrate.engine.unit import Unit
 _SAVING = frozenset({"torch.save"})
 
 
-def list_elsewhere(unit: Unit) -> None:
+def list_imported(unit: Unit) -> None:
     """List loaders, training loops and checkpoints of a module that the main script imports."""
     flow = Flow(unit.scopes)
     for loader in find_loaders(flow):
