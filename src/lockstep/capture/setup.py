@@ -15,6 +15,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Callable
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
         "cores": str(os.cpu_count()),
     }
     manifest.devices = _devices()
-    manifest.packages = _packages()
+    manifest.packages = dict(_packages())
     manifest.environment = known_variables(os.environ)
     if options.seed is not None:
         manifest.seeds["lockstep"] = f"--seed {options.seed}"
@@ -244,6 +245,7 @@ def _devices() -> list[str]:
     return ["cpu", *names]
 
 
+@cache
 def _packages() -> dict[str, str]:
     found = {}
     for name in _PACKAGES:
