@@ -164,3 +164,40 @@ def test_what_leaves_a_container_backward_was_sent_by_calls_inside() -> None:
     # then only what the call inside sends back counts
     names = [measured.pair.present.site.op for measured in inside.entering]
     assert names == ["torch.tanh"]
+
+
+def test_what_a_call_returns_was_made_by_that_call() -> None:
+    # given an aligned call whose result was not judged
+    runs = [Run(tensors("x", "h")) for _ in range(2)]
+    for run in runs:
+        run.call("torch.tanh", ["x"], ["h"])
+    ledger, step, tracer = traced(*runs)
+    item = item_of(step, "torch.tanh")
+    settle(ledger, one(item, Role.INPUT))
+    # when its result is traced, then the call itself lies in the region, behind what it takes
+    boundary = tracer.forward(one(item, Role.OUTPUT))
+    assert lone_ops(boundary) == (["torch.tanh"], ["torch.tanh"])
+    assert [measured.pair for measured in boundary.entering] == [one(item, Role.INPUT)]
+
+
+def test_a_module_around_a_call_sends_nothing_back_to_it() -> None:
+    # given a call in a module that returns the very tensor that both take
+    runs = []
+    for _ in range(2):
+        run = Run(tensors("x", "y", "gy", "gx", "leaving"))
+        block = run.call("Block", ["x"], kind=CallKind.MODULE)
+        same = run.call("mine.same", ["x"], ["x"], parent=block)
+        inner = run.call("torch.tanh", ["x"], ["y"], parent=block)
+        run.record(inner, Role.GRAD_OUTPUT, "gy")
+        run.record(inner, Role.GRAD_INPUT, "gx")
+        run.record(same, Role.GRAD_OUTPUT, "gx")
+        run.record(block, Role.GRAD_INPUT, "leaving")
+        runs.append(run)
+    _, step, tracer = traced(*runs)
+    item = item_of(step, "mine.same")
+    # when the gradient of what it returns is traced
+    boundary = tracer.backward(
+        one(item, Role.OUTPUT), item, one(item, Role.GRAD_OUTPUT), inside=False
+    )
+    # then only the call behind it sends one
+    assert [measured.pair.present.site.op for measured in boundary.entering] == ["torch.tanh"]

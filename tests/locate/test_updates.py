@@ -137,6 +137,16 @@ def test_an_update_of_another_size_is_one_origin_at_the_optimizer() -> None:
     assert NAMES[1] in origins[0].reason
 
 
+@pytest.mark.parametrize(("scale", "ops"), [(1.002, []), (1.03, ["SGD"])])
+def test_updates_of_another_size_count_though_each_parameter_could_be_noise(
+    scale: float, ops: list[str]
+) -> None:
+    # given gradients that differ enough for every parameter to differ so, and updates of another size
+    origins, _ = update_walked(updated(), updated(scale=scale, nudge=9e-5))
+    # then one per cent is too much for all of them together
+    assert [origin.op for origin in origins] == ops
+
+
 def test_a_hyper_parameter_is_the_cause_of_what_it_does() -> None:
     # given the same, set so
     origins, ledger = update_walked(updated(), updated(scale=2.0, arguments={"lr": 0.2}))

@@ -59,6 +59,44 @@ def run_of(*, cut: bool = False, **faults: Fault) -> Run:
     return run
 
 
+ORDER = ("x", "h", "y", "gy", "gh", "gx")
+BEHIND = {"h": {"y", "gh", "gx"}, "y": {"gh", "gx"}, "gh": {"gx"}, "gx": set()}
+"""What is computed from what."""
+
+
+def two_uses(*, cut: bool = False, **faults: Fault) -> Run:
+    """`x -> tanh -> h`, which a block takes twice, and back: the block sends the sum of both, unless the first is cut."""
+    generator = np.random.default_rng(5)
+
+    def made(name: str, value: Array) -> Array:
+        return faults.get(name, unchanged)(value.astype(np.float32))
+
+    x = generator.standard_normal((16, 16)).astype(np.float32)
+    h = np.tanh(x)
+    a, b = 1 / (1 + np.exp(-h)), np.exp(h)
+    ga, gb = (generator.standard_normal((16, 16)).astype(np.float32) for _ in range(2))
+    g1, g2 = made("g1", ga * a * (1 - a)), made("g2", gb * b)
+    total = made("sum", g2 if cut else g1 + g2)
+    run = Run({"x": x, "h": h, "a": a.astype(np.float32), "b": b.astype(np.float32), "ga": ga, "gb": gb, "g1": g1,
+               "g2": g2, "sum": total})  # fmt: skip
+    maker = run.call("torch.tanh", ["x"], ["h"])
+    block = run.call("Block", ["h"], kind=CallKind.MODULE)
+    first = run.call("torch.sigmoid", ["h"], ["a"], parent=block)
+    second = run.call("torch.exp", ["h"], ["b"], parent=block)
+    run.record(block, Role.OUTPUT, "a", 0)
+    run.record(block, Role.OUTPUT, "b", 1)
+    for index, name in enumerate(("ga", "gb")):
+        run.record(block, Role.GRAD_OUTPUT, name, index)
+    run.record(second, Role.GRAD_OUTPUT, "gb")
+    run.record(second, Role.GRAD_INPUT, "g2")
+    run.record(first, Role.GRAD_OUTPUT, "ga")
+    if not cut:
+        run.record(first, Role.GRAD_INPUT, "g1")
+    run.record(block, Role.GRAD_INPUT, "sum")
+    run.record(maker, Role.GRAD_OUTPUT, "sum")
+    return run
+
+
 def walked(reference: Run, candidate: Run) -> tuple[list[Origin], list[Finding]]:
     ledger, origins = Ledger(read_tensors=True), Origins()
     step = met(reference, candidate, ledger)
@@ -104,8 +142,10 @@ def test_a_fault_is_named_where_it_begins_and_nowhere_else(
     # then the call that made it is the only origin
     assert named(origins) == [where]
     differing = [finding for finding in findings if finding.outcome is Outcome.DIFFER]
-    # and all that differs behind it is inherited
+    # and all that is computed from it differs too, which is inherited
     assert [finding.kind for finding in differing if not finding.inherited] == [Kind.FAULT]
+    behind = {finding.pair.present.content.id for finding in differing if finding.inherited}
+    assert behind >= {number for number, name in enumerate(ORDER) if name in BEHIND[at]}
 
 
 def test_an_input_that_differs_explains_what_is_computed_from_it() -> None:
@@ -134,6 +174,25 @@ def test_a_graph_that_is_cut_in_one_run_is_an_origin() -> None:
     origins, _ = walked(reference, candidate)
     assert named(origins) == [("torch.sigmoid", Phase.BACKWARD)]
     assert "only the reference sends a gradient on" in origins[0].reason
+
+
+def test_the_gradient_that_lacks_the_part_of_a_cut_graph_is_no_second_origin() -> None:
+    # given a tensor with two uses, of which one sends nothing back in the candidate
+    origins, findings = walked(two_uses(), two_uses(cut=True))
+    # then the use is named, and the sum differs because of it
+    assert named(origins) == [("torch.sigmoid", Phase.BACKWARD)]
+    sums = [finding for finding in findings if finding.pair.present.content.id == 8]
+    assert {(finding.outcome, finding.inherited) for finding in sums} == {(Outcome.DIFFER, True)}
+
+
+@pytest.mark.parametrize(
+    ("at", "where"), [("g1", "torch.sigmoid"), ("g2", "torch.exp"), ("sum", "Block")]
+)
+def test_what_a_module_sends_back_follows_from_the_calls_inside(at: str, where: str) -> None:
+    # given a module that sends the sum of two gradients, one of the three five per cent too large
+    origins, _ = walked(two_uses(), two_uses(**{at: by(1.05)}))
+    # then a part is named at the call that computes it, the sum at the module
+    assert named(origins) == [(where, Phase.BACKWARD)]
 
 
 @pytest.mark.parametrize(
