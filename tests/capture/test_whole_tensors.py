@@ -16,9 +16,10 @@ from torch import Tensor, nn
 import lockstep
 from lockstep.capture.contents import Contents
 from lockstep.capture.session import Session
+from lockstep.core.formulas import Operation, Stored
 from lockstep.core.records import Content
 from lockstep.kernels.digest import digest_of_bytes
-from lockstep.store.derived.formulas import Derived, Operation, Stored
+from lockstep.store.derived.derived_tensor import Derived
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.small_tensors import SmallContent
 from lockstep.store.tensors import TensorFiles

@@ -65,7 +65,7 @@ BEHIND = {"h": {"y", "gh", "gx"}, "y": {"gh", "gx"}, "gh": {"gx"}, "gx": set()}
 
 
 def two_uses(*, cut: bool = False, **faults: Fault) -> Run:
-    """`x -> tanh -> h`, which a block takes twice, and back: the block sends the sum of both, unless the first is cut."""
+    """`x -> tanh -> h`, which a block takes twice, and back: it sends the sum of both, unless the first is cut."""
     generator = np.random.default_rng(5)
 
     def made(name: str, value: Array) -> Array:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lockstep.core.formulas import Formula, Operation, Stored
 from lockstep.core.records import Array
 from lockstep.kernels.fused_formulas import NONE
 from lockstep.kernels.jit import available
 from lockstep.measure.metrics import measure_tensors
 from lockstep.measure.passes import CHUNK_ELEMENTS, STRETCH_CHUNKS
+from lockstep.store.derived.derived_tensor import Derived
 from lockstep.store.derived.evaluation import elements_of
-from lockstep.store.derived.formulas import Derived, Formula, Operation, Stored
 from lockstep.store.derived.search import derived
 from lockstep.store.schema import shard_name
 from lockstep.store.tensors import RawTensor, TensorFiles, write_shard

@@ -18,19 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.core.errors import CorruptError
+from lockstep.core.formulas import Formula, Operation, Stored, View
 from lockstep.core.records import PIECE, Array
 from lockstep.store.derived import evaluation as evaluating
-from lockstep.store.derived.evaluation import elements_of
-from lockstep.store.derived.formulas import (
+from lockstep.store.derived.derived_tensor import (
     Derived,
-    Formula,
     FormulaError,
-    Operation,
-    Stored,
-    View,
     formula_from_json,
     json_from_formula,
 )
+from lockstep.store.derived.evaluation import elements_of
 from lockstep.store.derived.search import derived, mostly_zero
 from lockstep.store.schema import shard_name
 from lockstep.store.tensors import RawTensor, TensorFiles, compacted, write_shard
@@ -396,7 +393,7 @@ WRITES_FOR_EVER = """
 import sys
 from pathlib import Path
 import numpy as np
-from lockstep.store.derived.formulas import Operation, Stored
+from lockstep.core.formulas import (Operation, Stored)
 from lockstep.store.tensors import RawTensor
 from lockstep.store.writer import RankWriter
 

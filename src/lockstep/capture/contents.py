@@ -33,11 +33,11 @@ from lockstep.capture.memory import (
     sight_of,
 )
 from lockstep.capture.shards import local_part, placement_of
+from lockstep.core.formulas import Formula, Stored, View
 from lockstep.core.records import MEMORY_AS_FOUND, Statistics
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.devices.tensor_numbers import digest_of, dtype_name, measured, numbers_of, raw_bytes
 from lockstep.kernels.jit import available
-from lockstep.store.derived.formulas import Formula, Stored, View
 from lockstep.store.encoding import Row
 from lockstep.store.small_tensors import SmallContent, can_wait, columns_of
 from lockstep.store.tensors import RawTensor, can_store

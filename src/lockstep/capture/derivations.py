@@ -1,7 +1,7 @@
 """What a recorded tensor may follow from: formulas that the writer tries before it stores the tensor's bytes.
 
 A formula here is a guess at how torch computes: a product, a sum of gradients, an optimizer's update. The writer holds
-it against the bits (`lockstep.store.derived.formulas.derived`), so a wrong guess costs some time and nothing else.
+it against the bits (`lockstep.store.derived.search`), so a wrong guess costs some time and nothing else.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from lockstep.capture.contents import UNRECORDED, Contents
 from lockstep.capture.rows import OpenCall
+from lockstep.core.formulas import Formula, Operation, Stored
 from lockstep.core.site import CallKind
-from lockstep.store.derived.formulas import Formula, Operation, Stored
 
 _OPERATORS = {
     "add": "add",

@@ -37,11 +37,11 @@ from lockstep.capture.plumbing import is_collective
 from lockstep.capture.rows import OpenCall, Place, Rows
 from lockstep.capture.silence import Silence
 from lockstep.capture.unseen_work import OutOfSight
+from lockstep.core.formulas import Formula
 from lockstep.core.manifest import Event, NotSeen
 from lockstep.core.records import ARRIVED_IN, COMPUTED_OUT_OF_SIGHT
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.derived.formulas import Formula
 from lockstep.store.writer import RankWriter
 
 _UNINITIALIZED = re.compile(r"(^|[._])empty([._]|$)")

@@ -1,6 +1,6 @@
 """Formulas over float32 arrays, run block by block with every result in a processor's first cache.
 
-Each operation rounds as IEEE 754 has it, so the bits are those that NumPy gives; see `lockstep.store.derived.formulas`.
+Each operation rounds as IEEE 754 has it, so the bits are those that NumPy gives; see `lockstep.store.derived.search`.
 """
 
 from __future__ import annotations

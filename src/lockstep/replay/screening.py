@@ -4,7 +4,7 @@ A re-run of both sides finds a fault where one side is further from double preci
 Two things exclude that beforehand:
 
 - The recordings hold the output as a formula, and both hold the same one over the same tensors of the call, an input
-  moved, say, or a sum of two. The writer has shown each to the last bit (`lockstep.store.derived.formulas`), so both
+  moved, say, or a sum of two. The writer has shown each to the last bit (`lockstep.store.derived.search`), so both
   runs computed the same function of their own inputs, and all that differs came in with these.
 - The two outputs are no further apart than a sound kernel may always be off. As
 
@@ -24,6 +24,8 @@ import numpy as np
 from lockstep.align.settings import are_set_otherwise
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import CallPair
+from lockstep.core.formulas import Formula, Stored, View
+from lockstep.core.formulas import Operation as Computed
 from lockstep.core.mapped import let_go
 from lockstep.core.operators import Family
 from lockstep.core.records import Call, Content, TensorRecord
@@ -39,8 +41,6 @@ from lockstep.judge.tolerances import (
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.roundoff import always_allowed, carrier
-from lockstep.store.derived.formulas import Formula, Stored, View
-from lockstep.store.derived.formulas import Operation as Computed
 from lockstep.store.stored_tensor import StoredTensor
 
 _SAMPLE = 4096

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 from lockstep.core.errors import CorruptError
+from lockstep.core.formulas import Formula, Stored
 from lockstep.core.records import Array, Pieces
-from lockstep.store.derived.formulas import Derived, Formula, Stored
+from lockstep.store.derived.derived_tensor import Derived
 from lockstep.store.tensors import TensorFiles
 
 

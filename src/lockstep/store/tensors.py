@@ -4,7 +4,7 @@ The format is that of https://github.com/huggingface/safetensors (8-byte little-
 little-endian data). Writing and reading are done here rather than by the library because its writer needs a second copy
 of all bytes and its NumPy reader refuses bfloat16 and float8; the tests hold both directions against the library.
 
-A tensor that follows from others (`lockstep.store.derived.formulas`) stands in the header's metadata under "derived",
+A tensor that follows from others (`lockstep.store.derived`) stands in the header's metadata under "derived",
 as a JSON object by number; its corrections are two ordinary tensors, `NUMBER.places` and `NUMBER.values`.
 """
 
@@ -22,19 +22,18 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.errors import CorruptError
+from lockstep.core.formulas import Formula, Stored
 from lockstep.core.mapped import give_back
 from lockstep.core.records import Array, Pieces
-from lockstep.store.derived.evaluation import elements_of, pieces_of
-from lockstep.store.derived.formulas import (
+from lockstep.store.derived.derived_tensor import (
     Derived,
     Elements,
     Find,
-    Formula,
     FormulaError,
-    Stored,
     formula_from_json,
     json_from_formula,
 )
+from lockstep.store.derived.evaluation import elements_of, pieces_of
 from lockstep.store.derived.search import derived, mostly_zero
 from lockstep.store.integrity import Files, Sink
 from lockstep.store.limits import HEADER_BYTES, MOST_ELEMENTS, size_of, values_of

@@ -28,11 +28,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.errors import CorruptError
+from lockstep.core.formulas import Stored
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.records import Frame
 from lockstep.core.replacement import replacing
 from lockstep.store import schema
-from lockstep.store.derived.formulas import Derived, Elements, Stored
+from lockstep.store.derived.derived_tensor import Derived, Elements
 from lockstep.store.encoding import Row, parquet_bytes
 from lockstep.store.integrity import DigestedFile, Sink, with_digest
 from lockstep.store.pace import REST_S, Pace

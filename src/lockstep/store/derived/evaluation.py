@@ -14,22 +14,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.core.formulas import Formula, Operation, Stored, View
 from lockstep.core.mapped import Pages, let_go
 from lockstep.core.records import PIECE, Array, Pieces
 from lockstep.kernels import fused_formulas as kernel
 from lockstep.kernels.jit import available
 from lockstep.store import recycling
-from lockstep.store.derived.formulas import (
-    OPERANDS,
-    Derived,
-    Elements,
-    Find,
-    Formula,
-    FormulaError,
-    Operation,
-    Stored,
-    View,
-)
+from lockstep.store.derived.derived_tensor import OPERANDS, Derived, Elements, Find, FormulaError
 from lockstep.store.pieces import Mapped
 
 WINDOW = PIECE

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from lockstep.core.formulas import Formula
 from lockstep.core.records import Array
+from lockstep.store.derived.derived_tensor import Derived, Find, FormulaError
 from lockstep.store.derived.evaluation import windows_of
-from lockstep.store.derived.formulas import Derived, Find, Formula, FormulaError
 
 _MIN_ELEMENTS = 1024
 """Smaller tensors are stored as they are."""

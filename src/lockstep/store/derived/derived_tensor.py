@@ -14,42 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lockstep.core.formulas import Formula, Operation, Stored, View
 from lockstep.core.records import Array
 
 OPERANDS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
 """Operations and how many operands each has; `fma` is first times second plus third, rounded once, in float32."""
 
 _MAX_DEPTH = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A tensor of the same rank by its shard and its number there."""
-
-    shard: int
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Elements of a stored tensor in another order: as `torch.Tensor.as_strided`, all counted in elements."""
-
-    base: Stored
-    offset: int
-    extents: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One of `OPERANDS`, element by element."""
-
-    name: str
-    operands: tuple[Formula, ...]
-
-
-Formula = float | Stored | View | Operation
-"""A number stands for itself in the precision of the tensor."""
 
 
 @dataclass(frozen=True, slots=True)
