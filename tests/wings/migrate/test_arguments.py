@@ -6,7 +6,12 @@ import ast
 
 import pytest
 
-from lockstep.wings.migrate.engine.arguments import ArgumentEdits, CannotRewriteError, removals
+from lockstep.wings.migrate.engine.arguments import (
+    ArgumentEdits,
+    CannotRewriteError,
+    appended,
+    removals,
+)
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.text import SourceText
 from lockstep.wings.migrate.plan import apply, merged
@@ -38,6 +43,9 @@ def carried_out(code: str, steps: str) -> str:
         ("f(a)", "keyword:k=X", "f(a, k=X)"),
         ("f(a,)", "keyword:k=X", "f(a, k=X,)"),
         ("f((a))", "keyword:k=X", "f((a), k=X)"),
+        ("f(( # why (not)\n a))", "keyword:k=X", "f(( # why (not)\n a), k=X)"),
+        ("f((a # why :)\n ))", "keyword:k=X", "f((a # why :)\n ), k=X)"),
+        ("f(a, ( # why\n (b)))", "names=j;k", "f(j=a, k=( # why\n (b)))"),
         ("f(k=1)", "keyword:k=X", "f(k=1)"),
         ("f(a, b)", "names=;k", "f(a, k=b)"),
         ("f(a, (b))", "names=j;k", "f(j=a, k=(b))"),
@@ -71,6 +79,7 @@ def test_steps(before: str, steps: str, after: str) -> None:
         ("f(a, b)", "names=;k drop=k", "gives k by position"),
         ("f(k=False)", "only=k:True", "k=True"),
         ("f(k=x)", "only=k:True", "k=True"),
+        ("f(a for a in b)", "keyword:k=X", "without brackets"),
     ],
 )
 def test_what_cannot_be_seen_is_refused(code: str, steps: str, reason: str) -> None:
@@ -96,3 +105,19 @@ def test_removals_take_the_commas_that_belong_to_them(
     scopes, call = call_of(before)
     edits = removals(scopes, call, [call.args[number] for number in gone])
     assert apply(before, merged(edits)) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("f()", "f(k=X)"),
+        ("f(a for a in b)", "f((a for a in b), k=X)"),
+        ("f( a for a in (b) )", "f(( a for a in (b) ), k=X)"),
+        ("f((a for a in b))", "f((a for a in b), k=X)"),
+        ("f((a for a in b), c)", "f((a for a in b), c, k=X)"),
+    ],
+)
+def test_a_generator_that_gets_a_neighbour_gets_brackets(before: str, after: str) -> None:
+    result = apply(before, merged(appended(*call_of(before), "k=X")))
+    assert result == after
+    ast.parse(result)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from lockstep.wings.migrate.advice.advisor import Advisor
 from lockstep.wings.migrate.advice.loops import BatchLoop, Loader
 from lockstep.wings.migrate.engine.arguments import (
+    appended,
     argument,
     argument_end,
     has_stars,
@@ -15,7 +16,6 @@ from lockstep.wings.migrate.engine.arguments import (
     insertion,
     is_constant,
     keyword,
-    last_edit,
     opening,
 )
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
@@ -83,22 +83,22 @@ def _advise_copy(advisor: Advisor, loop: BatchLoop, call: ast.Call) -> None:
     if loader.argument("collate_fn") is not None:
         advisor.suggest("advice/pinned-copy", call, replacement)
         return
-    edit = _append(advisor, call, replacement)
-    advisor.offer("advice/pinned-copy", advisor.scopes.span(call), replacement, [edit])
+    edits = _append(advisor, call, replacement)
+    advisor.offer("advice/pinned-copy", advisor.scopes.span(call), replacement, edits)
 
 
-def _append(advisor: Advisor, call: ast.Call, text: str) -> Edit:
+def _append(advisor: Advisor, call: ast.Call, text: str) -> list[Edit]:
     """Append a keyword behind what other rules put into the call."""
     scopes = advisor.scopes
     if call.args or call.keywords:
-        return last_edit(scopes, call, text)
+        return appended(scopes, call, text)
     at = opening(scopes, call)
     filled = any(
         edit.span.start == at and edit.text
         for mention in advisor.unit.mentions
         for edit in mention.edits
     )
-    return insertion(at, f", {text}" if filled else text)
+    return [insertion(at, f", {text}" if filled else text)]
 
 
 def _trains(loop: BatchLoop, training: set[ast.AST]) -> bool:
@@ -120,5 +120,5 @@ def _advise_last_batch(advisor: Advisor, loader: Loader) -> None:
         return
     scopes = advisor.scopes
     last = in_order(loader.call, scopes)[-1]
-    edit = insertion(argument_end(scopes, last), ", drop_last=True")
+    edit = insertion(argument_end(scopes, loader.call, last), ", drop_last=True")
     advisor.offer("advice/drop-last", scopes.span(loader.call), "drop_last=True", [edit])

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from lockstep.wings.migrate.advice.advisor import Advisor
 from lockstep.wings.migrate.advice.words import read_table
-from lockstep.wings.migrate.engine.arguments import argument, has_stars, keyword, last_edit
+from lockstep.wings.migrate.engine.arguments import appended, argument, has_stars, keyword
 
 _OWN_FORMS = ("fused", "foreach", "capturable", "differentiable")
 _APEX = "apex.amp.initialize"
@@ -56,6 +56,6 @@ def _advise_apex(advisor: Advisor, call: ast.Call) -> None:
         return
     if isinstance(optimizers, ast.List) and not optimizers.elts:
         return
-    edit = last_edit(advisor.scopes, call, "combine_grad=True")
+    edits = appended(advisor.scopes, call, "combine_grad=True")
     span = advisor.scopes.span(call)
-    advisor.offer("advice/combine-grad", span, "combine_grad=True", [edit])
+    advisor.offer("advice/combine-grad", span, "combine_grad=True", edits)

@@ -18,10 +18,10 @@ from lockstep.wings.migrate.distributed.head import START_DOC, head_lines, takes
 from lockstep.wings.migrate.distributed.risks import list_risks
 from lockstep.wings.migrate.distributed.writing import Guard, guards, makes_writer
 from lockstep.wings.migrate.engine.arguments import (
+    appended,
     called,
     insertion,
     keyword,
-    last_edit,
     opening,
     wrapped,
 )
@@ -240,7 +240,7 @@ class _Rewriting:
         if keyword(call, "map_location") or any(item.arg is None for item in call.keywords):
             return
         if self._is_loaded_as_state(call):
-            edits = [last_edit(self._scopes, call, 'map_location="cpu"')]
+            edits = appended(self._scopes, call, 'map_location="cpu"')
             reason = "load_state_dict copies to each process's own device; rank 0's would hold all copies else"
             self._unit.rewrite(call, "distributed/load", reason, edits)
 
@@ -336,10 +336,10 @@ class _Rewriting:
     def _log_once(self, call: ast.Call) -> None:
         name, rank = self._scopes.name(call.func), self._names["rank"]
         if name.startswith("tqdm.") and keyword(call, "disable") is None:
-            edits = [last_edit(self._scopes, call, f"disable={rank} != 0")]
+            edits = appended(self._scopes, call, f"disable={rank} != 0")
             self._rewrite(call, "distributed/logging", edits, "rank 0 alone shows its progress")
         elif name == "wandb.init" and keyword(call, "mode") is None:
-            edits = [last_edit(self._scopes, call, f'mode=None if {rank} == 0 else "disabled"')]
+            edits = appended(self._scopes, call, f'mode=None if {rank} == 0 else "disabled"')
             self._rewrite(call, "distributed/logging", edits, "rank 0 alone makes a run")
         elif makes_writer(self._flow, call):
             reason = (

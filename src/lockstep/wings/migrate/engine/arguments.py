@@ -28,6 +28,8 @@ from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
 
 _BLANK = re.compile(r"(?:\s|\\\r?\n|#[^\r\n]*)*")
+_BEHIND = re.compile(r"(?:\s|\\\r?\n|#[^\r\n]*|\))*")
+_COMMENT = re.compile(r"#[^\r\n]*")
 
 
 class CannotRewriteError(ValueError):
@@ -41,11 +43,10 @@ def insertion(at: int, text: str) -> Edit:
 
 def opening(scopes: ModuleScopes, call: ast.Call) -> int:
     """Where the first argument would start: behind the opening bracket of a call."""
-    text, at = scopes.source.text, scopes.span(call.func).end
+    at = scopes.span(call.func).end
     while True:
-        blank = _BLANK.match(text, at)
-        at = blank.end() if blank else at
-        if text[at] == "(":
+        at = _behind_blank(scopes, at)
+        if scopes.source.text[at] == "(":
             return at + 1
         at += 1  # a bracket that closes around the function
 
@@ -113,12 +114,17 @@ def first_edit(scopes: ModuleScopes, call: ast.Call, text: str) -> Edit:
     return insertion(opening(scopes, call), text + separator)
 
 
-def last_edit(scopes: ModuleScopes, call: ast.Call, text: str) -> Edit:
-    """Append an argument behind all others."""
-    arguments = in_order(call, scopes)
+def appended(
+    scopes: ModuleScopes, call: ast.Call, text: str, gone: Collection[ast.AST] = ()
+) -> list[Edit]:
+    """The edits that append an argument behind all others that stay."""
+    arguments = [item for item in in_order(call, scopes) if item not in gone]
     if not arguments:
-        return insertion(opening(scopes, call), text)
-    return insertion(argument_end(scopes, arguments[-1]), f", {text}")
+        return [insertion(opening(scopes, call), text)]
+    end = argument_end(scopes, call, arguments[-1])
+    if _is_bare(scopes, call):
+        return [insertion(scopes.span(arguments[0]).start, "("), insertion(end, f", {text})")]
+    return [insertion(end, f", {text}")]
 
 
 def removals(scopes: ModuleScopes, call: ast.Call, items: Collection[ast.AST]) -> list[Edit]:
@@ -130,41 +136,48 @@ def removals(scopes: ModuleScopes, call: ast.Call, items: Collection[ast.AST]) -
         while stop < len(arguments) and arguments[stop] in items:
             stop += 1
         if stop > position:
-            start = argument_start(scopes, arguments[position])
-            end = argument_end(scopes, arguments[stop - 1])
+            start = argument_start(scopes, call, arguments[position])
+            end = argument_end(scopes, call, arguments[stop - 1])
             if stop < len(arguments):
-                end = argument_start(scopes, arguments[stop])
+                end = argument_start(scopes, call, arguments[stop])
             elif position > 0:
-                start = argument_end(scopes, arguments[position - 1])
+                start = argument_end(scopes, call, arguments[position - 1])
             edits.append(Edit(Span(start, end), ""))
         position = stop + 1
     return edits
 
 
-def argument_start(scopes: ModuleScopes, node: ast.AST) -> int:
-    """Where an argument starts, the brackets around it included."""
-    start = scopes.span(node).start
-    text = scopes.source.text
-    while text[:start].rstrip().endswith("(") and not isinstance(node, ast.keyword):
-        candidate = len(text[:start].rstrip()) - 1
-        if text[:candidate].rstrip().endswith((",", "(")):
-            start = candidate
-        else:
-            break
-    return start
+def _is_bare(scopes: ModuleScopes, call: ast.Call) -> bool:
+    """Whether the only argument is a generator that has no brackets but the call's."""
+    only = call.args[0] if len(call.args) == 1 else None
+    return isinstance(only, ast.GeneratorExp) and scopes.span(only).end == scopes.span(call).end
 
 
-def argument_end(scopes: ModuleScopes, node: ast.AST) -> int:
-    """The end of an argument, brackets that close around it included."""
-    text, end = scopes.source.text, scopes.span(node).end
-    if isinstance(node, ast.keyword):
-        return end  # its own place takes them in
-    depth = text[argument_start(scopes, node) : scopes.span(node).start].count("(")
-    while depth > 0:
-        blank = _BLANK.match(text, end)
-        end = (blank.end() if blank else end) + 1
-        depth -= 1
-    return end
+def argument_start(scopes: ModuleScopes, call: ast.Call, node: ast.AST) -> int:
+    """Where an argument of a call starts, brackets around it included; of a keyword's value, where that does."""
+    arguments, start = in_order(call, scopes), scopes.span(node).start
+    if node not in arguments:
+        return start
+    position = arguments.index(node)
+    if not position:
+        return min(start, _behind_blank(scopes, opening(scopes, call)))
+    comma = _behind_blank(scopes, argument_end(scopes, call, arguments[position - 1]))
+    return _behind_blank(scopes, comma + 1)
+
+
+def argument_end(scopes: ModuleScopes, call: ast.Call, node: ast.AST) -> int:
+    """Where an argument of a call ends, brackets around it included; of a keyword's value, where that does."""
+    end = scopes.span(node).end
+    if any(item.value is node for item in call.keywords):
+        return end
+    behind = _BEHIND.match(scopes.source.text, end, scopes.span(call).end - 1)
+    text = _COMMENT.sub(lambda found: " " * len(found.group()), behind.group() if behind else "")
+    return end + text.rfind(")") + 1
+
+
+def _behind_blank(scopes: ModuleScopes, at: int) -> int:
+    blank = _BLANK.match(scopes.source.text, at)
+    return blank.end() if blank else at
 
 
 class ArgumentEdits:
@@ -196,6 +209,8 @@ class ArgumentEdits:
         CannotRewriteError
             If one of them cannot be carried out.
         """
+        if _is_bare(self._scopes, self._call):
+            raise CannotRewriteError("its only argument is a generator without brackets")
         for step in steps:
             operation, _, rest = step.partition("=")
             if operation == "drop":
@@ -225,7 +240,7 @@ class ArgumentEdits:
             if name in self._dropped:
                 raise CannotRewriteError(f"gives {name} by position")
             if name:
-                start = argument_start(self._scopes, argument)
+                start = argument_start(self._scopes, self._call, argument)
                 self._edits.append(insertion(start, f"{name}="))
 
     def _drop(self, key: str, text: str) -> None:
@@ -254,11 +269,7 @@ class ArgumentEdits:
         if not self._added:
             return []
         text = ", ".join(self._added)
-        dropped = self._dropped_items()
-        staying = [item for item in in_order(self._call, self._scopes) if item not in dropped]
-        if not staying:
-            return [insertion(opening(self._scopes, self._call), text)]
-        return [insertion(argument_end(self._scopes, staying[-1]), f", {text}")]
+        return appended(self._scopes, self._call, text, self._dropped_items())
 
 
 _STEPS: dict[str, Callable[[ArgumentEdits, str, str], None]] = {

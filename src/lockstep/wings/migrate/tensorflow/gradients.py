@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ast
 
-from lockstep.wings.migrate.engine.arguments import argument, has_stars, in_order, wrapped
+from lockstep.wings.migrate.engine.arguments import (
+    argument,
+    argument_end,
+    has_stars,
+    in_order,
+    wrapped,
+)
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.tensorflow.script import (
     Generation,
     Script,
-    end_of_argument,
     is_harmless,
 )
 from lockstep.wings.migrate.tensorflow.sessions import bridge
@@ -121,8 +126,8 @@ def _without_transport(script: Script, call: ast.Call) -> list[Edit]:
         start, end = script.scopes.span(before[0]).start, script.scopes.span(optimizer).start
         edits.append(script.removed(Span(start, end), before))
     if behind:
-        start = end_of_argument(script.scopes, call, optimizer)
-        end = end_of_argument(script.scopes, call, behind[-1])
+        start = argument_end(script.scopes, call, optimizer)
+        end = argument_end(script.scopes, call, behind[-1])
         edits.append(script.removed(Span(start, end), behind))
     return edits
 
@@ -201,10 +206,10 @@ def allreduce(script: Script, node: ast.expr) -> None:
     else:
         function = bridge(script, "npu_allreduce")
     edits = [script.replaced(node, function)]
-    start = end_of_argument(script.scopes, call, call.args[0])
+    start = argument_end(script.scopes, call, call.args[0])
     end = start
     if call.keywords:
-        end = end_of_argument(script.scopes, call, in_order(call, script.scopes)[-1])
+        end = argument_end(script.scopes, call, in_order(call, script.scopes)[-1])
     script.removed(Span(start, end), call.keywords)
     edits.append(Edit(Span(start, end), f', reduction="{reduction}"'))
     script.rewrite(call, _RULE, "tensors are reduced by the NPU's collective library", edits)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from lockstep.wings.migrate.engine.arguments import argument, has_stars, renamed_keyword
+from lockstep.wings.migrate.engine.arguments import appended, argument, has_stars, renamed_keyword
 from lockstep.wings.migrate.tensorflow.gradients import (
     allreduce,
     compression,
     distributed_optimizer,
     gradient_tape,
 )
-from lockstep.wings.migrate.tensorflow.script import Generation, Script, appended
+from lockstep.wings.migrate.tensorflow.script import Generation, Script
 from lockstep.wings.migrate.tensorflow.sessions import bridge
 
 _RULE = "horovod"
@@ -171,7 +171,7 @@ def _hook(script: Script, node: ast.expr) -> None:
     given = f"index={index}" if call.keywords else index
     edits = [
         script.replaced(node, bridge(script, "NPUBroadcastGlobalVariablesHook")),
-        appended(script.scopes, call, given),
+        *appended(script.scopes, call, given),
     ]
     script.rewrite(call, _RULE, "variables are broadcast by the NPU's collective library", edits)
 

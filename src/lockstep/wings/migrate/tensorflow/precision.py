@@ -6,14 +6,16 @@ import ast
 from collections.abc import Callable
 
 from lockstep.wings.migrate.engine.arguments import (
+    appended,
     argument,
+    argument_start,
     has_stars,
     insertion,
     renamed_keyword,
     wrapped,
 )
 from lockstep.wings.migrate.plan import Edit, Span
-from lockstep.wings.migrate.tensorflow.script import Generation, Script, appended, is_harmless
+from lockstep.wings.migrate.tensorflow.script import Generation, Script, is_harmless
 from lockstep.wings.migrate.tensorflow.sessions import bridge
 
 _SCALE = "loss-scale"
@@ -98,13 +100,14 @@ def _dynamic(script: Script, node: ast.expr, call: ast.Call) -> None:
         if named:
             edits += named
         elif position < len(call.args):
-            edits.append(insertion(script.scopes.span(call.args[position]).start, f"{new}="))
+            start = argument_start(script.scopes, call, call.args[position])
+            edits.append(insertion(start, f"{new}="))
         else:
             added.append(f"{new}={default}")
     inverse = f"1 / ({script.scopes.text(multiplier)})" if multiplier is not None else "0.5"
     # TensorFlow lowers the scale at every overflow, by the factor that it is raised by.
     added += ["decr_every_n_nan_or_inf=1", f"decr_ratio={inverse}"]
-    edits.append(appended(script.scopes, call, ", ".join(added)))
+    edits += appended(script.scopes, call, ", ".join(added))
     script.rewrite(call, _SCALE, _SCALED, edits)
 
 
@@ -126,7 +129,7 @@ def _optimizer(script: Script, node: ast.expr, call: ast.Call) -> None:
     edits = [script.replaced(node, bridge(script, "NPULossScaleOptimizer")), *manager]
     edits += renamed_keyword(script.scopes, call, "loss_scale", "loss_scale_manager")
     if script.uses_horovod:
-        edits.append(appended(script.scopes, call, "is_distributed=True"))
+        edits += appended(script.scopes, call, "is_distributed=True")
     script.rewrite(call, _SCALE, _SCALED, edits)
 
 

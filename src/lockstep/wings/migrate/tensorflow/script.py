@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 import enum
 import functools
-import re
 from collections.abc import Iterable, Iterator
 
-from lockstep.wings.migrate.engine.arguments import CannotRewriteError, in_order, insertion
+from lockstep.wings.migrate.engine.arguments import appended
 from lockstep.wings.migrate.engine.claims import Claims
 from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes
 from lockstep.wings.migrate.engine.statements import imported_names
@@ -37,8 +36,6 @@ _HARMLESS = (
     ast.operator,
     ast.unaryop,
 )
-_COMMENT = re.compile(r"#[^\r\n]*")
-_BEHIND = re.compile(r"(?:\s|\\\r?\n|#[^\r\n]*|\))*")
 
 # Other ways to write the same module; the first that fits is replaced.
 _SAME = (
@@ -160,13 +157,9 @@ class Script(Claims):
     def append(
         self, call: ast.Call, text: str, rule: str, reason: str, *, node: ast.AST | None = None
     ) -> None:
-        """Claim a call, or a node of it, with a last argument more; list it where none can be added."""
-        try:
-            edits = [appended(self.scopes, call, text)]
-        except CannotRewriteError as error:
-            self.list(node or call, rule, str(error), text)
-        else:
-            self.rewrite(node or call, rule, reason, edits, span=self.scopes.span(call))
+        """Claim a call, or a node of it, with a last argument more."""
+        edits = appended(self.scopes, call, text)
+        self.rewrite(node or call, rule, reason, edits, span=self.scopes.span(call))
 
     def left_unused(self, nodes: Iterable[ast.AST]) -> tuple[Binding, ...]:
         """Assignments of local variables that nothing would read once these expressions are gone."""
@@ -218,28 +211,3 @@ def prefixes(name: str) -> Iterator[str]:
 def is_harmless(node: ast.AST) -> bool:
     """Whether an expression may be left out: it only reads names, constants and what is put together from them."""
     return all(isinstance(inner, _HARMLESS) for inner in ast.walk(node))
-
-
-def end_of_argument(scopes: ModuleScopes, call: ast.Call, node: ast.AST) -> int:
-    """Where an argument of a call ends, brackets around it included."""
-    end = scopes.span(node).end
-    behind = _BEHIND.match(scopes.source.text, end, scopes.span(call).end - 1)
-    text = _COMMENT.sub(lambda found: " " * len(found.group()), behind.group() if behind else "")
-    return end + text.rfind(")") + 1
-
-
-def appended(scopes: ModuleScopes, call: ast.Call, text: str) -> Edit:
-    """The edit that adds a last argument.
-
-    Raises
-    ------
-    CannotRewriteError
-        If the only argument is a generator that shares the call's brackets.
-    """
-    arguments = in_order(call, scopes)
-    if not arguments:
-        return insertion(scopes.span(call).end - 1, text)
-    last = arguments[-1]
-    if isinstance(last, ast.GeneratorExp) and scopes.span(last).end == scopes.span(call).end:
-        raise CannotRewriteError("its only argument is a bare generator")
-    return insertion(end_of_argument(scopes, call, last), f", {text}")

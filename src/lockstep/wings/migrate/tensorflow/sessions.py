@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 
 from lockstep.wings.migrate.engine.arguments import (
-    CannotRewriteError,
+    appended,
     argument,
     has_stars,
     wrapped,
 )
-from lockstep.wings.migrate.tensorflow.script import Generation, Script, appended
+from lockstep.wings.migrate.tensorflow.script import Generation, Script
 
 _BRIDGE = "npu_bridge.npu_init"
 
@@ -105,12 +105,8 @@ def options_of_call(
         reason = f"its {name} cannot be told: it may be among arguments that are passed on"
         script.list(call, rule, reason, f"pass {name}={function}(...) of {_BRIDGE}")
         return
-    try:
-        edit = appended(script.scopes, call, f"{name}={bridge(script, function)}()")
-    except CannotRewriteError as error:
-        script.list(call, rule, str(error), f"{name}={function}()")
-        return
-    script.rewrite(call, rule, _REASONS[rule], [edit])
+    edits = appended(script.scopes, call, f"{name}={bridge(script, function)}()")
+    script.rewrite(call, rule, _REASONS[rule], edits)
 
 
 _REASONS = {

@@ -239,15 +239,16 @@ class _Move:
         if device is None:
             edits.append(first_edit(self._scopes, call, self._unit.fill("{device}")))
         else:
-            edits += self._device_edits(device)
+            edits += self._device_edits(call, device)
         for given, name in zip(call.args[1:], _POSITIONAL[1:], strict=False):
-            edits.append(insertion(argument_start(self._scopes, given), f"{name}="))
+            edits.append(insertion(argument_start(self._scopes, call, given), f"{name}="))
         return edits
 
-    def _device_edits(self, device: ast.expr) -> list[Edit]:
+    def _device_edits(self, call: ast.Call, device: ast.expr) -> list[Edit]:
         if isinstance(device, ast.Constant) and isinstance(device.value, str):
             return []  # the string is rewritten as every device string is
-        span = Span(argument_start(self._scopes, device), argument_end(self._scopes, device))
+        scopes = self._scopes
+        span = Span(argument_start(scopes, call, device), argument_end(scopes, call, device))
         if self._unit.target.device:
             return [Edit(span, self._unit.fill("{device}"))]
         return wrapped(span, self._unit.header.device_function)
