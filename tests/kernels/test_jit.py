@@ -91,21 +91,55 @@ def test_without_a_compiler_the_general_paths_are_taken(away: str) -> None:
 
 
 def test_a_change_in_a_file_whose_parts_are_called_is_noticed(tmp_path: Path) -> None:
-    # given a function that is kept, and calls a part of another file
-    parts, function = tmp_path / "parts.py", tmp_path / "function.py"
+    # given functions that are kept, and call a part of another file, which calls one of a third
     header = "from lockstep.kernels.jit import compiled, part\n"
     once = f"{header}@part\ndef changed(value):\n    return value + 1.0\n"
-    function.write_text(
-        f"{header}from parts import changed\n@compiled('float64(float64)')\n"
-        "def call(value):\n    return changed(value)\nprint(call(1.0))\n"
+    (tmp_path / "between.py").write_text(
+        f"{header}from far import changed\n@part\ndef between(value):\n    return changed(value)\n"
     )
-    said = []
-    for text in (once, once, once.replace("1.0", "2.0")):
-        # when the other file changes, and it is called in a new process
-        parts.write_text(text)
-        ran = subprocess.run(
-            [sys.executable, str(function)], capture_output=True, text=True, check=True
+    function = tmp_path / "function.py"
+    function.write_text(
+        f"import sys\n{header}from between import between\n"
+        + "".join(
+            f"@compiled('float64(float64)')\ndef {name}(value):\n    return between(value)\n"
+            for name in ("one", "two")
         )
-        said.append(float(ran.stdout))
-    # then it gives what the part now says
-    assert said == [2.0, 2.0, 3.0]
+        + "for name in sys.argv[1:]:\n    print(globals()[name](1.0))\n"
+    )
+    said, kept = [], []
+    for text, order in (
+        (once, "one two"),
+        (once, "two one"),
+        (once.replace("1.0", "2.0"), "one two"),
+    ):
+        # when the far file changes, and they are called in a new process, in any order
+        (tmp_path / "far.py").write_text(text)
+        ran = subprocess.run(
+            [sys.executable, str(function), *order.split()],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        said.append([float(line) for line in ran.stdout.splitlines()])
+        kept.append(len(list(tmp_path.glob("**/*.nbc"))))
+    # then they give what the part now says, and are compiled no more than once for each
+    assert said == [[2.0, 2.0], [2.0, 2.0], [3.0, 3.0]]
+    assert kept == [2, 2, 4]
+
+
+def test_loops_are_compiled_before_anything_needs_them(tmp_path: Path) -> None:
+    # given a module of loops, a part and a name from elsewhere
+    (tmp_path / "loops_of_a_test.py").write_text(
+        "from lockstep.kernels.jit import compiled, part\nfrom lockstep.kernels.moments import _moments\n"
+        "@part\ndef half(value):\n    return value / 2\n"
+        "@compiled('float64(float64)')\ndef quarter(value):\n    return half(half(value))\n"
+    )
+    script = (
+        "from lockstep.kernels import jit\nimport loops_of_a_test as module\n"
+        "print(jit.loops(module))\njit.compile_now('loops_of_a_test', 'quarter')\n"
+    )
+    # when they are listed, and compiled
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    # then its own one is kept
+    assert ran.stdout == "['quarter']\n"
+    assert len(list(tmp_path.glob("**/*.nbc"))) == 1

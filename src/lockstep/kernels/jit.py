@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -125,6 +126,7 @@ class Task:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        self.__module__ = function.__module__
         self._function = function
         self._compiled: Any = None
 
@@ -161,6 +163,7 @@ def _decorator(signature: str, options: dict[str, Any]) -> Callable[[Function], 
             return made()(*arguments)
 
         call.__doc__, call.__name__ = function.__doc__, function.__name__
+        call.__module__ = function.__module__
         call.__dict__["made"] = made
         return cast(Function, call)
 
@@ -170,6 +173,22 @@ def _decorator(signature: str, options: dict[str, Any]) -> Callable[[Function], 
 def ready(function: Function) -> Function:
     """A compiled function without what looks for it at each call, for those that take less time than that."""
     return cast(Function, function.__dict__["made"]())
+
+
+def loops(module: ModuleType) -> list[str]:
+    """The names of the functions of a module that are compiled the first time they are called."""
+    own = (
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, Task) or "made" in getattr(value, "__dict__", ())
+    )
+    return [name for name in own if getattr(module, name).__module__ == module.__name__]
+
+
+def compile_now(module: str, name: str) -> None:
+    """Compile a function of a module, or load what is kept of it."""
+    loop = getattr(import_module(module), name)
+    _ = loop.address if isinstance(loop, Task) else loop.__dict__["made"]()
 
 
 def _compile(
@@ -206,17 +225,26 @@ def _complete(function: Callable[..., Any]) -> None:
 
     What is kept of it has a stamp of the other files whose parts it calls in its name: Numba looks at its own alone.
     """
-    import numba
-
-    names, others = function.__globals__, set()
-    for name, value in list(names.items()):
-        if isinstance(value, _Part):
-            if value.function.__globals__ is not names:
-                _complete(value.function)
-                others.add(value.function.__code__.co_filename)
-            names[name] = numba.njit(**value.options)(value.function)
-        elif isinstance(value, _FromNumba):
-            names[name] = value.make(numba)
+    others = _complete_file(function.__globals__)
     if others:
         stamp = zlib.crc32(b"".join(Path(file).read_bytes() for file in sorted(others)))
         function.__qualname__ = f"{function.__name__}_{stamp:08x}"
+
+
+def _complete_file(names: dict[str, Any]) -> set[str]:
+    """Have Numba make what a file's loops call; returns the other files that it comes from, near and far.
+
+    They are the same whatever was compiled before, so that there is one name for what is kept.
+    """
+    import numba
+
+    others = set()
+    for name, value in list(names.items()):
+        if isinstance(value, _Part):
+            names[name] = numba.njit(**value.options)(value.function)
+        elif isinstance(value, _FromNumba):
+            names[name] = value.make(numba)
+        called = getattr(names[name], "py_func", None)
+        if called is not None and called.__globals__ is not names:
+            others |= {called.__code__.co_filename, *_complete_file(called.__globals__)}
+    return others
