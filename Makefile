@@ -21,7 +21,7 @@ test-torch:
 	sed 's/^torch==.*/torch==$(VERSION)/' constraints.txt > .venv-torch-$(VERSION)/constraints.txt
 	.venv-torch-$(VERSION)/bin/python -m pip install torch==$(VERSION)
 	.venv-torch-$(VERSION)/bin/python -m pip install -c .venv-torch-$(VERSION)/constraints.txt -e '.[dev,examples]'
-	.venv-torch-$(VERSION)/bin/python -m lockstep.kernels
+	.venv-torch-$(VERSION)/bin/python -m lockstep.kernels.every_loop
 	.venv-torch-$(VERSION)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
 
 # A minute: lint, types, floors, and what can be tested without a training.
@@ -74,7 +74,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install torch==2.13.0
 	$(PIP) install -c constraints.txt -e '.[dev,examples]'
-	$(BIN)/python -m lockstep.kernels
+	$(BIN)/python -m lockstep.kernels.every_loop
 	touch $@
 
 clean:

@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from workplace import TIMEOUT_S, Workplace, ended
+from workplace import BIN, TIMEOUT_S, Workplace, ended
 
 import lockstep
 
@@ -46,10 +46,10 @@ CUT_OFF = "rank0: the run was cut off before the recording was closed"
 def recording_in_step_1(
     workplace: Workplace,
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A recorded training in the middle of a step: `lockstep record`, and the training's number."""
+    """A recorded training in the middle of a step: a `lockstep record` of its own, and the training's number."""
     workplace.script("train.py", STAYS_IN_STEP)
     process = workplace.start(
-        "lockstep", "record", "-o", "ref", "--", "python", "train.py", start_new_session=True
+        BIN / "lockstep", "record", "-o", "ref", "--", "python", "train.py", start_new_session=True
     )
     try:
         assert process.stdout is not None
@@ -108,32 +108,38 @@ def test_exit_codes_and_tracebacks_are_those_of_the_bare_run(workplace: Workplac
         assert "recorded rank0 steps 0, 1 (incomplete) (" in after.ours[-1]
 
 
-@pytest.mark.cold
-@pytest.mark.parametrize(
-    ("number", "to_group"), [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)]
-)
-def test_signals_reach_the_training(
-    workplace: Workplace, number: signal.Signals, to_group: bool
-) -> None:
-    # Given a training in the middle of a step
-    with recording_in_step_1(workplace) as (process, _):
+def test_signals_reach_the_training(tmp_path: Path, programs: Path) -> None:
+    # Given trainings in the middle of a step
+    sent = {
+        "alone": (signal.SIGINT, os.kill),
+        "group": (signal.SIGINT, os.killpg),
+        "ended": (signal.SIGTERM, os.kill),
+    }
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(recording_in_step_1(Workplace(tmp_path / name, programs)))[0]
+            for name in sent
+        ]
         # When a signal comes, to the whole process group or to `lockstep record` alone
-        (os.killpg if to_group else os.kill)(process.pid, number)
-        process.wait(TIMEOUT_S)  # its standard input stays open until then
-        end = ended(process)
+        for process, (number, send) in zip(started, sent.values(), strict=True):
+            send(process.pid, number)
+        for process in started:
+            process.wait(TIMEOUT_S)  # its standard input stays open until then
+        ends = [ended(process) for process in started]
 
-    # Then the training got it, and the exit code says so
-    assert end.code == 128 + number
-    assert end.out == ("interrupted\n" if number == signal.SIGINT else "")
-    # And the recording opens; a Python that could say goodbye has closed it
-    recording = lockstep.open(workplace.path / "ref")
-    assert recording.ranks["rank0"].steps == (0, 1)
-    assert recording.missing == (
-        (f"{INCOMPLETE} by the exception KeyboardInterrupt",)
-        if number == signal.SIGINT
-        else (CUT_OFF, INCOMPLETE)
-    )
-    assert (recording.manifest.state, recording.manifest.exit_code) == ("complete", end.code)
+    for (name, (number, _)), end in zip(sent.items(), ends, strict=True):
+        # Then the training got it once, and the exit code says so
+        assert end.code == 128 + number
+        assert end.out == ("interrupted\n" if number == signal.SIGINT else "")
+        # And the recording opens; a Python that could say goodbye has closed it
+        recording = lockstep.open(tmp_path / name / "ref")
+        assert recording.ranks["rank0"].steps == (0, 1)
+        assert recording.missing == (
+            (f"{INCOMPLETE} by the exception KeyboardInterrupt",)
+            if number == signal.SIGINT
+            else (CUT_OFF, INCOMPLETE)
+        )
+        assert (recording.manifest.state, recording.manifest.exit_code) == ("complete", end.code)
 
 
 @pytest.mark.cold
@@ -166,7 +172,6 @@ def test_control_c_in_a_terminal_interrupts_the_training_once(workplace: Workpla
     )
 
 
-@pytest.mark.cold
 def test_a_killed_training_leaves_what_was_flushed(workplace: Workplace) -> None:
     # Given a training in the middle of a step
     with recording_in_step_1(workplace) as (process, training):
@@ -186,7 +191,6 @@ def test_a_killed_training_leaves_what_was_flushed(workplace: Workplace) -> None
     assert len(rank.calls(1)) > 5
 
 
-@pytest.mark.cold
 def test_a_training_outlives_a_killed_recorder_process(workplace: Workplace) -> None:
     # Given a training in the middle of a step
     with recording_in_step_1(workplace) as (process, _):

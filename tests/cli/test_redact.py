@@ -44,10 +44,10 @@ FAULT = ("--emulate", "wrong:1/torch.mul:scale:1.5")
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recordings(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training recorded redacted, and as it is with a fault in it."""
     path = tmp_path_factory.mktemp("recordings")
-    workplace = Workplace(path / "telltale-project")
+    workplace = Workplace(path / "telltale-project", programs)
     workplace.script("train.py", TRAINING)
     home = path / "telltale-home"
     workplace.environment |= {"HOME": str(home), "USER": "telltale-user", "LOGNAME": "telltale-user",

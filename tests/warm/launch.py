@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).parent
+SERVE = f"import sys; sys.path[0] = {str(HERE)!r}; import server; server.serve()"  # of no file, so that no stack has it
 PROGRAMS = {"python": "", "torchrun": "-m torch.distributed.run", "lockstep": "-m lockstep"}
 
 
@@ -27,7 +28,7 @@ def serving(folder: Path) -> Iterator[None]:
         program.write_text(f'#!/bin/sh\n{start} {arguments} "$@"\n')
         program.chmod(0o755)
     with subprocess.Popen(
-        [sys.executable, str(HERE / "server.py"), str(address), str(folder / "python")],
+        [sys.executable, "-c", SERVE, str(address), str(folder / "python")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},

@@ -129,7 +129,8 @@ def become(arguments: list[str], environment: dict[str, str], folder: str) -> No
     sys.orig_argv = [sys.executable, *arguments]
     sys.executable = PYTHON
     sys.meta_path.insert(0, Finder("torch"))
-    sys.modules.pop("sitecustomize", None)
+    for name in ("sitecustomize", __name__):
+        sys.modules.pop(name, None)
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
         sys.modules["sitecustomize"] = module = module_from_spec(spec)
@@ -241,5 +242,3 @@ def serve() -> None:
 
 for function in (run, end, serve_one, serve):
     function.__code__ = hidden(function.__code__)
-if __name__ == "__main__":
-    serve()

@@ -1,4 +1,4 @@
-"""`python -m lockstep.kernels` compiles every loop at once, as when an image is built: no command then has to.
+"""`python -m lockstep.kernels.every_loop` compiles every loop at once, as when an image is built: no command then has to.
 
 It takes half a minute of two processors; what is kept already takes a second.
 """
@@ -28,7 +28,7 @@ def main() -> None:
     waiting = [
         (name, loop)
         for name in modules
-        if not name.endswith("__main__")
+        if name != __spec__.name
         for loop in loops(import_module(name))
     ]
     processes = min(MOST_PROCESSES, os.cpu_count() or 1)
