@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,11 @@ def test_the_page_of_tolerances_lists_every_one_with_its_reason() -> None:
     assert (ROOT / "docs" / "tolerances.md").read_text() == page
 
 
-def test_the_call_graph_is_that_of_a_comparison() -> None:
+def test_the_call_graph_is_that_of_a_comparison(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # given the rooms that a comparison goes through, drawn from what is called
+    monkeypatch.setattr(sys, "executable", str(programs / "python"))
     page = runpy.run_path(str(ROOT / "docs" / "build.py"))["architecture_page"]()
     # then the page shows them, each once
     assert (ROOT / "docs" / "architecture.md").read_text() == page
