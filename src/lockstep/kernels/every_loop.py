@@ -1,6 +1,6 @@
-"""`python -m lockstep.kernels.every_loop` compiles every loop at once, as when an image is built: no command then has to.
+"""`python -m lockstep.kernels.every_loop` compiles all loops at once, as when an image is built.
 
-It takes half a minute of two processors; what is kept already takes a second.
+It takes half a minute of two processors, and a second where they are kept already; no command then has to compile.
 """
 
 from __future__ import annotations

@@ -404,7 +404,8 @@ def _add_doubles(
         bits = kept[0, :count].view(np.int64)
         _, _, squares, sizes = _look(kept[0, :count], bits, bits, np.int64(0x7FFF_FFFF_FFFF_FFFF))
     else:
-        for place in range(count):  # as slices, Numba would compile a message about shapes for seconds
+        # Not as slices: Numba would compile a message about their shapes, for seconds.
+        for place in range(count):
             kept[0, place], kept[1, place] = left[place], right[place]
     if count:
         one, two = kept[0, :count], kept[1, :count]
