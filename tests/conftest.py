@@ -9,9 +9,10 @@ import pytest
 from hypothesis import settings
 from warm.launch import serving
 
-# Before torch is loaded: as many threads as cores in each of as many processes wait for each other more than they
-# compute. What threads change is tested by tests that ask for them.
+# Before torch and polars are loaded: as many threads as cores in each of as many processes wait for each other more
+# than they compute. What threads change is tested by tests that ask for them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")

@@ -34,6 +34,17 @@ DDP = """
         gc.collect()
 """
 
+HIDES = """
+    import os, sys
+    mark = 'from the user'
+    class Hide:
+        def find_spec(self, name, path=None, target=None):
+            end = sys.path[-1]
+            if name == 'lockstep' and end != os.environ.get('LOCKSTEP_SOURCE', end):
+                raise ModuleNotFoundError('No module named lockstep', name='lockstep')
+    sys.meta_path.insert(0, Hide())
+"""
+
 
 def ranks_of(path: Path) -> list[str]:
     return list(lockstep.open(path).ranks)
@@ -50,18 +61,28 @@ def complete(recording: Recording) -> dict[str, tuple[int, ...]]:
 
 @pytest.mark.cold
 def test_a_recorded_script_runs_as_the_bare_one(workplace: Workplace) -> None:
-    # Given a training that was never written to be recorded, and a place with an unusual name
+    # Given a training that was never written to be recorded, a place with an unusual name, and a sitecustomize
+    # of the user's own on PYTHONPATH, which also hides Lockstep from the command's Python until the place that
+    # `lockstep record` names is on the path
     place = workplace.path / "résultats 1"
     place.mkdir()
     script, text = workplace.path / "tiny.py", "standard input\nžluť 入力\n"
+    workplace.script("startup/sitecustomize.py", HIDES)
+    options = {
+        "text": text,
+        "cwd": place,
+        "environment": {"PYTHONPATH": str(workplace.path / "startup")},
+    }
 
     # When it runs bare, and recorded into a relative path
-    bare = workplace.run("python", script, text=text, cwd=place)
-    recorded = workplace.record("-o", "ma référence", "python", script, text=text, cwd=place)
+    python = ("python", "-W", "error", script)
+    bare = workplace.run(*python, **options)
+    recorded = workplace.record("-o", "ma référence", *python, **options)
 
-    # Then output, random numbers, settings, sys.path and exit code are the same
+    # Then output, random numbers, settings, sys.path and exit code are the same, and the user's code ran
     assert (recorded.code, recorded.out, recorded.theirs) == (bare.code, bare.out, bare.err)
     assert bare.out.endswith(text + "\n")
+    assert "from the user" in recorded.out
     # And the recording is there, complete, with nothing beside it
     assert len(recorded.ours) == 1
     assert "recorded rank0 steps 0, 1 (" in recorded.ours[0]
@@ -69,7 +90,7 @@ def test_a_recorded_script_runs_as_the_bare_one(workplace: Workplace) -> None:
     recording = lockstep.open(place / "ma référence")
     assert complete(recording) == {"rank0": (0, 1)}
     assert (recording.manifest.state, recording.manifest.exit_code) == ("complete", 0)
-    assert recording.manifest.command == ["python", str(script)]
+    assert recording.manifest.command == ["python", "-W", "error", str(script)]
     assert sorted(entry.name for entry in recording.path.iterdir()) == ["manifest.json", "rank0"]
     assert hidden_in(recording.path) == []
 
@@ -108,15 +129,13 @@ def test_every_training_of_a_shell_script_gets_its_own_directory(workplace: Work
 @pytest.mark.cold
 def test_torchrun_records_both_ranks_and_not_the_launcher(workplace: Workplace) -> None:
     # Given a package that trains on two ranks, on a path that the user has set
-    package = workplace.path / "elsewhere" / "package"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
+    workplace.script("elsewhere/package/__init__.py", "")
     workplace.script("elsewhere/package/__main__.py", DDP + "\n    main()\n")
 
     # When torchrun starts it as a module
     ended = workplace.record(
         "-o", "ref", "--", "torchrun", "--nproc_per_node", "2", "-m", "package",
-        environment={"PYTHONPATH": str(package.parent)},
+        environment={"PYTHONPATH": str(workplace.path / "elsewhere")},
     )  # fmt: skip
 
     # Then each rank has its directory and knows its rank
@@ -387,38 +406,6 @@ def test_a_node_without_a_chosen_rank_has_not_failed(workplace: Workplace) -> No
     )
     assert ended.code == 0
     assert "nothing was recorded: no process was of a chosen rank (3)" in ended.ours[-1]
-
-
-@pytest.mark.cold
-def test_the_users_own_start_up_code_still_runs(workplace: Workplace) -> None:
-    # Given a sitecustomize of the user's own on PYTHONPATH, which also hides Lockstep from the
-    # command's Python until the place that `lockstep record` names is on the path
-    startup = workplace.path / "startup"
-    startup.mkdir()
-    (startup / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        "mark = 'from the user'\n"
-        "class Hide:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        end = sys.path[-1]\n"
-        "        if name == 'lockstep' and end != os.environ.get('LOCKSTEP_SOURCE', end):\n"
-        "            raise ModuleNotFoundError('No module named lockstep', name='lockstep')\n"
-        "sys.meta_path.insert(0, Hide())\n"
-    )
-    code = "import sitecustomize, sys, tiny; tiny.train(); print(sitecustomize.mark, sys.path)"
-
-    # When a training on the command line is run bare, and recorded with warnings as errors
-    bare, recorded = workplace.run_together(
-        ("python", "-c", code),
-        ("lockstep", "record", "-o", "ref", "--", "python", "-W", "error", "-c", code),
-        environment={"PYTHONPATH": str(startup)},
-    )
-
-    # Then the user's code ran, the path is as it was, and the training was recorded
-    assert (recorded.code, recorded.theirs) == (0, "")
-    assert recorded.out == bare.out
-    assert "from the user" in recorded.out
-    assert ranks_of(workplace.path / "ref") == ["rank0"]
 
 
 @pytest.mark.cold

@@ -58,7 +58,9 @@ class Workplace:
         }
 
     def script(self, name: str, text: str) -> str:
-        (self.path / name).write_text(textwrap.dedent(text).lstrip())
+        file = self.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(text).lstrip())
         return name
 
     def start(self, *command: str | Path, **options: Any) -> subprocess.Popen[str]:

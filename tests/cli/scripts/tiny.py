@@ -53,6 +53,7 @@ def surroundings():
     return {
         "argv": sys.argv,
         "path": sys.path,
+        "start-up": getattr(sys.modules.get("sitecustomize"), "mark", None),
         "python random": hashlib.sha256(pickle.dumps(random.getstate())).hexdigest(),
         "numpy random": hashlib.sha256(pickle.dumps(np.random.get_state())).hexdigest(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
