@@ -37,6 +37,7 @@ LEVELS = ("module", "api", "aten")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning"),  # from 2.15 on
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
 ]
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from workplace import BIN, TIMEOUT_S, Workplace, ended
 
 import lockstep
@@ -301,6 +302,7 @@ def test_beyond_its_cap_the_recording_stops(workplace: Workplace) -> None:
     assert "--max-bytes 40000 reached" in recording.missing[0]
 
 
+@pytest.mark.skipif(torch.version.cuda is not None, reason="a build for GPUs takes more by itself")
 @pytest.mark.cold
 def test_where_the_address_space_is_too_small_the_training_goes_on_unrecorded(
     workplace: Workplace,

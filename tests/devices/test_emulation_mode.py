@@ -121,6 +121,7 @@ def test_what_makes_the_model_and_its_data_is_left_to_the_host() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own import
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # from 2.15 on
 def test_transforms_traces_and_sparse_tensors_still_run() -> None:
     layer, value = nn.Linear(4, 4), torch.randn(3, 4)
     with emulate("hf32+reorder+ftz+saturate+random-rounding"):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import runpy
+import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from migrating import kept, listed, migrated, rewritten
@@ -31,6 +33,7 @@ from migrating import kept, listed, migrated, rewritten
         # fields, paths and names of modules are no devices
         'from collections import namedtuple\nr = namedtuple("R", ["cuda", "cpu"])(1, 2)\nprint(r.cuda)',
         'import os\nprint(os.path.join("usr", "cuda"), "cuda" in __import__("sys").modules)',
+        'import sys as s\nfrom sys import modules\nprint("cuda" in s.modules, "cuda" not in modules)',
         # a property is read, not called
         "class T:\n    @property\n    def cuda(self):\n        return 3\nprint(T().cuda)",
         # the parent is of the script's own
@@ -43,9 +46,11 @@ from migrating import kept, listed, migrated, rewritten
 )
 @pytest.mark.parametrize("target", ["neutral", "xpu"])
 def test_a_script_that_runs_on_the_cpu_prints_the_same(
-    script: str, target: str, tmp_path: Path
+    script: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # given a script that names the device in a way that is no place to put something
+    # given a module `cuda`, which builds for GPUs load when they like
+    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+    # and a script that names the device in a way that is no place to put something
     before, after = tmp_path / "before.py", tmp_path / "after.py"
     before.write_text(f"import torch\n{script}\n")
     # when it is migrated

@@ -57,6 +57,8 @@ _PLACES = frozenset(
         "listdir", "glob", "import_module", "escape", "sorted", "ord",
     }
 )  # fmt: skip
+_OTHERS_TABLES = ("sys.modules", "os.environ")
+"""What is a key of these is no device."""
 _OTHER_DEVICES = frozenset({"cpu", "mps", "xpu", "npu", "hpu", "meta", "xla", "gpu"})
 
 
@@ -79,7 +81,10 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
     parent = scopes.parents[node]
     if isinstance(parent, ast.Compare):
         both = [parent.left, *parent.comparators]
-        if any(scopes.text(one) in ("sys.modules", "os.environ") for one in both):
+        if any(
+            scopes.name(one) in _OTHERS_TABLES or getattr(one, "attr", "") in ("modules", "environ")
+            for one in both
+        ):
             return Use.KEY
         sliced = any(
             isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Slice) for one in both
