@@ -188,10 +188,14 @@ def _asked(question: Callable[[], object]) -> str:
         return "mixed"
 
 
+_AUTOCAST_DEVICES = ("cpu", "cuda", "hpu", "mps", "xla", "xpu")
+
+
 def note_autocast(manifest: RankManifest) -> None:
     """Note on which devices autocast is on, and to which dtype."""
-    for device in torch._C._autocast_supported_devices():
-        if torch.is_autocast_enabled(device):
+    supported = getattr(torch._C, "_autocast_supported_devices", None)  # since torch 2.6
+    for device in supported() if supported is not None else _AUTOCAST_DEVICES:
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             manifest.mixed_precision[f"autocast_{device}"] = str(dtype)
 
