@@ -126,7 +126,6 @@ def test_every_training_of_a_shell_script_gets_its_own_directory(workplace: Work
     }
 
 
-@pytest.mark.cold
 def test_torchrun_records_both_ranks_and_not_the_launcher(workplace: Workplace) -> None:
     # Given a package that trains on two ranks, on a path that the user has set
     workplace.script("elsewhere/package/__init__.py", "")

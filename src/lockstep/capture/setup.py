@@ -136,21 +136,26 @@ def loaded_sources() -> list[str]:
 
 def module_files() -> list[str]:
     """The same as they are called by their modules."""
-    installed = (
-        *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")},
-        _LOCKSTEP,
-    )
     # Not by getattr: some modules load others when they are asked for what they have not.
     modules = tuple(sys.modules.values())
     files = {getattr(module, "__dict__", {}).get("__file__") for module in modules}
-    return [
-        file
-        for file in files
-        if isinstance(file, str)
-        and not file.startswith(installed)
-        and not INSTALLED.search(file)
-        and Path(file).is_absolute()
-    ]
+    return [file for file in files if isinstance(file, str) and _is_of_the_user(file)]
+
+
+@cache
+def _is_of_the_user(file: str) -> bool:
+    return not (
+        file.startswith(_installed_in()) or INSTALLED.search(file) or not Path(file).is_absolute()
+    )
+
+
+@cache
+def _installed_in() -> tuple[str, ...]:
+    """Folders of Python's own modules, and Lockstep's."""
+    return (
+        *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")},
+        _LOCKSTEP,
+    )
 
 
 def note_run_state(manifest: RankManifest) -> None:
