@@ -99,12 +99,9 @@ class CompiledCodeGate(threading.local):
         compiler = sys.modules.get("torch._dynamo.eval_frame")
         if not hasattr(compiler, "_maybe_set_eval_frame"):
             return []
-        wraps = {
-            "set_eval_frame": self._before_callback,  # since torch 2.6
-            "_maybe_set_eval_frame": self._set_callback,
-        }
         return [
-            Patch(compiler, name, wrap) for name, wrap in wraps.items() if hasattr(compiler, name)
+            Patch(compiler, "set_eval_frame", self._before_callback),
+            Patch(compiler, "_maybe_set_eval_frame", self._set_callback),
         ]
 
     def _before_callback(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -152,10 +149,8 @@ class CompiledCodeGate(threading.local):
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that Dynamo neither traces nor compiles; where it is not at work, the call costs next to nothing."""
-    disabled: Callable[..., Any] = torch.compiler.disable(function)
-    callback_now = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", None)
-    if callback_now is None:  # before torch 2.6
-        return disabled
+    disabled = torch.compiler.disable(function)
+    callback_now = torch._C._dynamo.eval_frame.get_eval_frame_callback
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or callback_now() is not None:

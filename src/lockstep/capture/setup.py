@@ -198,7 +198,7 @@ _AUTOCAST_DEVICES = ("cpu", "cuda", "hpu", "mps", "xla", "xpu")
 
 def note_autocast(manifest: RankManifest) -> None:
     """Note on which devices autocast is on, and to which dtype."""
-    supported = getattr(torch._C, "_autocast_supported_devices", None)  # since torch 2.6
+    supported = getattr(torch._C, "_autocast_supported_devices", None)  # newer than torch 2.8
     for device in supported() if supported is not None else _AUTOCAST_DEVICES:
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
