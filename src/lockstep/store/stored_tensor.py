@@ -43,6 +43,18 @@ class StoredTensor:
         self._check(array.size)
         return array.reshape(self.shape)
 
+    def undecoded(self, dtype: str) -> Array:
+        """Its elements bit by bit, shape (numel,): bfloat16 as uint16, float8 as uint8.
+
+        Raises
+        ------
+        CorruptError
+            As when it is called, or if it is of another dtype.
+        """
+        elements = self.files.undecoded(self.shard, self.stored, dtype)
+        self._check(elements.size)
+        return elements
+
     def pieces(self) -> Pieces:
         """The tensor, to be read in pieces.
 

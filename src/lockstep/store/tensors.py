@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,17 +130,11 @@ def write_shard(file: Sink, tensors: Iterable[RawTensor | Derived]) -> None:
     OSError
         If the disk does not take it.
     """
-    header: dict[str, Any] = {}
     formulas: dict[str, Any] = {}
-    parts: list[Array] = []
-    offset = 0
+    entries: list[_Part] = []
 
     def add(name: str, dtype: str, shape: tuple[int, ...], data: Array) -> None:
-        nonlocal offset
-        offsets = [offset, offset + data.nbytes]
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
-        parts.append(data)
-        offset += data.nbytes
+        entries.append(_Part(name, dtype, shape, lambda: data))
 
     for tensor in tensors:
         if isinstance(tensor, RawTensor):
@@ -156,14 +150,57 @@ def write_shard(file: Sink, tensors: Iterable[RawTensor | Derived]) -> None:
             width = tensor.places.dtype.itemsize
             add(f"{tensor.number}.places", f"U{8 * width}", tensor.places.shape, tensor.places)
             add(f"{tensor.number}.values", tensor.dtype, tensor.values.shape, tensor.values)
-    if formulas:
-        header["__metadata__"] = {_DERIVED: json.dumps(formulas, separators=(",", ":"))}
+    metadata = {_DERIVED: json.dumps(formulas, separators=(",", ":"))} if formulas else {}
+    _write(file, entries, metadata)
+
+
+Named = tuple[str, str, tuple[int, ...], Callable[[], Array]]
+"""Name, dtype and shape of a tensor, and what gives its elements as they are in memory, shape (numel,)."""
+
+
+def write_named(file: Sink, tensors: Iterable[Named]) -> None:
+    """Write a safetensors file for others: tensors by name, read one after the other.
+
+    Raises
+    ------
+    OSError
+        If the disk does not take it.
+    """
+    entries = [_Part(name, _NAMES[dtype], shape, read) for name, dtype, shape, read in tensors]
+    _write(file, entries, {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One tensor of a file to be written; `dtype` is its safetensors name."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    read: Callable[[], Array]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(_raw_dtype(self.dtype)).itemsize
+
+
+def _write(file: Sink, parts: Sequence[_Part], metadata: dict[str, str]) -> None:
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    offset = 0
+    for part in parts:
+        offsets = [offset, offset + part.nbytes]
+        header[part.name] = {
+            "dtype": part.dtype,
+            "shape": list(part.shape),
+            "data_offsets": offsets,
+        }
+        offset += part.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     file.write(len(text).to_bytes(8, "little"))
     file.write(text)
-    for data in parts:
-        file.write(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
+    for part in parts:
+        file.write(np.ascontiguousarray(part.read()).reshape(-1).view(np.uint8).data)
 
 
 def size_bytes(tensor: RawTensor | Derived) -> int:
@@ -214,10 +251,29 @@ class TensorFiles:
         found = self.find(Stored(shard, number))
         if not isinstance(found, Derived):
             return self._shard(shard).load(number)
+        return decoded(self._derived(shard, found), found.dtype)
+
+    def undecoded(self, shard: int, number: int | None, dtype: str) -> Array:
+        """The elements of one tensor bit by bit, shape (count,): bfloat16 as uint16, float8 as uint8.
+
+        Raises
+        ------
+        CorruptError
+            As `load`, or if it is of another dtype.
+        """
+        if number is None:
+            raise self._absent(shard)
+        found = self.find(Stored(shard, number))
+        name = found.dtype if isinstance(found, Derived) else found[0]
+        if name != _NAMES.get(dtype):
+            raise CorruptError(self._shard(shard).path, f"tensor {number} is {name}, not {dtype}")
+        return self._derived(shard, found) if isinstance(found, Derived) else found[1]
+
+    def _derived(self, shard: int, tensor: Derived) -> Array:
         try:
-            return decoded(elements_of(found, self.find), found.dtype)
+            return elements_of(tensor, self.find)
         except (FormulaError, RecursionError) as error:
-            raise self._unreadable(shard, number, error) from error
+            raise self._unreadable(shard, tensor.number, error) from error
 
     def open(self, shard: int, number: int | None) -> Pieces:
         """As `load`, to be read in pieces.

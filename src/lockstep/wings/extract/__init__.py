@@ -1,0 +1,1 @@
+"""Taking one site's tensors out of a recording, into a file that other tools read."""

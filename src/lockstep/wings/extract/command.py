@@ -1,0 +1,61 @@
+"""`lockstep extract`: one site's tensors as .safetensors, .npz, .h5 or .txt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lockstep.core.errors import OutputExistsError
+from lockstep.core.replacement import replacing
+from lockstep.report.output import check_output_file
+from lockstep.store.reader import open_recording
+from lockstep.wings.extract.formats import writer_for
+from lockstep.wings.extract.site_tensors import Chosen, choose
+
+
+@click.command()
+@click.argument("recording", type=click.Path(path_type=Path))
+@click.argument("site")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True,
+    help="The file to write: .safetensors, .npz, .h5 or .txt.",
+)  # fmt: skip
+@click.option("--step", type=int, help="This step only.")
+@click.option("--rank", help="This rank only, as in rank0.")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+def extract(
+    recording: Path, site: str, output: Path, step: int | None, rank: str | None, force: bool
+) -> int:
+    """Write the tensors of one site to a file: inputs, outputs, gradients, parameters.
+
+    SITE is a module path, a path above it, or an operator, in which `*` and `?` match as in a shell, or a site as
+    `compare` prints it. Each tensor is named RANK/stepN/MODULE/OPERATOR#CALL/ROLE.NAME. A .safetensors file keeps
+    each dtype; elsewhere bfloat16 and float8 are written as float32, which is exact. The recording must hold whole
+    tensors (`record --save tensors`); an .h5 file needs h5py.
+
+    \b
+    lockstep extract ref h.3.mlp.act -o act.safetensors
+    lockstep extract cand 'h.3.mlp / torch.nn.functional.linear #0' --step 0 -o linear.npz
+    """
+    write = writer_for(output)
+    check_output_file(output, force=force)
+    chosen = choose(open_recording(recording), site, step=step, rank=rank)
+    try:
+        with replacing(output) as aside:
+            write(aside, chosen.tensors)
+    except OSError as error:
+        raise OutputExistsError(
+            f"{output}: cannot be written ({error.strerror or error}); give another place"
+        ) from error
+    click.echo(_told(chosen, output))
+    return 0
+
+
+def _told(chosen: Chosen, output: Path) -> str:
+    tensors = chosen.tensors
+    lines = [f"{tensor.name}  {tensor.dtype} {list(tensor.shape)}" for tensor in tensors]
+    total = len(tensors) + len(chosen.missing)
+    lines.append(f"{len(tensors)} of {total} tensors of {chosen.calls} calls in {output}")
+    lines += [f"not saved whole: {name}" for name in chosen.missing]
+    return "\n".join(lines)
