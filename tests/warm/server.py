@@ -43,8 +43,9 @@ LOADED = (
     "lockstep.capture.bootstrap",
     "lockstep.replay",
     "lockstep.cli.main",
+    "transformers.models.gpt2.modeling_gpt2",
 )
-"""As optimizers, recordings, comparisons and command lines do."""
+"""As optimizers, recordings, comparisons, command lines and most of the trainings from libraries do."""
 ADDRESS, PYTHON = sys.argv[1:]
 OWN_PATH = sys.path[1:]
 exit_now = os._exit
