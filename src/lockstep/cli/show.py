@@ -7,14 +7,12 @@ from pathlib import Path
 
 import click
 
-from lockstep.core.errors import UsageError
-from lockstep.core.patterns import nearest_names
 from lockstep.report.recording import (
+    check_choice,
     matching_calls,
     recording_json,
     render_calls,
     render_recording,
-    site_names,
 )
 from lockstep.store.reader import open_recording
 
@@ -31,31 +29,18 @@ def show(
     """Show what is in a recording: the set-up, steps, ranks, sizes, and what was not seen.
 
     Without PATTERN the sites follow as a tree; with one, the matching sites' records with statistics, call stack and
-    arguments. PATTERN is a module path, a path above it, or an operator; `*` and `?` match as in a shell.
+    arguments. PATTERN is a module path, a path above it, or an operator, in which `*` and `?` match as in a shell, or a
+    site as `compare` prints it.
 
     \b
     lockstep show ref
     lockstep show ref 'h.3.*' --step 0
     """
     recording = open_recording(directory)
-    if rank is not None and rank not in recording.ranks:
-        raise UsageError(
-            f"{directory}: has no {rank}; it has {', '.join(recording.ranks) or 'no rank at all'}"
-        )
-    if step is not None and all(step not in item.steps for item in recording.ranks.values()):
-        known = sorted({number for item in recording.ranks.values() for number in item.steps})
-        raise UsageError(
-            f"{directory}: has no step {step}; it has {', '.join(map(str, known)) or 'none'}"
-        )
+    check_choice(recording, step=step, rank=rank)
     calls = None
     if pattern is not None:
         calls = matching_calls(recording, pattern, step=step, rank=rank)
-        if not calls:
-            near = nearest_names(pattern, site_names(recording))
-            hint = f"; nearest: {', '.join(near)}" if near else ""
-            raise UsageError(
-                f"{directory}: pattern {pattern!r} matches no module and no operator{hint}"
-            )
     if as_json:
         click.echo(
             json.dumps(

@@ -198,7 +198,7 @@ def test_without_whole_tensors_the_command_that_records_them_is_printed(
 @pytest.mark.parametrize(
     ("site", "options", "sentence"),
     [
-        ("frist", (), "no module, operator or site is called 'frist'; nearest: first"),
+        ("frist", (), "pattern 'frist' matches no module and no operator; nearest: first"),
         ("first", ("--step", "7"), "has no step 7; it has 0, 1"),
         ("first", ("--rank", "rank3"), "has no rank3; it has rank0"),
     ],

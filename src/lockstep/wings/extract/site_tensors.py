@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import RunManifest
-from lockstep.core.patterns import matches, nearest_names
 from lockstep.core.records import Array, Call, TensorRecord
-from lockstep.core.site import Site
+from lockstep.report.recording import check_choice, matching_calls
 from lockstep.store.reader import Recording
 from lockstep.store.stored_tensor import StoredTensor
 from lockstep.store.tensors import can_store
@@ -84,7 +83,8 @@ def choose(recording: Recording, site: str, *, step: int | None, rank: str | Non
     UsageError
         If there is no such rank, step or site, or nothing of it was saved whole.
     """
-    calls = _calls(recording, site, step=step, rank=rank)
+    check_choice(recording, step=step, rank=rank)
+    calls = matching_calls(recording, site, step=step, rank=rank)
     tensors: list[SiteTensor] = []
     missing: list[str] = []
     for name, record in _named(calls):
@@ -101,46 +101,6 @@ def choose(recording: Recording, site: str, *, step: int | None, rank: str | Non
             f"record it with: {again}"
         )
     return Chosen(tuple(tensors), tuple(missing), len(calls))
-
-
-def _calls(recording: Recording, site: str, *, step: int | None, rank: str | None) -> list[Call]:
-    where = recording.path
-    ranks = {name: item for name, item in recording.ranks.items() if rank in (None, name)}
-    if not ranks:
-        raise UsageError(
-            f"{where}: has no {rank or 'rank at all'}; it has {', '.join(recording.ranks) or 'none'}"
-        )
-    steps = sorted({number for item in ranks.values() for number in item.steps})
-    if step is not None and step not in steps:
-        known = ", ".join(map(str, steps)) or "none"
-        raise UsageError(f"{where}: has no step {step}; it has {known}")
-    calls = [
-        call
-        for item in ranks.values()
-        for number in item.steps
-        if step in (None, number)
-        for call in item.calls(number)
-        if _is_named(site, call.site)
-    ]
-    if not calls:
-        names = {
-            name
-            for item in ranks.values()
-            for row in item.call_table.select("module", "op").unique().iter_rows()
-            for name in row
-        }
-        near = nearest_names(site.split(" / ")[0], names - {""})
-        hint = f"; nearest: {', '.join(near)}" if near else ""
-        raise UsageError(f"{where}: no module, operator or site is called {site!r}{hint}")
-    return calls
-
-
-def _is_named(pattern: str, site: Site) -> bool:
-    printed = str(site)
-    return (
-        pattern in (printed, printed.rpartition(", ")[0], printed.rpartition(" #")[0])
-        or matches(pattern, site.module, site.op)
-    )  # fmt: skip
 
 
 def _named(calls: Iterable[Call]) -> Iterator[tuple[str, TensorRecord]]:
