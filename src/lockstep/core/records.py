@@ -141,6 +141,41 @@ class Content:
         return self.load() if pieces is None else pieces()
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor lay in memory, where that was not row after row in memory of its own.
+
+    Parameters
+    ----------
+    strides
+        Elements from one index to the next, per axis.
+    offset
+        Elements from the first of the memory that it shares to its own first; 0 where it shares none.
+    shares
+        Number of that memory among those that inputs of one call share; -1 for its own.
+    """
+
+    strides: tuple[int, ...]
+    offset: int = 0
+    shares: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What was set around a call.
+
+    Parameters
+    ----------
+    gradients
+        Whether autograd kept what backward needs.
+    autocast
+        Device types with the dtype that autocast computed in there, e.g. `(("cuda", "bfloat16"),)`.
+    """
+
+    gradients: bool = True
+    autocast: tuple[tuple[str, str], ...] = ()
+
+
 @dataclass(slots=True)
 class TensorRecord:
     """One tensor seen at a site.
@@ -148,7 +183,8 @@ class TensorRecord:
     `role` and `index` say which of the site's tensors it is, `name` how the code calls it ("args.0", "kwargs.mask",
     "weight"); `sequence` orders everything within one rank by time; `occurrence` counts repeats of the same role and
     index at one site (a backward that runs twice). For parameters, `name` is the full parameter name, and `argument`
-    says which argument of the call it was; it is "" where `name` says so itself. `source` is that of the call.
+    says which argument of the call it was; it is "" where `name` says so itself. `source` is that of the call. `layout` is
+    None where the tensor lay row after row in memory of its own, or where that was not recorded.
     """
 
     rank: str
@@ -162,6 +198,7 @@ class TensorRecord:
     content: Content
     argument: str = ""
     source: str = field(default="", compare=False)
+    layout: Layout | None = field(default=None, compare=False)
 
     @property
     def dtype(self) -> str:
@@ -210,7 +247,8 @@ class Call:
 
     `id` grows with time within a rank; `parent` is the id of the module call around it, or -1. `site.phase` is the
     phase in which it was *called*; its records carry their own phase (a forward call has backward records too).
-    `arguments` are the non-tensor arguments as JSON values; `outcome` is "" or why it has no outputs ("raised").
+    `arguments` are the non-tensor arguments as JSON values. `conditions` are None where they were not recorded;
+    `random_state` is the state of the generator before a call that draws from it, of dtype uint8, where it was saved.
     """
 
     id: int
@@ -225,6 +263,8 @@ class Call:
     arguments: dict[str, Any]
     recomputed: bool
     records: tuple[TensorRecord, ...]
+    conditions: Conditions | None = None
+    random_state: Content | None = None
 
     def with_role(self, *roles: Role) -> tuple[TensorRecord, ...]:
         """The records of these roles, in order."""
