@@ -49,6 +49,8 @@ def call_row(number: int, **changes: Any) -> tuple[Any, ...]:
         "stack": 0,
         "arguments": '{"eps": 1e-05}',
         "recomputed": False,
+        "conditions": "",
+        "random_state": schema.NO_CONTENT,
     }
     return row_of(schema.CALLS, row | changes)
 
@@ -64,6 +66,7 @@ def record_row(call: int, content: int, **changes: Any) -> tuple[Any, ...]:
         "occurrence": 0,
         "content": content,
         "argument": "",
+        "layout": "",
     }
     return row_of(schema.RECORDS, row | changes)
 

@@ -36,13 +36,13 @@ def sketch_of_number(number: int) -> Any:
 def call_row(number: int, step: int, kind: str = "operator") -> tuple[Any, ...]:
     return (
         *(number, step, kind, "forward", f"layer.{number % 3}", "Layer", f"op{number % 2}", 0),
-        *(-1, 10 * number, 0, json.dumps({"number": number}), False),
+        *(-1, 10 * number, 0, json.dumps({"number": number}), False, "", schema.NO_CONTENT),
     )
 
 
 def record_row(call: int, sequence: int, content: int) -> tuple[Any, ...]:
     phase = "backward" if sequence % 2 else "forward"
-    return (call, phase, "output", 0, f"args.{content}", sequence, 0, content, "")
+    return (call, phase, "output", 0, f"args.{content}", sequence, 0, content, "", "")
 
 
 def content_row(number: int) -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ from lockstep.capture.compiled_calls import CompiledCalls
 from lockstep.capture.gradients import graph_node
 from lockstep.capture.held_rows import Opening
 from lockstep.capture.interception import Taps
+from lockstep.capture.kernel_context import conditions_now
 from lockstep.capture.leaves import (
     NamedTensor,
     argument_tensors,
@@ -206,6 +207,7 @@ class Calls:
     ) -> OpenCall | None:
         """Begin to record a call of a module."""
         grad = torch.is_grad_enabled()
+        conditions = conditions_now(grad)
         with Silence(self._steps.fail):
             named = without_wrappers(module)
             kind = class_name(named)
@@ -218,6 +220,7 @@ class Calls:
                 path=self._steps.path_of(session, module, place),
                 module_class=kind,
                 grad=grad,
+                conditions=conditions,
                 recomputed=in_backward(),
                 buffers=self._buffers_of(module),
             )
@@ -508,7 +511,7 @@ class Calls:
         phase = Phase.OPTIMIZER if optimizer else Phase.FORWARD
         places = self._places()
         place = places[-1] if places else None
-        opened = None
+        opened, conditions = None, conditions_now(torch.is_grad_enabled())
         with Silence(self._steps.fail):
             opened = session.begin(
                 CallKind.OPERATOR,
@@ -519,6 +522,7 @@ class Calls:
                 path=place.path if place else "",
                 module_class=place.module_class if place else "",
                 grad=False,
+                conditions=conditions,
                 phase=Phase.BACKWARD if in_backward() else phase,
             )
         try:
@@ -607,6 +611,7 @@ class Calls:
     ) -> OpenCall | None:
         self._note_autocast(session)
         between = self.opening.certain and place is None and not grad
+        conditions = conditions_now(grad)
         with Silence(self._steps.fail):
             return session.begin(
                 CallKind.OPERATOR,
@@ -617,6 +622,7 @@ class Calls:
                 path=place.path if place else "",
                 module_class=place.module_class if place else "",
                 grad=grad,
+                conditions=conditions,
                 phase=Phase.BACKWARD if between else Phase.FORWARD,
                 recomputed=backward,
                 buffers=buffers,

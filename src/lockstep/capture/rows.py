@@ -21,6 +21,7 @@ from lockstep.capture.module_paths import ModuleNames
 from lockstep.capture.stacks import Stacks
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.encoding import Row
+from lockstep.store.schema import NO_CONTENT
 from lockstep.store.writer import RankWriter
 
 if TYPE_CHECKING:
@@ -68,6 +69,13 @@ class OpenCall:
     buffers: Sequence[int] = ()
     outputs: tuple[str, ...] = ()
     """Names of what came out."""
+    layouts: Sequence[str] = ()
+    """How inputs lie in memory."""
+    conditions: str = ""
+    random_state: torch.Tensor | None = None
+    """Of the generator before the call."""
+    drawn: int = NO_CONTENT
+    """Content of that state, where the call has drawn from it."""
     known: dict[str, int] = field(default_factory=dict)
     """Contents that what follows may be computed from, by name; see `Derivations`."""
     occurrences: dict[int, int] = field(default_factory=dict)
@@ -75,7 +83,8 @@ class OpenCall:
 
     def let_go(self) -> None:
         """Drop the tensors: gradient hooks keep the call for as long as the graph lives."""
-        self.inputs = self.edges = self.contents = self.versions = ()
+        self.inputs = self.edges = self.contents = self.versions = self.layouts = ()
+        self.random_state = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +177,7 @@ class Rows:
             self._aside.clear()
 
     def _next_number(self, row: Row) -> int:
-        _, _, kind, phase, path, _, op, *_, recomputed = row
+        _, _, kind, phase, path, _, op, *_, recomputed, _, _ = row
         counted = (kind, phase, path, op, recomputed)
         number = self._numbers.get(counted, 0)
         self._numbers[counted] = number + 1
@@ -291,6 +300,7 @@ class Rows:
         name: str,
         content: int,
         occurrence: int = 0,
+        layout: str = "",
     ) -> None:
         """Add a record of what happens now."""
         self._sink.add_record(
@@ -304,6 +314,7 @@ class Rows:
                 occurrence,
                 content,
                 "",
+                layout,
             )
         )
 
@@ -314,8 +325,9 @@ class Rows:
             if index not in call.unread:
                 label, argument = call.labels[index], call.inputs[index][0]
                 argument = "" if argument == label else argument
+                laid = call.layouts[index]
                 self._sink.add_record(
-                    (call.id, phase, role, index, label, sequence, 0, content, argument)
+                    (call.id, phase, role, index, label, sequence, 0, content, argument, laid)
                 )
 
     def add_module(self, row: Row) -> None:
@@ -339,6 +351,8 @@ class Rows:
                 call.stack,
                 self._text(call),
                 call.recomputed,
+                call.conditions,
+                call.drawn,
             )
         )
 

@@ -29,6 +29,12 @@ from lockstep.capture.gradients import (
     watch_outputs,
 )
 from lockstep.capture.hand_updates import HandUpdates
+from lockstep.capture.kernel_context import (
+    layout_of,
+    layouts_of,
+    may_draw,
+    random_state,
+)
 from lockstep.capture.leaves import NamedTensor, plain_attributes, tensors_in
 from lockstep.capture.long_graphs import LongGraphs
 from lockstep.capture.memory import part_indexed
@@ -279,13 +285,15 @@ class Session:
         path: str,
         module_class: str,
         grad: bool,
+        conditions: str,
         phase: Phase = Phase.FORWARD,
         recomputed: bool = False,
         buffers: Iterable[NamedTensor] = (),
     ) -> OpenCall:
         """Begin a call: number it and record what goes in.
 
-        `grad` tells whether autograd is on around it; `buffers` are those that it may change.
+        `grad` tells whether its gradients are wanted, if it has any; `conditions` are what `conditions_now` says around
+        it; `buffers` are those that it may change.
         """
         wanted = self._sites.wants(path, op)
         unread = _outs(kind, inputs)
@@ -303,6 +311,9 @@ class Session:
                 (self._rows.tick(), UNRECORDED if index in unread else self.contents.of(tensor))
                 for index, (_, tensor) in enumerate(inputs)
             ]
+            call.layouts, call.conditions = layouts_of(inputs), conditions
+            if self.contents.keeps_tensors and (kind is CallKind.MODULE or may_draw(op)):
+                call.random_state = random_state(inputs)
             self._derivations.begun(call)
             if grad:
                 call.edges = [
@@ -331,6 +342,7 @@ class Session:
             for _, tensor in outputs:
                 self.contents.found(tensor)
         if call.wanted:
+            self._note_drawn(call)
             self._rows.add_inputs(call)
             self._emit_outputs(call, outputs, changed)
             self._emit_buffers(call, len(outputs) + len(call.inputs), buffers)
@@ -340,6 +352,13 @@ class Session:
             for _, tensor in outputs:
                 self.contents.note(tensor)
         call.let_go()
+
+    def _note_drawn(self, call: OpenCall) -> None:
+        """Keep the state of the generator before a call that drew from it."""
+        if call.random_state is not None:
+            now = random_state(call.inputs)
+            if now is not None and not torch.equal(now, call.random_state):
+                call.drawn = self.contents.of(call.random_state)
 
     def _changed_by(self, call: OpenCall, part: object) -> list[int]:
         """Which inputs the call wrote to."""
@@ -366,8 +385,8 @@ class Session:
         returned = {id(tensor) for _, tensor in outputs}
         formula = self._derivations.output(call) if len(outputs) == 1 else None
         for index, (name, tensor) in enumerate(outputs):
-            content = self.contents.of(tensor, formula)
-            self._rows.add_record(call, call.phase, Role.OUTPUT, index, name, content)
+            content, laid = self.contents.of(tensor, formula), layout_of(tensor)
+            self._rows.add_record(call, call.phase, Role.OUTPUT, index, name, content, layout=laid)
         for index in changed:
             name, tensor = call.inputs[index]
             if id(tensor) not in returned:
@@ -416,7 +435,7 @@ class Session:
                 number = self.contents.of(gradient)
                 self._derivations.came(call, index, number)
                 self._add_gradient(
-                    call, Role.GRAD_OUTPUT, index, call.outputs[index], number, index
+                    call, Role.GRAD_OUTPUT, index, call.outputs[index], number, index, gradient
                 )
 
     def gradient_left(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
@@ -429,18 +448,26 @@ class Session:
                 if index in call.parameters:
                     role = Role.PARAM_GRAD
                     self._derivations.sent(call, label, number)
-                self._add_gradient(call, role, index, label, number, -1 - index)
+                self._add_gradient(call, role, index, label, number, -1 - index, gradient)
 
     def _is_of_the_step(self, call: OpenCall) -> None:
         if self._rows.is_aside(call):
             self._rows.take_back()
 
     def _add_gradient(
-        self, call: OpenCall, role: Role, index: int, label: str, content: int, counted: int
+        self,
+        call: OpenCall,
+        role: Role,
+        index: int,
+        label: str,
+        content: int,
+        counted: int,
+        gradient: torch.Tensor,
     ) -> None:
         occurrence = call.occurrences.get(counted, 0)
         call.occurrences[counted] = occurrence + 1
-        self._rows.add_record(call, Phase.BACKWARD, role, index, label, content, occurrence)
+        laid = layout_of(gradient)
+        self._rows.add_record(call, Phase.BACKWARD, role, index, label, content, occurrence, laid)
 
     def backward_ended(self) -> None:
         """Settle gradients of which parts did not come, and hold on to no part of the graph."""
@@ -470,7 +497,10 @@ class Session:
         )
         number = self.contents.of(parameter.grad, self._derivations.sum_of_sent(owner[1]))
         self._derivations.summed(owner[1], number)
-        self._rows.add_record(call, Phase.BACKWARD, Role.PARAM_GRAD, 0, owner[1], number)
+        laid = layout_of(parameter.grad)
+        self._rows.add_record(
+            call, Phase.BACKWARD, Role.PARAM_GRAD, 0, owner[1], number, layout=laid
+        )
         self._rows.add_call(call)
         self._hand_updates.accumulated(parameter, *owner, number)
 
@@ -504,10 +534,14 @@ class Session:
             CallKind.OPTIMIZER, Phase.OPTIMIZER, path, op, (name,), options, stack
         )
         content = call.known["param"] = self.contents.of(parameter)
-        self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM, 0, name, content)
+        laid = layout_of(parameter)
+        self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM, 0, name, content, layout=laid)
         if with_gradient and parameter.grad is not None:
             content = call.known["grad"] = self.contents.of(parameter.grad)
-            self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM_GRAD, 0, name, content)
+            laid = layout_of(parameter.grad)
+            self._rows.add_record(
+                call, Phase.OPTIMIZER, Role.PARAM_GRAD, 0, name, content, layout=laid
+            )
         self._state(call, Role.STATE, optimizer, parameter, name, {})
         return call
 
@@ -541,7 +575,10 @@ class Session:
             content = self.contents.of(tensor, formulas.get(key))
             if role is Role.STATE:
                 call.known[key] = content
-            self._rows.add_record(call, Phase.OPTIMIZER, role, index, f"{name}|{key}", content)
+            laid = layout_of(tensor)
+            self._rows.add_record(
+                call, Phase.OPTIMIZER, role, index, f"{name}|{key}", content, layout=laid
+            )
 
     # --- rows ----------------------------------------------------------------------------------------------------
 

@@ -198,11 +198,18 @@ _AUTOCAST_DEVICES = ("cpu", "cuda", "hpu", "mps", "xla", "xpu")
 
 def note_autocast(manifest: RankManifest) -> None:
     """Note on which devices autocast is on, and to which dtype."""
+    for device, dtype in autocast_dtypes().items():
+        manifest.mixed_precision[f"autocast_{device}"] = str(dtype)
+
+
+def autocast_dtypes() -> dict[str, torch.dtype]:
+    """Device types where autocast is on, with the dtype that it computes in."""
     supported = getattr(torch._C, "_autocast_supported_devices", None)  # newer than torch 2.8
-    for device in supported() if supported is not None else _AUTOCAST_DEVICES:
-        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
-            manifest.mixed_precision[f"autocast_{device}"] = str(dtype)
+    return {
+        device: torch.get_autocast_dtype(device)
+        for device in (supported() if supported is not None else _AUTOCAST_DEVICES)
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    }
 
 
 def copy_of(manifest: RankManifest) -> RankManifest:

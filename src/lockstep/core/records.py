@@ -183,8 +183,8 @@ class TensorRecord:
     `role` and `index` say which of the site's tensors it is, `name` how the code calls it ("args.0", "kwargs.mask",
     "weight"); `sequence` orders everything within one rank by time; `occurrence` counts repeats of the same role and
     index at one site (a backward that runs twice). For parameters, `name` is the full parameter name, and `argument`
-    says which argument of the call it was; it is "" where `name` says so itself. `source` is that of the call. `layout` is
-    None where the tensor lay row after row in memory of its own, or where that was not recorded.
+    says which argument of the call it was; it is "" where `name` says so itself. `source` is that of the call. `layout`
+    is None where the tensor lay row after row in memory of its own, or where that was not recorded.
     """
 
     rank: str

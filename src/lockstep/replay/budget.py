@@ -48,8 +48,20 @@ def check_memory(calls: CallPair, memory_bytes: int, *, backward: bool) -> None:
     TooLarge
         If that takes more memory than it may.
     """
-    sides = [call for call in (calls.reference, calls.candidate) if call is not None]
-    needed = BASE_BYTES + max((_needed_bytes(call, backward) for call in sides), default=0)
+    for call in (calls.reference, calls.candidate):
+        if call is not None:
+            check_call(call, memory_bytes, backward=backward)
+
+
+def check_call(call: Call, memory_bytes: int, *, backward: bool) -> None:
+    """See whether one run's call may be run again.
+
+    Raises
+    ------
+    TooLarge
+        If that takes more memory than it may.
+    """
+    needed = BASE_BYTES + _needed_bytes(call, backward)
     if needed > memory_bytes:
         raise TooLarge(needed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,8 @@ from lockstep.core.records import PIECE, Array, Call, Pieces, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import FEW_ELEMENTS, QUIET_UPDATE_ROUNDINGS, SINGLE, UPDATE_MARGIN
 from lockstep.replay.distance import Size, error_of, size_of, together
+from lockstep.replay.layouts import laid
+from lockstep.replay.machine import Machine
 from lockstep.replay.rebuild import optimizer_settings, torch_dtype
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import load, widened
@@ -100,8 +102,27 @@ class UpdateRerun:
             size = numel
         yield from (slice(start, start + size) for start in range(0, max(1, numel), max(1, size)))
 
-    def part(self, record: TensorRecord, chunk: slice) -> tuple[torch.Tensor, _Part]:
+    def local(self, record: TensorRecord, made: torch.Tensor | None = None) -> Local:
+        """Local error of a recorded parameter or state after the update, or of what another machine made of it.
+
+        Raises
+        ------
+        CannotReplay
+            If torch refuses, or the optimizer keeps no such state.
+        """
+        chunks = list(self.chunks()) if record.content.numel > 1 else list(self.chunks())[:1]
+        flat = None if made is None else made.reshape(-1)
+        parts = [
+            self.part(record, chunk, None if flat is None else flat[chunk])[1] for chunk in chunks
+        ]
+        return _local(parts, unit_roundoff(record.dtype))
+
+    def part(
+        self, record: TensorRecord, chunk: slice, made: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, _Part]:
         """Some elements of a parameter or a state in double precision, and how far off the recorded ones are.
+
+        `made` stands for the recorded ones where it is given.
 
         Raises
         ------
@@ -111,6 +132,8 @@ class UpdateRerun:
         key, recorded = _key(record), _Elements(record)
         truth = self._stepped(chunk, double=True).get(key)
         actual = recorded.part(chunk)
+        if made is not None and truth is not None:
+            actual = made.reshape(truth.shape)
         if truth is None or truth.shape != actual.shape:
             raise CannotReplay("the optimizer keeps another state")
         try:
@@ -126,6 +149,11 @@ class UpdateRerun:
             size_of(widened(before.part(chunk))) if before is not None else Size(0.0),
         )
 
+    @staticmethod
+    def named(made: Mapping[str, torch.Tensor], record: TensorRecord) -> torch.Tensor | None:
+        """The parameter or state that a record is of, among those that `again` made."""
+        return made.get(_key(record))
+
     def share_of_update(self, error: float) -> float:
         """An error of the parameter over how far the update moves it."""
         parameter = self._entering["param"]
@@ -137,29 +165,60 @@ class UpdateRerun:
         ).norm
         return error / moved if moved > 0 else float("inf")
 
+    def again(self, machine: Machine) -> dict[str, torch.Tensor]:
+        """Parameter ("param") and state after one step made on a machine, by the kernel that was asked for there.
+
+        Tensors are laid as they were. What is given back lies on the CPU.
+
+        Raises
+        ------
+        CannotReplay
+            If torch refuses.
+        """
+        entering = {
+            key: laid(machine.moved(elements.part(slice(0, elements.numel))), elements.layout)
+            for key, elements in self._entering.items()
+        }
+        chosen = optimizer_settings(self._call.arguments)
+        kernel: dict[str, Any] = {
+            key: True for key in ("foreach", "fused") if chosen.get(key) is True
+        }
+        with machine.at_work():
+            made = self._updated(entering, kernel)
+        return {key: tensor.cpu() for key, tensor in made.items()}
+
     def _stepped(self, chunk: slice, *, double: bool) -> dict[str, torch.Tensor]:
         """Some elements of parameter ("param") and state after one step."""
+        entering = {}
+        for key, elements in self._entering.items():
+            part = elements.part(chunk)
+            entering[key] = widened(part) if double and key != "step" else part
+        known = inspect.signature(self._kind).parameters
+        return self._updated(entering, {"foreach": False} if "foreach" in known else {})
+
+    def _updated(
+        self, entering: dict[str, torch.Tensor], kernel: Mapping[str, Any]
+    ) -> dict[str, torch.Tensor]:
+        """Parameter and state after one step of what enters, which is written to."""
         known = inspect.signature(self._kind).parameters
         settings = {
             key: value
             for key, value in optimizer_settings(self._call.arguments).items()
             if key in known and key not in _KERNELS
         }
-        convert = widened if double else _as_it_is
-        parts = {key: elements.part(chunk) for key, elements in self._entering.items()}
-        parameter = convert(parts.pop("param")).clone().requires_grad_()
+        parts = dict(entering)
+        parameter = parts.pop("param").requires_grad_()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                optimizer = _without_compiler(self._kind)(
-                    [parameter], **settings, **_single_kernel(known)
-                )
+                optimizer = _without_compiler(self._kind)([parameter], **settings, **kernel)
                 group = optimizer.param_groups[0]
                 group.update(_remaining(self._call, group))
-                parameter.grad = convert(parts.pop("grad")).to(parameter.dtype)
+                parameter.grad = parts.pop("grad").to(parameter.dtype)
                 state = optimizer.state[parameter]
                 for key, value in parts.items():
-                    state[key] = value.clone() if key == "step" else convert(value).clone()
+                    on_host = key == "step" and "fused" not in kernel
+                    state[key] = value.cpu() if on_host else value
                 with torch.no_grad():
                     optimizer.step()
         except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
@@ -214,6 +273,7 @@ class _Elements:
 
     def __init__(self, record: TensorRecord) -> None:
         self.numel = record.content.numel
+        self.layout = record.layout
         self._record = record
         self._dtype = torch_dtype(record.dtype)
 
@@ -266,10 +326,6 @@ def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Opt
     return type(kind.__name__, (kind,), bare)
 
 
-def _single_kernel(known: Any) -> dict[str, Any]:
-    return {"foreach": False} if "foreach" in known else {}
-
-
 def _remaining(call: Call, group: dict[str, Any]) -> dict[str, Any]:
     """Hyper-parameters that only the group holds, a schedule's momentum say."""
     settings = optimizer_settings(call.arguments)
@@ -278,7 +334,3 @@ def _remaining(call: Call, group: dict[str, Any]) -> dict[str, Any]:
         for key, value in settings.items()
         if key in group and key not in _KERNELS and isinstance(value, (bool, int, float))
     }
-
-
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor

@@ -17,6 +17,8 @@ from lockstep.core.site import CallKind, Role
 from lockstep.replay.functions import Function, function_of
 from lockstep.replay.refusals import CannotReplay
 
+CPU = torch.device("cpu")
+
 _DEVICE = re.compile(r"(cpu|cuda|npu|mps|xpu|hpu|mlu|xla|meta|privateuseone)(:\d+)?")
 _SLICE = re.compile(r"slice\((None|-?\d+), (None|-?\d+), (None|-?\d+)\)")
 _NAMED = re.compile(r"torch\.[a-z]\w*")
@@ -57,11 +59,18 @@ class Rebuilt:
     inputs: dict[int, TensorRecord]
 
     def filled(
-        self, tensors: Mapping[int, torch.Tensor], dtype_of: Callable[[torch.dtype], torch.dtype]
+        self,
+        tensors: Mapping[int, torch.Tensor],
+        dtype_of: Callable[[torch.dtype], torch.dtype],
+        device: torch.device = CPU,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments with tensors in the slots; `dtype_of` translates dtypes among them."""
-        args = tuple(_filled(value, tensors, dtype_of) for value in self.args)
-        return args, {key: _filled(value, tensors, dtype_of) for key, value in self.kwargs.items()}
+        """Arguments with tensors in the slots; `dtype_of` translates dtypes among them, `device` stands for devices."""
+
+        def plain(value: Any) -> Any:
+            return device if isinstance(value, torch.device) else dtype_of(value)
+
+        args = tuple(_filled(value, tensors, plain) for value in self.args)
+        return args, {key: _filled(value, tensors, plain) for key, value in self.kwargs.items()}
 
     def with_settings(self, other: Rebuilt) -> Rebuilt:
         """The same call with the plain arguments of another of the same form.
@@ -157,7 +166,7 @@ def _value(value: Any) -> Any:
     if value == "...":
         return ...
     if _DEVICE.fullmatch(value):
-        return torch.device("cpu")
+        return CPU
     found = _SLICE.fullmatch(value)
     if found:
         return slice(*(None if part == "None" else int(part) for part in found.groups()))
@@ -189,16 +198,16 @@ def _with_index(call: Call, positional: tuple[Any, ...]) -> tuple[Any, ...]:
 def _filled(
     value: Any,
     tensors: Mapping[int, torch.Tensor],
-    dtype_of: Callable[[torch.dtype], torch.dtype],
+    plain: Callable[[Any], Any],
 ) -> Any:
     if isinstance(value, Slot):
         return tensors[value.index]
-    if isinstance(value, torch.dtype):
-        return dtype_of(value)
+    if isinstance(value, (torch.dtype, torch.device)):
+        return plain(value)
     if isinstance(value, (tuple, list)):
-        return type(value)(_filled(item, tensors, dtype_of) for item in value)
+        return type(value)(_filled(item, tensors, plain) for item in value)
     if isinstance(value, dict):
-        return {key: _filled(item, tensors, dtype_of) for key, item in value.items()}
+        return {key: _filled(item, tensors, plain) for key, item in value.items()}
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +19,8 @@ from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.replay.doubles import WRITTEN_OUT
+from lockstep.replay.layouts import laid, laid_together
+from lockstep.replay.machine import HERE, Machine
 from lockstep.replay.rebuild import Rebuilt, tensors_in, torch_dtype
 from lockstep.replay.refusals import CannotReplay
 
@@ -132,7 +134,13 @@ class Rerun:
         return self._loaded[record.content.id]
 
     def run(
-        self, precision: Precision, *, backward: bool, alter: Alter | None = None, cast: bool = True
+        self,
+        precision: Precision,
+        *,
+        backward: bool,
+        alter: Alter | None = None,
+        cast: bool = True,
+        machine: Machine = HERE,
     ) -> Results:
         """Run the call again.
 
@@ -146,6 +154,8 @@ class Rerun:
             Applied to every floating-point input and to every gradient that comes in.
         cast
             Whether inputs are rounded to the output's dtype first, as autocast does.
+        machine
+            Where, and in which dtype; for double precision always here.
 
         Raises
         ------
@@ -153,8 +163,9 @@ class Rerun:
             If torch refuses.
         """
         try:
-            with _alone(), torch.set_grad_enabled(backward):
-                return self._run(precision, backward, alter, self.cast if cast else None)
+            with _alone(self._random_state()), torch.set_grad_enabled(backward), machine.at_work():
+                rounded = self.cast if cast and machine.dtype is None else None
+                return self._run(precision, backward, alter, rounded, machine)
         except CannotReplay:
             raise
         except REFUSALS as error:
@@ -163,40 +174,86 @@ class Rerun:
             ) from error
 
     def _run(
-        self, precision: Precision, backward: bool, alter: Alter | None, cast: torch.dtype | None
+        self,
+        precision: Precision,
+        backward: bool,
+        alter: Alter | None,
+        cast: torch.dtype | None,
+        machine: Machine,
     ) -> Results:
         self._check_indices()
         wanted = (
             {record.index for record in self.call.with_role(*_GRADIENTS)} if backward else set()
         )
-        leaves: dict[int, torch.Tensor] = {}
-        passed: dict[int, torch.Tensor] = {}
-        for index, record in self._rebuilt.inputs.items():
-            leaf = self._prepared(self.load(record), precision, alter, cast)
-            if index in wanted and leaf.dtype.is_floating_point | leaf.dtype.is_complex:
-                leaf.requires_grad_()
-                leaves[index] = leaf
-            into = leaf.to(cast) if cast and precision is Precision.OWN and _rounds(leaf) else leaf
-            # What asks for its gradient must not be written to; all else is the call's own already.
-            passed[index] = into.clone() if into is leaf and leaf.requires_grad else into
-        dtype_of = double_of if precision is Precision.DOUBLE else _same
-        args, kwargs = self._rebuilt.filled(passed, dtype_of)
-        function = self._rebuilt.function
-        if precision is Precision.DOUBLE:
-            function = WRITTEN_OUT.get(self._rebuilt.op, function)
-        results = tensors_in(function(*args, **kwargs))
+        inputs = laid_together(
+            {
+                index: self._prepared(machine.moved(self.load(record)), precision, alter, cast)
+                for index, record in self._rebuilt.inputs.items()
+            },
+            {index: record.layout for index, record in self._rebuilt.inputs.items()},
+        )
+        leaves = {
+            index: leaf.requires_grad_()
+            for index, leaf in inputs.items()
+            if index in wanted and _rounds(leaf)
+        }
+        cast = cast if precision is Precision.OWN else None
+        passed = {
+            index: leaf.to(cast) if cast and _rounds(leaf) else leaf
+            for index, leaf in inputs.items()
+        }
+        results, written = self._called(passed, precision, machine)
         outputs = dict(enumerate(results))
         for record in self.call.with_role(Role.OUTPUT, Role.BUFFER):
             position = record.index - len(results)
-            if record.index not in outputs and position in passed:
-                outputs[record.index] = passed[position]
+            if record.index not in outputs and position in written:
+                outputs[record.index] = written[position]
         gradients = self._gradients(outputs, leaves, alter) if backward else {}
         kept = {
-            key: _in_a_row(value.detach())
+            key: _in_a_row(value.detach().cpu())
             for key, value in outputs.items()
             if not backward or value.numel() < LARGE  # gradients are what is asked for
         }
         return Results(kept, gradients)
+
+    def _called(
+        self, tensors: Mapping[int, torch.Tensor], precision: Precision, machine: Machine
+    ) -> tuple[list[torch.Tensor], Mapping[int, torch.Tensor]]:
+        """What the function makes of tensors, and these tensors, which it may have written to."""
+        function, dtype_of = self._rebuilt.function, machine.dtype_of
+        if precision is Precision.DOUBLE:
+            dtype_of = double_of
+            function = WRITTEN_OUT.get(self._rebuilt.op, function)
+        passed: Mapping[int, torch.Tensor] = {
+            # What asks for its gradient must not be written to; all else is the call's own already.
+            index: tensor.view_as(tensor) if tensor.requires_grad and tensor.is_leaf else tensor
+            for index, tensor in tensors.items()
+        }
+        args, kwargs = self._rebuilt.filled(passed, dtype_of, machine.device)
+        try:
+            return tensors_in(function(*args, **kwargs)), passed
+        except RuntimeError as error:
+            if "in-place operation" not in str(error):
+                raise
+        passed = {
+            index: tensor.clone() if tensor.requires_grad and tensor.is_leaf else tensor
+            for index, tensor in tensors.items()
+        }
+        args, kwargs = self._rebuilt.filled(passed, dtype_of, machine.device)
+        return tensors_in(function(*args, **kwargs)), passed
+
+    @property
+    def can_draw_again(self) -> bool:
+        """Whether the random numbers that the call drew can be drawn again here."""
+        return self._random_state() is not None
+
+    def _random_state(self) -> torch.Tensor | None:
+        """What the call drew its random numbers from, where it was saved and is one of the CPU's generator."""
+        state = self.call.random_state
+        if state is None or state.loader is None or state.dtype != "uint8":
+            return None
+        loaded = torch.from_numpy(np.array(state.load()))
+        return loaded if loaded.shape == torch.get_rng_state().shape else None
 
     def _check_indices(self) -> None:
         """Refuse a native backward whose whole numbers point beyond every tensor of the call: it trusts them."""
@@ -243,15 +300,16 @@ class Rerun:
                 output = outputs.get(record.index)
                 if record.occurrence != occurrence or output is None or not output.requires_grad:
                     continue
-                gradient = self.load(record).to(output.dtype)
+                gradient = self.load(record).to(output.device, output.dtype)
                 sources.append(output)
-                cotangents.append((alter(gradient) if alter else gradient).reshape(output.shape))
+                gradient = (alter(gradient) if alter else gradient).reshape(output.shape)
+                cotangents.append(laid(gradient, record.layout))
             if not sources or not leaves:
                 continue
             made: tuple[torch.Tensor | None, ...] = torch.autograd.grad(
                 sources, list(leaves.values()), cotangents, retain_graph=True, allow_unused=True
             )
-            gradients = [None if one is None else _in_a_row(one) for one in made]
+            gradients = [None if one is None else _in_a_row(one.cpu()) for one in made]
             found.update(self._by_input(dict(zip(leaves, gradients, strict=True)), occurrence))
         return found
 
@@ -302,15 +360,13 @@ def _in_a_row(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous() if tensor.layout is torch.strided else tensor
 
 
-def _same(dtype: torch.dtype) -> torch.dtype:
-    return dtype
-
-
 @contextmanager
-def _alone() -> Iterator[None]:
-    """Leave no trace: neither in the random stream nor in the list of warnings."""
+def _alone(random_state: torch.Tensor | None) -> Iterator[None]:
+    """Leave no trace: neither in the random stream, which begins as it did, nor in the list of warnings."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if random_state is not None:
+            torch.set_rng_state(random_state)
         yield
 
 

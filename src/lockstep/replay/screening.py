@@ -80,7 +80,7 @@ def screened(operation: Operation, output: Measured, explained: Judgement) -> Ju
     allowed = min(always_allowed(*side) for side in sides)
     if units == {SINGLE} and _is_quiet(output, allowed, explained):
         return _handed_on(output)
-    if _drops_inside(operation):
+    if _drops_inside(operation) and not _can_draw_again(operation):
         raise CannotReplay("it drops elements inside; which ones was not recorded")
     return None
 
@@ -107,6 +107,19 @@ def _drops_inside(operation: Operation) -> bool:
     shares = [operation.arguments.get(key) for key in ("kwargs.dropout_p", "args.4")]
     drops = any(isinstance(share, float) and share > 0 for share in shares)
     return operation.name == "scaleddotproductattention" and drops
+
+
+def _can_draw_again(operation: Operation) -> bool:
+    """Whether both runs drew from the generator of a CPU in a state that was saved."""
+    pair = operation.calls
+    calls = () if pair is None else (pair.reference, pair.candidate)
+    return bool(calls) and all(
+        call is not None
+        and call.random_state is not None
+        and call.random_state.loader is not None
+        and all(record.content.device == "cpu" for record in call.records)
+        for call in calls
+    )
 
 
 _Sides = tuple[tuple[Call, TensorRecord], tuple[Call, TensorRecord]]

@@ -265,6 +265,7 @@ def local_error(
     record: TensorRecord,
     reading: Reading,
     *,
+    made: torch.Tensor | None = None,
     other: Local | None = None,
     usual: Sequence[float] = (),
 ) -> Local:
@@ -274,13 +275,16 @@ def local_error(
     ----------
     side, record, reading
         What is held, and how it is read.
+    made
+        Held in place of what was recorded: what another machine gives.
     other
         The other run's local error, where it is sound and carries the same unit roundoff: as much,
         with a margin, is allowed here.
     usual
         How far the other run is off, relative to its result, sound or not, in each population.
     """
-    actual, truth = side.actual(record), side.truth(record, reading)
+    actual = side.actual(record) if made is None else made
+    truth = side.truth(record, reading)
     groups = side.groups(record, reading)
     known = list(usual) if len(usual) == len(groups) else [0.0] * len(groups)
     judged = _in_16_bit if side.unit(record) > SINGLE else _in_single

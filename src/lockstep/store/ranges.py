@@ -20,6 +20,7 @@ _LEAST = {
     "index": 0,
     "occurrence": 0,
     "content": 0,
+    "random_state": -1,
     "stored": 0,
     "shard": 0,
     "nan_count": 0,

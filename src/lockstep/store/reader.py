@@ -22,6 +22,7 @@ from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.version import DISTRIBUTION
 from lockstep.store import schema
+from lockstep.store.context_texts import conditions_in, layout_in
 from lockstep.store.integrity import GROWING, Files, check_manifest
 from lockstep.store.limits import check_directory, read_manifest, values_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
@@ -257,7 +258,7 @@ class RankRecording:
         if kind is not None:
             rows = rows.filter(pl.col("kind") == kind.value)
         records = self._records_of(step, rows)
-        numbers = records["content"].unique().to_list()
+        numbers = {*records["content"].to_list(), *rows["random_state"].to_list()}
         contents = self._contents.of(self.index().places(numbers))
         decoder = _Decoder(self.path, self.name, step, self.stacks, contents)
         return decoder.calls(rows, records)
@@ -338,14 +339,24 @@ class _Decoder:
         contents, rank, step = self._contents, self._rank, self._step
         elsewhere: dict[tuple[int, Phase], Site] = {}
         found: dict[int, list[TensorRecord]] = {number: [] for number in sites}
-        for call_id, phase_name, role, index, name, sequence, occurrence, number, argument in zip(
-            *(column.to_list() for column in rows.select(_RECORD_COLUMNS)), strict=True
-        ):
+        for (
+            call_id,
+            phase_name,
+            role,
+            index,
+            name,
+            sequence,
+            occurrence,
+            number,
+            argument,
+            laid,
+        ) in zip(*(column.to_list() for column in rows.select(_RECORD_COLUMNS)), strict=True):
             content = contents.get(number)
             if content is None:
                 raise CorruptError(self._path, f"tensor content {number} is missing")
             try:
                 phase, role = _phase(phase_name), _role(role)
+                layout = layout_in(laid) if laid else None
             except ValueError as error:
                 raise self._malformed(call_id, error) from error
             site = sites[call_id]
@@ -368,6 +379,7 @@ class _Decoder:
                     content,
                     sys.intern(argument),
                     sources[call_id],
+                    layout,
                 )
             )
         return found
@@ -384,6 +396,8 @@ class _Decoder:
         stack: int,
         arguments: str,
         recomputed: bool,
+        conditions: str,
+        random_state: int,
     ) -> Call:
         try:
             settings = values_of(arguments)
@@ -402,6 +416,8 @@ class _Decoder:
                 arguments=settings,
                 recomputed=recomputed,
                 records=tuple(records[call_id]),
+                conditions=conditions_in(conditions),
+                random_state=self._contents.get(random_state),
             )
         except (ValueError, TypeError) as error:
             raise self._malformed(call_id, error) from error
@@ -425,6 +441,8 @@ _CALL_COLUMNS = (
     "stack",
     "arguments",
     "recomputed",
+    "conditions",
+    "random_state",
 )
 _RECORD_COLUMNS = (
     "call_id",
@@ -436,6 +454,7 @@ _RECORD_COLUMNS = (
     "occurrence",
     "content",
     "argument",
+    "layout",
 )
 
 

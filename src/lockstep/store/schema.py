@@ -41,6 +41,8 @@ CALLS = pl.Schema(
         "stack": pl.Int32(),
         "arguments": pl.String(),
         "recomputed": pl.Boolean(),
+        "conditions": pl.String(),
+        "random_state": pl.Int64(),
     }
 )
 RECORDS = pl.Schema(
@@ -54,6 +56,7 @@ RECORDS = pl.Schema(
         "occurrence": pl.Int32(),
         "content": pl.Int64(),
         "argument": pl.String(),
+        "layout": pl.String(),
     }
 )
 CONTENTS = pl.Schema(
@@ -94,7 +97,16 @@ NULLABLE = frozenset(
 )
 """Columns that may be empty; one anywhere else is damage."""
 
-ADDED = {"argument": "", "settings": "{}"}
+NO_CONTENT = -1
+"""Stands for a content where there is none."""
+
+ADDED: dict[str, str | int] = {
+    "argument": "",
+    "settings": "{}",
+    "layout": "",
+    "conditions": "",
+    "random_state": NO_CONTENT,
+}
 """Columns that recordings of this version made by an earlier build lack, and what they then hold."""
 
 STACKS = pl.Schema(
