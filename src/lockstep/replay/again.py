@@ -1,0 +1,285 @@
+"""One recorded call run again, alone, on some machine: it and what was recorded are held against double precision.
+
+For operators, forward and backward, and for optimizer updates. What a result may be off is what the local-error judge
+allows one (`lockstep.replay.side`), with no other run at hand: the noise is that of a re-run on the host in the same
+dtypes, and of inputs off by their rounding. In another dtype it is that of a re-run on the host in that dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lockstep.core.dtypes import is_floating, unit_roundoff
+from lockstep.core.operators import Family, family_of
+from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import CallKind, Role
+from lockstep.judge.tolerances import FEW_ELEMENTS, KERNEL_ROUNDINGS, LOCAL_MARGIN
+from lockstep.replay.budget import check_call
+from lockstep.replay.decisions import decided, dropped
+from lockstep.replay.distance import error_of, size_of
+from lockstep.replay.machine import HERE, Machine
+from lockstep.replay.optimizer_update import UpdateRerun
+from lockstep.replay.rebuild import CPU, Rebuilt, rebuild
+from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of, widened
+from lockstep.replay.side import Local, Reading, Side, local_error
+
+RECORDED = "recorded"
+"""Maker of what stands in the recording."""
+
+_FORWARD = (Role.OUTPUT, Role.BUFFER)
+_BACKWARD = (Role.GRAD_INPUT, Role.PARAM_GRAD)
+_UPDATED = (Role.PARAM_AFTER, Role.STATE_AFTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One result as one maker gave it, held against double precision.
+
+    Parameters
+    ----------
+    maker
+        `RECORDED`, or the machine that made it again.
+    error, allowed
+        Distance from the double-precision result and what it may be, both over its norm. For whole numbers the
+        share that is another, of which none is allowed.
+    excess
+        How many times more than allowed, dimensionless; above 1 for what is not sound.
+    epsilons
+        The error in units of the machine epsilon of its dtype; NaN for whole numbers.
+    """
+
+    maker: str
+    error: float
+    allowed: float
+    excess: float
+    epsilons: float
+
+    @property
+    def sound(self) -> bool:
+        """Whether a sound kernel may have made it."""
+        return self.excess <= 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One output, gradient, parameter or state that a call gave.
+
+    Parameters
+    ----------
+    role, name, index, occurrence
+        As in its record.
+    held
+        What was recorded first, then one for each re-run.
+    refused
+        Why some of it could not be run again, or "".
+    """
+
+    role: Role
+    name: str
+    index: int
+    occurrence: int
+    held: tuple[Held, ...]
+    refused: str = ""
+
+
+def results_of(call: Call) -> tuple[TensorRecord, ...]:
+    """The records of a call that a re-run gives anew."""
+    if call.kind is CallKind.OPTIMIZER:
+        return call.with_role(*_UPDATED)
+    return tuple(record for record in call.with_role(*_FORWARD, *_BACKWARD))
+
+
+def again(
+    call: Call,
+    machine: Machine = HERE,
+    *,
+    repeat: int = 1,
+    like: Call | None = None,
+    memory_bytes: int,
+) -> list[Result]:
+    """Run a call again on its own recorded inputs.
+
+    Parameters
+    ----------
+    call
+        An operator or an update, with whole tensors.
+    machine
+        Where, and in which dtype.
+    repeat
+        How often; 0 to hold only what was recorded.
+    like
+        A call of the other run whose plain arguments are used.
+    memory_bytes
+        What the process may take.
+
+    Raises
+    ------
+    CannotReplay
+        If the call cannot be run again at all.
+    """
+    if call.kind is CallKind.OPTIMIZER:
+        return _update(call, machine, repeat)
+    if "raised" in call.arguments:
+        raise CannotReplay("it raised an error")
+    backward = bool(call.with_role(Role.GRAD_OUTPUT)) and bool(call.with_role(*_BACKWARD))
+    check_call(call, memory_bytes, backward=backward)
+    return _Operator(call, _rebuilt(call, like), machine, repeat, backward=backward).results()
+
+
+def _rebuilt(call: Call, like: Call | None) -> Rebuilt:
+    rebuilt = rebuild(call)
+    return rebuilt if like is None else rebuilt.with_settings(rebuild(like))
+
+
+class _Operator:
+    """One operator call and its re-runs."""
+
+    def __init__(
+        self, call: Call, rebuilt: Rebuilt, machine: Machine, repeat: int, *, backward: bool
+    ) -> None:
+        self._call, self._machine = call, machine
+        self._rerun = Rerun(call, rebuilt)
+        self._side = Side(self._rerun, backward=backward)
+        self._backward = backward
+        self._family = family_of(call.site.op)
+        self._draws = call.random_state is not None or self._family in (
+            Family.RANDOM, Family.DROPOUT,
+        )  # fmt: skip
+        if self._family is Family.UNINITIALISED:
+            raise CannotReplay("it returns memory as it was found")
+        if self._draws and not self._draws_the_same:
+            repeat = 0
+        self._reruns = [self._run(machine) for _ in range(repeat)]
+
+    @property
+    def _draws_the_same(self) -> bool:
+        """Whether a re-run draws the numbers that the call drew."""
+        return self._rerun.can_draw_again and self._machine.device == CPU
+
+    def results(self) -> list[Result]:
+        """Every result, in the order of the records."""
+        return [self._result(record) for record in results_of(self._call)]
+
+    def _run(self, machine: Machine) -> Results:
+        return self._rerun.run(Precision.OWN, backward=self._backward, machine=machine)
+
+    def _result(self, record: TensorRecord) -> Result:
+        refused = ""
+        held: list[Held] = []
+        try:
+            for one in self._held(record):
+                held.append(one)
+            if self._draws and not self._draws_the_same:
+                refused = "it draws random numbers, and from which state was not saved"
+        except CannotReplay as error:
+            refused = str(error)
+        return Result(
+            record.role, record.name, record.index, record.occurrence, tuple(held), refused
+        )
+
+    def _held(self, record: TensorRecord) -> Iterator[Held]:
+        if not is_floating(record.dtype):
+            yield from self._decisions(record)
+        elif self._draws and not self._rerun.can_draw_again:
+            yield self._dropout(record)
+        else:
+            reading, recorded = self._read(record)
+            unit = self._side.unit(record)
+            yield _held(RECORDED, recorded, unit)
+            for results in self._reruns:
+                made = _nearest(outputs_of(results, record), reading)
+                yield self._made(record, reading, made)
+
+    def _read(self, record: TensorRecord) -> tuple[Reading, Local]:
+        """How a result is best read, and its local error then."""
+        tried = [
+            (reading, local_error(self._side, record, reading))
+            for reading in self._side.readings(record)
+        ]
+        return min(tried, key=lambda one: one[1].excess)
+
+    def _made(self, record: TensorRecord, reading: Reading, made: torch.Tensor) -> Held:
+        machine, side = self._machine, self._side
+        if machine.dtype is None:
+            local = local_error(side, record, reading, made=widened(made))
+            return _held(str(machine), local, side.unit(record))
+        truth = side.truth(record, reading)
+        host = _nearest(outputs_of(self._run(Machine(dtype=machine.dtype)), record), reading)
+        unit, norm = unit_roundoff(str(made.dtype).removeprefix("torch.")), size_of(truth).norm
+        error = error_of(widened(made), truth)
+        few = 1.0 + FEW_ELEMENTS / math.sqrt(error.spread)
+        noise = error_of(widened(host), truth).norm
+        noise = noise if math.isfinite(noise) else 0.0
+        allowed = LOCAL_MARGIN * few * noise + KERNEL_ROUNDINGS * unit * norm
+        return _held(str(machine), Local(error, allowed, norm), unit)
+
+    def _decisions(self, record: TensorRecord) -> Iterator[Held]:
+        """Indices, masks and counts: each is what the operator gives here, or a tie away from it."""
+        expected = self._rerun.run(Precision.OWN, backward=False, cast=False)
+        (host, *_) = outputs_of(expected, record)
+        actual = self._rerun.load(record)
+        sound = decided(self._rerun, record).valid
+        yield _whole(RECORDED, 0.0 if sound else _share_apart(actual, host))
+        for results in self._reruns:
+            (made, *_) = outputs_of(results, record)
+            yield _whole(str(self._machine), _share_apart(made, host))
+
+    def _dropout(self, record: TensorRecord) -> Held:
+        """What dropout keeps is scaled, and it drops as many as it should; which ones, nobody can tell."""
+        if self._family is not Family.DROPOUT or record.role not in _FORWARD:
+            raise CannotReplay("it draws random numbers, and from which state was not saved")
+        done = dropped(self._rerun, self._side.unit(record))
+        return Held(
+            RECORDED,
+            0.0 if done.sound else math.inf,
+            0.0,
+            0.0 if done.sound else math.inf,
+            math.nan,
+        )
+
+
+def _update(call: Call, machine: Machine, repeat: int) -> list[Result]:
+    update = UpdateRerun(call)
+    if machine.dtype is not None:
+        raise CannotReplay("updates are made in the dtypes of their parameters alone")
+    made = [update.again(machine) for _ in range(repeat)]
+    results = []
+    for record in results_of(call):
+        unit, held, refused = unit_roundoff(record.dtype), [], ""
+        try:
+            held.append(_held(RECORDED, update.local(record), unit))
+            for one in made:
+                held.append(
+                    _held(str(machine), update.local(record, update.named(one, record)), unit)
+                )
+        except CannotReplay as error:
+            refused = str(error)
+        results.append(
+            Result(record.role, record.name, record.index, record.occurrence, tuple(held), refused)
+        )
+    return results
+
+
+def _nearest(found: Sequence[torch.Tensor], reading: Reading) -> torch.Tensor:
+    return found[min(reading.number, len(found) - 1)]
+
+
+def _held(maker: str, local: Local, unit: float) -> Held:
+    allowed = local.tolerance / local.norm if local.norm > 0 else local.tolerance
+    epsilons = local.relative / (2.0 * unit) if unit > 0 else math.nan
+    return Held(maker, local.relative, allowed, local.excess, epsilons)
+
+
+def _whole(maker: str, share: float) -> Held:
+    return Held(maker, share, 0.0, math.inf if share else 0.0, math.nan)
+
+
+def _share_apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    if one.shape != other.shape:
+        return 1.0
+    return float((one.to(other.dtype) != other).double().mean()) if one.numel() else 0.0
