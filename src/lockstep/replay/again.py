@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -26,72 +25,8 @@ from lockstep.replay.optimizer_update import UpdateRerun
 from lockstep.replay.rebuild import CPU, Rebuilt, rebuild
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of, widened
+from lockstep.replay.results import BACKWARD, FORWARD, RECORDED, Held, Result, results_of
 from lockstep.replay.side import Local, Reading, Side, local_error
-
-RECORDED = "recorded"
-"""Maker of what stands in the recording."""
-
-_FORWARD = (Role.OUTPUT, Role.BUFFER)
-_BACKWARD = (Role.GRAD_INPUT, Role.PARAM_GRAD)
-_UPDATED = (Role.PARAM_AFTER, Role.STATE_AFTER)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """One result as one maker gave it, held against double precision.
-
-    Parameters
-    ----------
-    maker
-        `RECORDED`, or the machine that made it again.
-    error, allowed
-        Distance from the double-precision result and what it may be, both over its norm. For whole numbers the
-        share that is another, of which none is allowed.
-    excess
-        How many times more than allowed, dimensionless; above 1 for what is not sound.
-    epsilons
-        The error in units of the machine epsilon of its dtype; NaN for whole numbers.
-    """
-
-    maker: str
-    error: float
-    allowed: float
-    excess: float
-    epsilons: float
-
-    @property
-    def sound(self) -> bool:
-        """Whether a sound kernel may have made it."""
-        return self.excess <= 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One output, gradient, parameter or state that a call gave.
-
-    Parameters
-    ----------
-    role, name, index, occurrence
-        As in its record.
-    held
-        What was recorded first, then one for each re-run.
-    refused
-        Why some of it could not be run again, or "".
-    """
-
-    role: Role
-    name: str
-    index: int
-    occurrence: int
-    held: tuple[Held, ...]
-    refused: str = ""
-
-
-def results_of(call: Call) -> tuple[TensorRecord, ...]:
-    """The records of a call that a re-run gives anew."""
-    if call.kind is CallKind.OPTIMIZER:
-        return call.with_role(*_UPDATED)
-    return tuple(record for record in call.with_role(*_FORWARD, *_BACKWARD))
 
 
 def again(
@@ -126,7 +61,7 @@ def again(
         return _update(call, machine, repeat)
     if "raised" in call.arguments:
         raise CannotReplay("it raised an error")
-    backward = bool(call.with_role(Role.GRAD_OUTPUT)) and bool(call.with_role(*_BACKWARD))
+    backward = bool(call.with_role(Role.GRAD_OUTPUT)) and bool(call.with_role(*BACKWARD))
     check_call(call, memory_bytes, backward=backward)
     return _Operator(call, _rebuilt(call, like), machine, repeat, backward=backward).results()
 
@@ -231,7 +166,7 @@ class _Operator:
 
     def _dropout(self, record: TensorRecord) -> Held:
         """What dropout keeps is scaled, and it drops as many as it should; which ones, nobody can tell."""
-        if self._family is not Family.DROPOUT or record.role not in _FORWARD:
+        if self._family is not Family.DROPOUT or record.role not in FORWARD:
             raise CannotReplay("it draws random numbers, and from which state was not saved")
         done = dropped(self._rerun, self._side.unit(record))
         return Held(

@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from lockstep.core.errors import CorruptError, RecordingError
 from lockstep.core.finding import Kind
@@ -22,10 +22,13 @@ from lockstep.core.text import message, printable
 from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.replay.budget import TooLarge
 from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.results import Result, result_of
 from lockstep.store.integrity import Files
 from lockstep.store.stored_contents import StoredSketch
 from lockstep.store.stored_tensor import StoredTensor
 from lockstep.store.tensors import TensorFiles
+
+Said = TypeVar("Said")
 
 _LENGTH_BYTES = 8
 _MOST_CHARACTERS = 4096
@@ -132,10 +135,13 @@ def _nothing() -> None:
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-def answer(judge: Callable[[], Judgement]) -> dict[str, Any]:
-    """What a judge says, or why it cannot, as JSON values."""
+def answer(ask: Callable[[], Judgement | Sequence[Result]]) -> dict[str, Any]:
+    """What is said, or why nothing can be, as JSON values."""
     try:
-        return {"judgement": asdict(judge())}
+        found = ask()
+        if isinstance(found, Judgement):
+            return {"judgement": asdict(found)}
+        return {"results": [asdict(one) for one in found]}
     except TooLarge as error:
         return {"too_large": error.needed_bytes}
     except RecordingError as error:
@@ -147,7 +153,7 @@ def answer(judge: Callable[[], Judgement]) -> dict[str, Any]:
 
 
 def judgement_in(line: bytes) -> Judgement:
-    """What an answer says.
+    """The judgement that an answer gives.
 
     Raises
     ------
@@ -156,11 +162,26 @@ def judgement_in(line: bytes) -> Judgement:
     CorruptError
         If it says that a file is damaged.
     """
+    return _said(line, "judgement", _judgement)
+
+
+def results_in(line: bytes) -> list[Result]:
+    """The results of a re-run that an answer gives.
+
+    Raises
+    ------
+    CannotReplay, CorruptError
+        As `judgement_in`.
+    """
+    return _said(line, "results", lambda said: [result_of(one) for one in said])
+
+
+def _said(line: bytes, wanted: str, read: Callable[[Any], Said]) -> Said:
     try:
         value = json.loads(line)
         (kind, said), *_ = value.items()
-        if kind == "judgement":
-            return _judgement(said)
+        if kind == wanted:
+            return read(said)
         if kind == "too_large":
             raise TooLarge(int(said))
         if kind == "damaged":

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.finding import CallPair
-from lockstep.core.records import TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.text import message
 from lockstep.judge.protocol import Judgement, Operation, Region
 from lockstep.measure.measured_pair import Measured
-from lockstep.replay.messages import Begin, Known, Question, judgement_in, packed, send
+from lockstep.replay.messages import Begin, Known, Question, judgement_in, packed, results_in, send
 from lockstep.replay.refusals import Crashed
+from lockstep.replay.results import Result
 from lockstep.replay.worker import ONE_THREAD, READY
 from lockstep.store.tensors import TensorFiles
 
@@ -66,7 +67,7 @@ class RerunsApart:
             If the call cannot be run again, or doing so ends the process.
         """
         alone = replace(operation, inputs=(), outputs=(), gradients=(), beside=())
-        return self._asked("operator", alone, output, about=output)
+        return judgement_in(self._asked("operator", alone, output, about=_sides(output)))
 
     def passage(self, sources: Sequence[Measured], target: Measured, region: Region) -> Judgement:
         """As `Verdicts.passage`.
@@ -76,7 +77,8 @@ class RerunsApart:
         CannotReplay
             As `operator`.
         """
-        return self._asked("passage", tuple(sources), target, region, about=target)
+        line = self._asked("passage", tuple(sources), target, region, about=_sides(target))
+        return judgement_in(line)
 
     def update(self, calls: CallPair, output: Measured) -> Judgement:
         """As `Verdicts.update`.
@@ -86,9 +88,22 @@ class RerunsApart:
         CannotReplay
             As `operator`.
         """
-        return self._asked("update", calls, output, about=output)
+        return judgement_in(self._asked("update", calls, output, about=_sides(output)))
 
-    def _asked(self, method: str, *arguments: Any, about: Measured) -> Judgement:
+    def again(self, call: Call, dtype: str, *, repeat: int, like: Call | None) -> list[Result]:
+        """As `Verdicts.again`.
+
+        Raises
+        ------
+        CannotReplay
+            As `operator`.
+        """
+        line = self._asked("again", call, dtype, repeat, like, about=call.records, times=1 + repeat)
+        return results_in(line)
+
+    def _asked(
+        self, method: str, *arguments: Any, about: Sequence[TensorRecord | None], times: int = 1
+    ) -> bytes:
         if self._crashes >= _MOST_CRASHES:
             raise Crashed(f"{_MOST_CRASHES} re-runs ended their process, so no more are made")
         data, files = packed(Question(method, arguments))
@@ -96,11 +111,10 @@ class RerunsApart:
             try:
                 process = _process()
                 process.serve(self._number, self._memory_bytes)
-                line = process.answer(data, files, _patience_s(about))
+                return process.answer(data, files, times * _patience_s(about))
             except Crashed:
                 self._crashes += 1
                 raise
-        return judgement_in(line)
 
 
 class _Process:
@@ -224,7 +238,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _patience_s(output: Measured) -> float:
-    sides: tuple[TensorRecord | None, ...] = (output.pair.reference, output.pair.candidate)
-    size_bytes = sum(8 * side.content.numel for side in sides if side is not None)
+def _sides(output: Measured) -> tuple[TensorRecord | None, ...]:
+    return output.pair.reference, output.pair.candidate
+
+
+def _patience_s(about: Sequence[TensorRecord | None]) -> float:
+    size_bytes = sum(8 * record.content.numel for record in about if record is not None)
     return min(_PATIENCE_S + _SECONDS_A_BYTE * size_bytes, _MOST_PATIENCE_S)

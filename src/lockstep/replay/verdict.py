@@ -16,12 +16,15 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, Operation, Region, is_gradient
 from lockstep.measure.measured_pair import Measured
+from lockstep.replay.again import again
 from lockstep.replay.decisions import Dropped, decided, decision_words, dropped
+from lockstep.replay.machine import machine_of
 from lockstep.replay.numeric_verdict import fault, moved, numeric
 from lockstep.replay.optimizer_update import UpdateRerun, replayed
 from lockstep.replay.pairing import calls_of, key_of, paired, present, records_of
 from lockstep.replay.passage import Passages
 from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.results import Result
 from lockstep.replay.side import Side
 
 _KEPT_CALLS = 6
@@ -73,6 +76,7 @@ class Verdicts:
     """
 
     def __init__(self, memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
         self._passages = Passages(memory_bytes)
         self._kept: OrderedDict[Any, Any] = OrderedDict()
         self._elements: dict[Any, int] = {}
@@ -129,6 +133,23 @@ class Verdicts:
         """
         with single_thread():  # a few elements at a time
             return self._updated(calls, output)
+
+    def again(self, call: Call, dtype: str, repeat: int, like: Call | None) -> list[Result]:
+        """Run a call again on this machine's CPU; see `lockstep.replay.again.again`.
+
+        Raises
+        ------
+        CannotReplay
+            If it cannot be run again at all.
+        """
+        with threads_for(call):
+            return again(
+                call,
+                machine_of("cpu", dtype, ""),
+                repeat=repeat,
+                like=like,
+                memory_bytes=self._memory_bytes,
+            )
 
     def _updated(self, calls: CallPair, output: Measured) -> Judgement:
         reference, candidate = records_of(output)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lockstep.core.errors import UsageError
-from lockstep.core.manifest import RunManifest
 from lockstep.core.records import Array, Call, TensorRecord
+from lockstep.report.record_command import command_for_tensors
 from lockstep.report.recording import check_choice, matching_calls
 from lockstep.store.reader import Recording
 from lockstep.store.stored_tensor import StoredTensor
@@ -95,7 +94,7 @@ def choose(recording: Recording, site: str, *, step: int | None, rank: str | Non
             missing.append(f"{name} ({content.note})" if content.note else name)
     if not tensors:
         first = calls[0]
-        again = _again(recording.manifest, first)
+        again = command_for_tensors(recording.manifest, first)
         raise UsageError(
             f"{recording.path}: none of the {len(missing)} tensors of {first.site} was saved whole; "
             f"record it with: {again}"
@@ -112,13 +111,3 @@ def _named(calls: Iterable[Call]) -> Iterator[tuple[str, TensorRecord]]:
             name = f"{call.rank}/step{call.step}/{site}/{record.role.value}.{record.name}"
             seen[name] += 1
             yield (name if seen[name] == 1 else f"{name}~{seen[name]}"), record
-
-
-def _again(manifest: RunManifest, call: Call) -> str:
-    """The command that records just this site with whole tensors."""
-    only = call.site.module or call.site.op
-    command = [
-        "lockstep", "record", "--only", only, "--save", "tensors", "--steps", str(call.step), "-o", "whole",
-        "--", *(manifest.command or ["..."]),
-    ]  # fmt: skip
-    return shlex.join(command)

@@ -1,0 +1,59 @@
+"""Running recorded calls again, wherever that is asked for. Loads torch only for another device."""
+
+from __future__ import annotations
+
+from lockstep.core.records import Call
+from lockstep.replay.rerun_process import RerunsApart
+from lockstep.replay.results import Result
+
+
+class Replays:
+    """Runs calls again on one machine.
+
+    On the CPU that is done in a process apart, which may neither write nor reach out and is replaced where a native
+    kernel ends it (`lockstep.replay.rerun_process`); another device's driver needs more, so there it is done here.
+
+    Parameters
+    ----------
+    device, dtype, emulation
+        As a user names them: `cuda:1`, `bfloat16`, `npu-bf16`; "" for the CPU, the recorded dtypes and no emulation.
+    memory_bytes
+        What the whole process may take.
+
+    Raises
+    ------
+    UsageError
+        If there is no such device, dtype or emulated device here.
+    """
+
+    def __init__(self, device: str, dtype: str, emulation: str, *, memory_bytes: int) -> None:
+        self._dtype, self._memory_bytes = dtype, memory_bytes
+        self.name, self._device, self._emulation = "cpu", "cpu", emulation
+        self._machine = None
+        if (device or "cpu") != "cpu" or dtype or emulation:
+            from lockstep.replay.machine import machine_of
+
+            machine = machine_of(device, dtype, emulation)
+            self.name, self._device = str(machine), machine.device.type
+            if self._device != "cpu" or emulation:
+                self._machine = machine
+        self._apart = RerunsApart(memory_bytes)
+
+    def is_like(self, call: Call, emulation: str) -> bool:
+        """Whether a call was recorded on such a device, emulated or not."""
+        kinds = {record.content.device.partition(":")[0] for record in call.records}
+        return kinds == {self._device} and emulation == self._emulation
+
+    def again(self, call: Call, *, repeat: int, like: Call | None = None) -> list[Result]:
+        """Run a call again, so many times; see `lockstep.replay.again.again`.
+
+        Raises
+        ------
+        CannotReplay
+            If it cannot be run again at all.
+        """
+        if self._machine is None:
+            return self._apart.again(call, self._dtype, repeat=repeat, like=like)
+        from lockstep.replay.again import again
+
+        return again(call, self._machine, repeat=repeat, like=like, memory_bytes=self._memory_bytes)

@@ -1,0 +1,1 @@
+"""Running recorded operators again, alone: the proof that one is at fault."""

@@ -1,0 +1,168 @@
+"""`lockstep replay`: recorded operators run again, alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import click
+
+from lockstep.cli.progress import Told, progress_bar
+from lockstep.core.errors import UsageError
+from lockstep.core.manifest import MEMORY_BYTES
+from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.replays import Replays
+from lockstep.store.reader import Recording, open_recording
+from lockstep.wings.replay.chosen_calls import Chosen, all_calls, at_origin, calls_at, check_whole
+from lockstep.wings.replay.replayed_call import ReplayedCall, as_json, not_run_again
+from lockstep.wings.replay.screen import render_all, render_sites
+
+
+@click.command()
+@click.argument("recording", type=click.Path(path_type=Path))
+@click.argument("candidate", type=click.Path(path_type=Path), required=False)
+@click.option("--site", help="Run these calls again: a pattern, or a site as compare prints it.")
+@click.option("--all", "every", is_flag=True, help="Run every operator and every update again.")
+@click.option("--step", type=int, help="This step only.")
+@click.option("--rank", help="This rank only, as in rank0.")
+@click.option("--device", default="", help="Where to run them, as in cuda:0.  [default: cpu]")
+@click.option("--dtype", default="", help="In which dtype, as in bfloat16.  [default: as recorded]")
+@click.option(
+    "--emulate", "emulation", metavar="DEVICE", default="",
+    help="As another device would; record --help lists them.",
+)  # fmt: skip
+@click.option(
+    "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often."
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=10, show_default=True,
+    help="With --all: print at most so many calls.",
+)  # fmt: skip
+@click.option("--json", "as_json_", is_flag=True, help="Print as JSON.")
+@click.option(
+    "--memory-bytes", type=click.IntRange(min=1 << 20), default=MEMORY_BYTES, show_default="1 GB",
+    help="Memory that re-runs may take; what takes more is not run again.",
+)  # fmt: skip
+def replay(
+    recording: Path,
+    candidate: Path | None,
+    site: str | None,
+    every: bool,
+    step: int | None,
+    rank: str | None,
+    device: str,
+    dtype: str,
+    emulation: str,
+    repeat: int,
+    limit: int,
+    as_json_: bool,
+    memory_bytes: int,
+) -> int:
+    """Run recorded operators again, alone, on their recorded inputs, forward and backward.
+
+    Without --site and --all the origin is run again that `compare RECORDING CANDIDATE` names, RECORDING being the
+    reference. What was recorded and what each re-run gives is held against the same operator in double precision;
+    allowed is what a sound kernel may be off. Inputs are laid in memory as they were, and dropout drops the same. With
+    --all no error accumulates from one operator to the next: each gets the inputs that were recorded. The recording
+    must hold whole tensors (`record --save tensors`).
+
+    Exit code 0 if all is sound, 1 if something is beyond what is allowed, 2 if nothing could be run again.
+
+    \b
+    lockstep replay ref npu
+    lockstep replay ref npu --device npu:0 --repeat 5
+    lockstep replay ref --all --device cuda
+    lockstep replay ref --site 'h.3.*' --dtype bfloat16
+    """
+    if every and site is not None:
+        raise UsageError("--all and --site: give one of the two")
+    runs = [open_recording(path) for path in (recording, candidate) if path is not None]
+    replays = Replays(device, dtype, emulation, memory_bytes=memory_bytes)
+    said, chosen = "", list[Chosen]()
+    with progress_bar("replaying") as progress:
+        if site is None and not every:
+            said, chosen = _at_origin(runs, memory_bytes)
+        else:
+            for run, name in zip(runs, _names(runs), strict=True):
+                chosen += _chosen(run, name, site, step=step, rank=rank)
+        emulated = {
+            name: run.manifest.options.emulate or ""
+            for name, run in zip(_names(runs), runs, strict=True)
+        }
+        done = _replayed(chosen, replays, repeat, emulated, progress)
+    if as_json_:
+        click.echo(json.dumps(_json(done, replays.name, said), indent=1, allow_nan=False))
+    else:
+        if said:
+            click.echo(f"{said}\n")
+        drawn = (
+            render_all(done, replays.name, limit=limit)
+            if every
+            else render_sites(done, replays.name)
+        )
+        click.echo(drawn.plain)
+    if not any(one.held for one in done):
+        return 2
+    return int(any(one.worst > 1.0 for one in done))
+
+
+def _at_origin(runs: list[Recording], memory_bytes: int) -> tuple[str, list[Chosen]]:
+    if len(runs) < 2:
+        raise UsageError(
+            f"{runs[0].path}: which operators? give --site SITE, --all, or a second recording, of which the origin is"
+            " run again"
+        )
+    return at_origin(*runs, memory_bytes=memory_bytes)
+
+
+def _names(runs: list[Recording]) -> tuple[str, ...]:
+    return ("reference", "candidate") if len(runs) == 2 else ("",)
+
+
+def _chosen(
+    run: Recording, name: str, site: str | None, *, step: int | None, rank: str | None
+) -> list[Chosen]:
+    if site is not None:
+        return calls_at(run, name, site, step=step, rank=rank)
+    found = list(all_calls(run, name, step=step, rank=rank))
+    if not found:
+        raise UsageError(f"{run.path}: holds no operator; record with --level api --save tensors")
+    check_whole(run, [one.call for one in found])
+    return found
+
+
+def _replayed(
+    chosen: Iterable[Chosen],
+    replays: Replays,
+    repeat: int,
+    emulated: Mapping[str, str],
+    progress: Told,
+) -> list[ReplayedCall]:
+    calls = list(chosen)
+    done = []
+    for number, one in enumerate(calls):
+        progress(str(one.call.site), number, len(calls))
+        same = replays.is_like(one.call, emulated[one.run])
+        try:
+            results = replays.again(one.call, repeat=repeat, like=one.like)
+        except (CannotReplay, MemoryError) as error:
+            done.append(ReplayedCall(one, (), str(error) or "it takes too much memory", same))
+        else:
+            done.append(ReplayedCall(one, tuple(results), "", same))
+    return done
+
+
+def _json(done: list[ReplayedCall], machine: str, said: str) -> dict[str, object]:
+    return {
+        "schema": 1,
+        "machine": machine,
+        "compared": said or None,
+        "held": sum(len(one.held) for one in done),
+        "beyond": sum(one.worst > 1.0 for one in done),
+        "not_run_again": [
+            {"op": op, "reason": reason, "count": count}
+            for (op, reason), count in sorted(not_run_again(done).items())
+        ],
+        "calls": [as_json(one) for one in done],
+    }

@@ -1,0 +1,141 @@
+"""One call that was run again: what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from lockstep.core.records import Call
+from lockstep.replay.results import RECORDED, Held, Result
+from lockstep.wings.replay.chosen_calls import Chosen
+
+
+class Conclusion(str, Enum):
+    """What re-runs on the recorded inputs say of what was recorded."""
+
+    SOUND = "sound"
+    TRANSIENT = "transient"
+    PERSISTENT = "persistent"
+    SOMETIMES = "comes and goes"
+    RECORDED_OFF = "off as recorded"
+    MACHINE_OFF = "off on this machine"
+    NOT_RUN = "not run again"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedCall:
+    """A call and what its re-runs gave.
+
+    Parameters
+    ----------
+    chosen
+        The call.
+    results
+        What it gave, each result as recorded and as re-run.
+    refused
+        Why it could not be run again at all, or "".
+    same_device
+        Whether it was run again on the kind of device that it was recorded on.
+    """
+
+    chosen: Chosen
+    results: tuple[Result, ...]
+    refused: str
+    same_device: bool
+
+    @property
+    def call(self) -> Call:
+        """The call."""
+        return self.chosen.call
+
+    @property
+    def held(self) -> list[Held]:
+        """Everything that was held against double precision."""
+        return [held for result in self.results for held in result.held]
+
+    @property
+    def worst(self) -> float:
+        """How many times more than allowed the worst result is."""
+        return max((held.excess for held in self.held), default=0.0)
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """What the re-runs say, taken over all results."""
+        if not self.held:
+            return Conclusion.NOT_RUN
+        recorded = [held.sound for held in self.held if held.maker == RECORDED]
+        if all(recorded):
+            again = [held.sound for held in self.held if held.maker != RECORDED]
+            return Conclusion.SOUND if all(again) else Conclusion.MACHINE_OFF
+        again = [
+            held.sound
+            for result in self.results
+            if any(held.maker == RECORDED and not held.sound for held in result.held)
+            for held in result.held
+            if held.maker != RECORDED
+        ]
+        if not again or (not self.same_device and any(again)):
+            return Conclusion.RECORDED_OFF
+        if all(again):
+            return Conclusion.TRANSIENT
+        return Conclusion.SOMETIMES if any(again) else Conclusion.PERSISTENT
+
+
+def not_run_again(calls: list[ReplayedCall]) -> dict[tuple[str, str], int]:
+    """Results that could not be run again: how many, by operator and reason."""
+    found: dict[tuple[str, str], int] = {}
+    for one in calls:
+        for reason, count in _refusals(one):
+            key = (one.call.site.op, reason)
+            found[key] = found.get(key, 0) + count
+    return found
+
+
+def _refusals(one: ReplayedCall) -> Iterator[tuple[str, int]]:
+    if one.refused:
+        yield one.refused, 1
+    yield from ((result.refused, 1) for result in one.results if result.refused)
+
+
+def as_json(one: ReplayedCall) -> dict[str, Any]:
+    """A call and its results as JSON values; what is infinite is null."""
+    call, site = one.call, one.call.site
+    return {
+        "run": one.chosen.run or None,
+        "rank": call.rank,
+        "step": call.step,
+        "phase": site.phase.value,
+        "module": site.module,
+        "op": site.op,
+        "call": site.call,
+        "source": call.source,
+        "conclusion": one.conclusion.value,
+        "refused": one.refused or None,
+        "results": [
+            {
+                "role": result.role.value,
+                "name": result.name,
+                "index": result.index,
+                "occurrence": result.occurrence,
+                "refused": result.refused or None,
+                "made": [_held_json(held) for held in result.held],
+            }
+            for result in one.results
+        ],
+    }
+
+
+def _held_json(held: Held) -> dict[str, Any]:
+    numbers = {
+        "error": held.error,
+        "allowed": held.allowed,
+        "excess": held.excess,
+        "epsilons": held.epsilons,
+    }
+    return {
+        "maker": held.maker,
+        "sound": held.sound,
+        **{name: value if abs(value) < float("inf") else None for name, value in numbers.items()},
+    }

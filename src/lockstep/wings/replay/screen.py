@@ -1,0 +1,126 @@
+"""What re-runs gave, as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lockstep.replay.results import RECORDED, Held, Result
+from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
+from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall, not_run_again
+
+_MOST_REASONS = 8
+
+_WORDS = {
+    Conclusion.SOUND: "sound: what was recorded and what was run again is what double precision makes of the inputs",
+    Conclusion.TRANSIENT: (
+        "transient: what was recorded is off, and from the same inputs {machine} gives the sound result each time: a"
+        " flipped bit, or something that the training did to this operator"
+    ),
+    Conclusion.PERSISTENT: (
+        "persistent: what was recorded is off, and {machine} gives it wrong again from the same inputs"
+    ),
+    Conclusion.SOMETIMES: "comes and goes: from the same inputs {machine} is right at times",
+    Conclusion.RECORDED_OFF: "what was recorded is off; it was not run again on the device that made it",
+    Conclusion.MACHINE_OFF: "{machine} is off: what was recorded is sound, and what it makes of the same inputs is not",
+    Conclusion.NOT_RUN: "not run again",
+}
+
+
+def render_sites(calls: Sequence[ReplayedCall], machine: str) -> Page:
+    """Each call with all its results: who made it, how far off it is, what it may be."""
+    text = Page()
+    for one in calls:
+        _add_heading(text, one)
+        if one.refused:
+            add_paragraph(text, f"not run again: {one.refused}")
+        for result in one.results:
+            _add_result(text, result)
+        if one.held:
+            add_paragraph(text, _words(one, machine))
+        add_line(text, "")
+    text.rstrip()
+    return text
+
+
+def render_all(calls: Sequence[ReplayedCall], machine: str, *, limit: int) -> Page:
+    """The calls that are beyond what is allowed, in order of time, and what could not be run again."""
+    text = Page()
+    held = sum(len(one.held) for one in calls)
+    beyond = [one for one in calls if one.worst > 1.0]
+    ran = sum(bool(one.held) for one in calls)
+    add_line(
+        text,
+        f"{counted(ran, 'call')} run again on {machine}: {counted(held, 'result')} held against double"
+        f" precision, {counted(len(beyond), 'call')} beyond what is allowed",
+    )
+    for one in beyond[:limit]:
+        add_line(text, "")
+        _add_heading(text, one)
+        for result in one.results:
+            if any(not entry.sound for entry in result.held):
+                _add_result(text, result)
+        add_paragraph(text, _words(one, machine))
+    if len(beyond) > limit:
+        add_line(text, f"and {len(beyond) - limit} more (--limit, or --json, lists them)")
+    _add_refusals(text, calls)
+    return text
+
+
+def _add_heading(text: Page, one: ReplayedCall) -> None:
+    call = one.call
+    run = f"{one.chosen.run}: " if one.chosen.run else ""
+    rank = f"{call.rank}, " if call.rank != "rank0" else ""
+    source = f"  {call.source}" if call.source else ""
+    add_line(text, f"{run}{rank}step {call.step}, {call.site}{source}")
+    if one.chosen.like is not None:
+        add_line(text, "  with the reference's arguments, where the candidate's are others")
+
+
+def _add_result(text: Page, result: Result) -> None:
+    again = f" (backward {result.occurrence + 1})" if result.occurrence else ""
+    add_line(text, f"  {result.role.value} {result.name}{again}")
+    for held, times in _runs(result.held):
+        maker = f"{held.maker}, {times} times" if times > 1 else held.maker
+        add_line(text, f"    {maker:24} {_numbers(held)}")
+    if result.refused:
+        add_line(text, f"    not run again: {result.refused}")
+
+
+def _runs(held: Sequence[Held]) -> list[tuple[Held, int]]:
+    """What was held, re-runs that gave the same once, with how often."""
+    found: dict[Held, int] = {}
+    for one in held:
+        found[one] = found.get(one, 0) + 1
+    return list(found.items())
+
+
+def _numbers(held: Held) -> str:
+    verdict = "sound" if held.sound else f"{_figure(held.excess)} times what is allowed"
+    if math.isnan(held.epsilons):
+        return verdict if held.sound else f"{held.error:.2%} of its elements are others"
+    off = f"off by {held.error:7.2g} ({_figure(held.epsilons)} eps), allowed {held.allowed:.2g}"
+    return f"{off}: {verdict}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _words(one: ReplayedCall, machine: str) -> str:
+    again = sum(held.maker != RECORDED for held in one.held) // max(1, len(one.results))
+    words = _WORDS[one.conclusion].format(machine=machine)
+    return f"{words} ({counted(again, 're-run')})" if again > 1 else words
+
+
+def _add_refusals(text: Page, calls: Sequence[ReplayedCall]) -> None:
+    refused = sorted(not_run_again(list(calls)).items(), key=lambda item: (-item[1], item[0]))
+    if not refused:
+        return
+    add_line(text, "")
+    add_line(text, "Not run again")
+    for (op, reason), count in refused[:_MOST_REASONS]:
+        times = f" ({count} times)" if count > 1 else ""
+        add_paragraph(text, f"{op}: {reason}{times}")
+    if len(refused) > _MOST_REASONS:
+        add_line(text, f"  and {len(refused) - _MOST_REASONS} more (--json lists them)")
