@@ -63,10 +63,17 @@ def again(
         raise CannotReplay("it raised an error")
     backward = bool(call.with_role(Role.GRAD_OUTPUT)) and bool(call.with_role(*BACKWARD))
     check_call(call, memory_bytes, backward=backward)
-    return _Operator(call, _rebuilt(call, like), machine, repeat, backward=backward).results()
+    return _Operator(call, rebuilt_like(call, like), machine, repeat, backward=backward).results()
 
 
-def _rebuilt(call: Call, like: Call | None) -> Rebuilt:
+def rebuilt_like(call: Call, like: Call | None) -> Rebuilt:
+    """A call put together again, with the plain arguments of another where one is given.
+
+    Raises
+    ------
+    CannotReplay
+        If that cannot be done.
+    """
     rebuilt = rebuild(call)
     return rebuilt if like is None else rebuilt.with_settings(rebuild(like))
 

@@ -41,7 +41,7 @@ def populations(truth: torch.Tensor) -> list[torch.Tensor | None]:
     """Which elements belong together: all of them (None), or ordinary and sentinel ones apart."""
     flat = truth.detach().reshape(-1)
     doubles = _doubles(flat)
-    median = _median(flat)
+    median = median_size(flat)
     if median is None:
         return [None]
     limit = median * SENTINEL_MAGNITUDE
@@ -55,11 +55,12 @@ def populations(truth: torch.Tensor) -> list[torch.Tensor | None]:
     return [(~huge).reshape(truth.shape), huge.reshape(truth.shape)]
 
 
-def _median(flat: torch.Tensor) -> float | None:
+def median_size(tensor: torch.Tensor) -> float | None:
     """The lower median of the sizes of a sample, zeros left out; None where all of it is zero or not finite.
 
     By NumPy: for so few elements, torch's threads wait longer for each other than they work.
     """
+    flat = tensor.detach().reshape(-1)
     some = flat[:: max(1, flat.numel() // _SAMPLE)]
     sample = np.abs((some.abs() if some.is_complex() else some).double().numpy(force=True))
     sample = sample[(sample > 0) & (sample < math.inf)]

@@ -16,7 +16,7 @@ import torch
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.mapped import let_go
 from lockstep.core.operators import canonical_name
-from lockstep.core.records import PIECE, Array, Call, Pieces, TensorRecord
+from lockstep.core.records import PIECE, Array, Call, Layout, Pieces, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import FEW_ELEMENTS, QUIET_UPDATE_ROUNDINGS, SINGLE, UPDATE_MARGIN
 from lockstep.replay.distance import Size, error_of, size_of, together
@@ -148,6 +148,49 @@ class UpdateRerun:
             error_of(widened(own), exact) if own is not None else Size(0.0),
             size_of(widened(before.part(chunk))) if before is not None else Size(0.0),
         )
+
+    def entering(self) -> dict[str, tuple[torch.Tensor, Layout | None]]:
+        """What the optimizer got, whole: "param", "grad" and each state, with how it lay in memory."""
+        return {
+            key: (elements.part(slice(0, elements.numel)), elements.layout)
+            for key, elements in self._entering.items()
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Hyper-parameters that the class takes, and the kernel that was asked for."""
+        known = inspect.signature(self._kind).parameters
+        chosen = optimizer_settings(self._call.arguments)
+        kernels = {key: True for key in ("foreach", "fused") if chosen.get(key) is True}
+        plain = {key: value for key, value in chosen.items() if key in known}
+        return {key: value for key, value in plain.items() if key not in _KERNELS} | kernels
+
+    def of_group(self) -> dict[str, Any]:
+        """Hyper-parameters that only the group holds, which a schedule has set."""
+        settings = self.settings()
+        known = inspect.signature(self._kind).parameters
+        group = self._kind([torch.zeros(1, requires_grad=True)], **settings).param_groups[0]
+        found = _remaining(self._call, group)
+        return {key: value for key, value in found.items() if key not in known}
+
+    def truth(self, record: TensorRecord) -> torch.Tensor:
+        """What double precision makes of a recorded parameter or state.
+
+        Raises
+        ------
+        CannotReplay
+            If torch refuses, or the optimizer keeps no such state.
+        """
+        found = self._stepped(slice(0, self._entering["param"].numel), double=True).get(
+            _key(record)
+        )
+        if found is None or tuple(found.shape) != record.shape:
+            raise CannotReplay("the optimizer keeps another state")
+        return widened(found)
+
+    @staticmethod
+    def key_of(record: TensorRecord) -> str:
+        """What the optimizer calls a parameter or a state: "param", "exp_avg"."""
+        return _key(record)
 
     @staticmethod
     def named(made: Mapping[str, torch.Tensor], record: TensorRecord) -> torch.Tensor | None:

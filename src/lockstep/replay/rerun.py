@@ -163,7 +163,7 @@ class Rerun:
             If torch refuses.
         """
         try:
-            with _alone(self._random_state()), torch.set_grad_enabled(backward), machine.at_work():
+            with _alone(self.random_state()), torch.set_grad_enabled(backward), machine.at_work():
                 rounded = self.cast if cast and machine.dtype is None else None
                 return self._run(precision, backward, alter, rounded, machine)
         except CannotReplay:
@@ -245,9 +245,9 @@ class Rerun:
     @property
     def can_draw_again(self) -> bool:
         """Whether the random numbers that the call drew can be drawn again here."""
-        return self._random_state() is not None
+        return self.random_state() is not None
 
-    def _random_state(self) -> torch.Tensor | None:
+    def random_state(self) -> torch.Tensor | None:
         """What the call drew its random numbers from, where it was saved and is one of the CPU's generator."""
         state = self.call.random_state
         if state is None or state.loader is None or state.dtype != "uint8":

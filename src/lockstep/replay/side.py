@@ -283,17 +283,35 @@ def local_error(
     usual
         How far the other run is off, relative to its result, sound or not, in each population.
     """
+    found = local_errors(side, record, reading, made=made, other=other, usual=usual)
+    return max(found, key=lambda one: one.excess)
+
+
+def local_errors(
+    side: Side,
+    record: TensorRecord,
+    reading: Reading,
+    *,
+    made: torch.Tensor | None = None,
+    other: Local | None = None,
+    usual: Sequence[float] = (),
+    at_once: bool = True,
+) -> list[Local]:
+    """As `local_error`, for each population.
+
+    With `at_once` the tolerance is but what is always allowed, where the error is no larger; else it is the full one.
+    """
     actual = side.actual(record) if made is None else made
     truth = side.truth(record, reading)
     groups = side.groups(record, reading)
     known = list(usual) if len(usual) == len(groups) else [0.0] * len(groups)
     judged = _in_16_bit if side.unit(record) > SINGLE else _in_single
     found = [
-        judged(_Held(side, record, reading, actual, truth, other, relative), where)
+        judged(_Held(side, record, reading, actual, truth, other, relative, at_once), where)
         for where, relative in zip(groups, known, strict=True)
     ]
     side.forget()
-    return max(found, key=lambda one: one.excess)
+    return found
 
 
 def relative_errors(side: Side, record: TensorRecord, reading: Reading) -> list[float]:
@@ -317,13 +335,14 @@ class _Held:
     truth: torch.Tensor
     other: Local | None
     usual: float
+    at_once: bool = True
 
 
 def _in_single(held: _Held, where: torch.Tensor | None) -> Local:
     side, record, reading, truth = held.side, held.record, held.reading, held.truth
     unit, norm = side.unit(record), size_of(truth, where).norm
     error = error_of(held.actual, truth, where)
-    if error.norm <= QUIET_ROUNDINGS * unit * norm:
+    if held.at_once and error.norm <= QUIET_ROUNDINGS * unit * norm:
         return Local(error, QUIET_ROUNDINGS * unit * norm, norm)
     always = always_allowed(side.call, record) * unit * norm
     shaken = _noise((side.shaken(record, reading, 0),), truth, where)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from lockstep.cli.progress import Told, progress_bar
-from lockstep.core.errors import UsageError
+from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
@@ -17,6 +17,7 @@ from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.replay.chosen_calls import Chosen, all_calls, at_origin, calls_at, check_whole
 from lockstep.wings.replay.replayed_call import ReplayedCall, as_json, not_run_again
 from lockstep.wings.replay.screen import render_all, render_sites
+from lockstep.wings.replay.written_test import write_test
 
 
 @click.command()
@@ -39,6 +40,10 @@ from lockstep.wings.replay.screen import render_all, render_sites
     "--limit", type=click.IntRange(min=1), default=10, show_default=True,
     help="With --all: print at most so many calls.",
 )  # fmt: skip
+@click.option(
+    "--write-test", "folder", type=click.Path(path_type=Path),
+    help="Write a stand-alone test of the call that is furthest off into this new folder.",
+)  # fmt: skip
 @click.option("--json", "as_json_", is_flag=True, help="Print as JSON.")
 @click.option(
     "--memory-bytes", type=click.IntRange(min=1 << 20), default=MEMORY_BYTES, show_default="1 GB",
@@ -56,6 +61,7 @@ def replay(
     emulation: str,
     repeat: int,
     limit: int,
+    folder: Path | None,
     as_json_: bool,
     memory_bytes: int,
 ) -> int:
@@ -72,9 +78,12 @@ def replay(
     \b
     lockstep replay ref npu
     lockstep replay ref npu --device npu:0 --repeat 5
+    lockstep replay ref npu --write-test proof
     lockstep replay ref --all --device cuda
     lockstep replay ref --site 'h.3.*' --dtype bfloat16
     """
+    if folder is not None and folder.exists():
+        raise OutputExistsError(f"{folder}: is there already; give another folder")
     if every and site is not None:
         raise UsageError("--all and --site: give one of the two")
     runs = [open_recording(path) for path in (recording, candidate) if path is not None]
@@ -102,6 +111,8 @@ def replay(
             else render_sites(done, replays.name)
         )
         click.echo(drawn.plain)
+    if folder is not None:
+        click.echo(write_test(folder, done, runs[-1]), err=as_json_)
     if not any(one.held for one in done):
         return 2
     return int(any(one.worst > 1.0 for one in done))

@@ -1,0 +1,334 @@
+"""What a stand-alone test holds: tensors that go in, lines that run the operator, what has to come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lockstep.core.dtypes import is_floating, unit_roundoff
+from lockstep.core.operators import Family, family_of
+from lockstep.core.records import Call, Conditions, Layout, TensorRecord
+from lockstep.core.site import CallKind, Role
+from lockstep.judge.tolerances import SENTINEL_MAGNITUDE, SINGLE
+from lockstep.replay.again import rebuilt_like
+from lockstep.replay.decisions import probability_of
+from lockstep.replay.distance import median_size
+from lockstep.replay.optimizer_update import UpdateRerun
+from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.rerun import Precision, Rerun, outputs_of
+from lockstep.replay.results import BACKWARD, FORWARD
+from lockstep.replay.side import Local, Side, local_errors
+from lockstep.replay.standalone.python_source import (
+    as_name,
+    call_source,
+    settings_source,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What elements of a result may be off.
+
+    Parameters
+    ----------
+    up_to
+        Largest size of these elements; None for all that are larger than those before.
+    allowed
+        Distance over the norm of the expected ones.
+    allowed_misrounded
+        Share that need not be the nearest number of their dtype; None for no such limit.
+    """
+
+    up_to: float | None
+    allowed: float
+    allowed_misrounded: float | None
+
+
+@dataclass(slots=True)
+class Proof:
+    """One operator or update, ready to be written down.
+
+    Parameters
+    ----------
+    call
+        As recorded.
+    inputs, layouts
+        Tensors by the names that the lines have for them.
+    lines
+        Python that runs it on `values`, a mapping of these, and calls `check` for each result.
+    expected, limits
+        What has to come out, by the name that `check` is called with.
+    refused
+        Results that the test does not hold, with the reason.
+    random
+        Whether it draws random numbers, from the state among the inputs.
+    """
+
+    call: Call
+    inputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    expected: dict[str, torch.Tensor] = field(default_factory=dict)
+    limits: dict[str, list[Limit]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    random: bool = False
+
+    def add_input(self, name: str, tensor: torch.Tensor, layout: Layout | None) -> None:
+        """Take a tensor that goes in."""
+        self.inputs[name] = tensor
+        if layout is not None:
+            self.layouts[name] = layout
+
+
+def proof_of(call: Call, *, like: Call | None = None) -> Proof:
+    """A test of a recorded call on its own inputs.
+
+    Parameters
+    ----------
+    call
+        An operator or an update, with whole tensors.
+    like
+        The other run's call, whose plain arguments are used.
+
+    Raises
+    ------
+    CannotReplay
+        If it cannot be run again, or nothing of what it gives can be held.
+    """
+    if call.kind is CallKind.OPTIMIZER:
+        proof = _update_proof(call)
+    else:
+        proof = _OperatorProof(call, like).proof
+    if not proof.expected:
+        why = next(iter(proof.refused.values()), "it gives nothing")
+        raise CannotReplay(f"nothing that it gives can be tested: {why}")
+    return proof
+
+
+# --- operators ---------------------------------------------------------------------------------------
+
+
+class _OperatorProof:
+    def __init__(self, call: Call, like: Call | None) -> None:
+        self._call, self._rebuilt = call, rebuilt_like(call, like)
+        self._rerun = Rerun(call, self._rebuilt)
+        arrived = call.with_role(Role.GRAD_OUTPUT)
+        self._backward = bool(arrived) and bool(call.with_role(*BACKWARD))
+        self._side = Side(self._rerun, backward=self._backward)
+        self._names = {
+            index: as_name(record.argument or record.name, index)
+            for index, record in self._rebuilt.inputs.items()
+        }
+        self.proof = Proof(call, random=self._draws())
+        self._write()
+
+    def _draws(self) -> bool:
+        family = family_of(self._call.site.op)
+        drops = family is Family.DROPOUT and probability_of(self._call) > 0
+        draws = self._call.random_state is not None or family is Family.RANDOM or drops
+        if draws and not self._rerun.can_draw_again:
+            raise CannotReplay("it draws random numbers, and from which state was not saved")
+        return draws
+
+    def _write(self) -> None:
+        proof = self.proof
+        wanted = {record.index for record in self._call.with_role(*BACKWARD)}
+        leaves = []
+        for index, record in self._rebuilt.inputs.items():
+            tensor, name = self._rerun.load(record), self._names[index]
+            proof.add_input(name, tensor, record.layout)
+            asked = self._backward and index in wanted and tensor.is_floating_point()
+            proof.lines.append(f'{name} = values["{name}"]{".requires_grad_()" if asked else ""}')
+            leaves += [(index, name)] if asked else []
+        state = self._rerun.random_state()
+        if proof.random and state is not None:
+            proof.add_input("random_state", state, None)
+            proof.lines.append('torch.set_rng_state(values["random_state"].cpu())')
+        own = "{}.clone()" if self._writes else "{}.view_as({})"
+        passed = {
+            index: own.format(name, name) if (index, name) in leaves else name
+            for index, name in self._names.items()
+        }
+        proof.lines += self._called(call_source(self._rebuilt, passed))
+        for record in self._call.with_role(*FORWARD):
+            made = f"results[{record.index}]" if self._returns(record) else ""
+            if made:
+                self._expect(record, f"{record.role.value} {record.name}", made)
+        if leaves:
+            self._write_backward(leaves)
+
+    def _called(self, source: str) -> list[str]:
+        conditions = self._call.conditions or Conditions()
+        wanted = self._rerun.cast is not None and conditions.autocast
+        if not wanted:
+            return [f"results = as_tuple({source})"]
+        dtype = conditions.autocast[0][1]
+        return [
+            f"with torch.autocast(DEVICE.type, torch.{dtype}):",
+            f"    results = as_tuple({source})",
+        ]
+
+    @property
+    def _writes(self) -> bool:
+        """Whether the operator writes to an argument."""
+        name = self._call.site.op.rpartition(".")[2]
+        inplace = any(
+            value is True and "inplace" in key for key, value in self._call.arguments.items()
+        )
+        return inplace or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+
+    def _returns(self, record: TensorRecord) -> bool:
+        return record.name.startswith("result")
+
+    def _write_backward(self, leaves: list[tuple[int, str]]) -> None:
+        arrived = self._call.with_role(Role.GRAD_OUTPUT)
+        for occurrence in sorted({record.occurrence for record in arrived}):
+            now = [record for record in arrived if record.occurrence == occurrence]
+            coming = []
+            for record in now:
+                name = f"grad_output_{record.index}_{occurrence}"
+                self.proof.add_input(name, self._rerun.load(record), record.layout)
+                coming.append(f'values["{name}"]')
+            outputs = ", ".join(f"results[{record.index}]" for record in now)
+            inputs = ", ".join(name for _, name in leaves)
+            self.proof.lines += [
+                "gradients = torch.autograd.grad(",
+                f"    [{outputs}], [{inputs}], [{', '.join(coming)}], retain_graph=True, allow_unused=True",
+                ")",
+            ]
+            for position, (index, name) in enumerate(leaves):
+                for record in self._call.with_role(*BACKWARD):
+                    if (record.index, record.occurrence) == (index, occurrence):
+                        again = f", backward {occurrence + 1}" if occurrence else ""
+                        self._expect(record, f"gradient of {name}{again}", f"gradients[{position}]")
+
+    def _expect(self, record: TensorRecord, name: str, made: str) -> None:
+        """Hold one result, if that can be done."""
+        try:
+            if is_floating(record.dtype):
+                expected, limits = self._expected(record)
+            else:
+                own = self._rerun.run(Precision.OWN, backward=False, cast=False)
+                expected, limits = outputs_of(own, record)[0], []
+        except CannotReplay as error:
+            self.proof.refused[name] = str(error)
+            return
+        self.proof.expected[name] = expected.contiguous()
+        self.proof.limits[name] = limits
+        self.proof.lines.append(f"check({name!r}, {made})")
+
+    def _expected(self, record: TensorRecord) -> tuple[torch.Tensor, list[Limit]]:
+        """The double-precision result, as the first way to read it has it, and what a sound kernel may be off."""
+        reading = self._side.readings(record)[0]
+        locals_ = local_errors(self._side, record, reading, at_once=False)
+        truth = self._side.truth(record, reading)
+        if truth.is_complex():
+            raise CannotReplay("it is complex")
+        narrow = self._side.unit(record) > SINGLE
+        return truth.clone(), list(_limits(truth, locals_, narrow=narrow))
+
+
+def _limits(truth: torch.Tensor, found: list[Local], *, narrow: bool) -> Iterator[Limit]:
+    for number, local in enumerate(found):
+        last = number == len(found) - 1
+        median = None if last else median_size(truth)
+        up_to = None if median is None else median * SENTINEL_MAGNITUDE
+        allowed = local.tolerance / local.norm if local.norm > 0 else local.tolerance
+        share = local.allowed_misrounded
+        yield Limit(up_to, allowed, share if narrow and share < 1.0 and len(found) == 1 else None)
+
+
+# --- updates ------------------------------------------------------------------------------------------
+
+
+def _update_proof(call: Call) -> Proof:
+    """A test of one optimizer step of one parameter."""
+    update, proof = UpdateRerun(call), Proof(call)
+    for key, (tensor, layout) in update.entering().items():
+        proof.add_input(as_name(key, 0), tensor, layout)
+    keys = [key for key in update.entering() if key not in ("param", "grad")]
+    settings = settings_source(update.settings())
+    proof.lines += [
+        'parameter = values["param"].requires_grad_()',
+        'parameter.grad = values["grad"]',
+        f"optimizer = {call.site.op}([parameter]{settings})",
+        *(
+            f"optimizer.param_groups[0][{key!r}] = {value!r}"
+            for key, value in update.of_group().items()
+        ),
+        *(
+            f'optimizer.state[parameter][{key!r}] = values["{as_name(key, 0)}"]{_on_host(key)}'
+            for key in keys
+        ),
+        "optimizer.step()",
+    ]
+    for record in call.with_role(Role.PARAM_AFTER, Role.STATE_AFTER):
+        key = update.key_of(record)
+        made = "parameter" if key == "param" else f"optimizer.state[parameter][{key!r}]"
+        name = f"{record.role.value} {key}"
+        try:
+            truth, local = update.truth(record), update.local(record)
+        except CannotReplay as error:
+            proof.refused[name] = str(error)
+            continue
+        allowed = local.tolerance / local.norm if local.norm > 0 else local.tolerance
+        floor = 4.0 * unit_roundoff(record.dtype)
+        proof.expected[name] = truth.contiguous()
+        proof.limits[name] = [Limit(None, max(allowed, floor), None)]
+        proof.lines.append(f"check({name!r}, {made})")
+    return proof
+
+
+def _on_host(key: str) -> str:
+    return ".cpu()" if key == "step" else ""
+
+
+def facts(proof: Proof) -> dict[str, Any]:
+    """Layouts and limits as JSON values: what `checks` reads."""
+    return {
+        "layouts": dict(_memory(proof)),
+        "limits": {
+            name: [
+                {
+                    "up_to": limit.up_to,
+                    "allowed": limit.allowed,
+                    "allowed_misrounded": limit.allowed_misrounded,
+                }
+                for limit in limits
+            ]
+            for name, limits in proof.limits.items()
+        },
+    }
+
+
+def _memory(proof: Proof) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where each tensor lies in which memory; those that share some are placed from the first element on."""
+    sharing: dict[tuple[int, torch.dtype], list[str]] = {}
+    for number, (name, layout) in enumerate(proof.layouts.items()):
+        key = layout.shares if layout.shares >= 0 else -2 - number
+        sharing.setdefault((key, proof.inputs[name].dtype), []).append(name)
+    for number, names in enumerate(sharing.values()):
+        first = min(proof.layouts[name].offset for name in names)
+        spans = {name: _span(proof.inputs[name], proof.layouts[name]) for name in names}
+        elements = max(proof.layouts[name].offset - first + span for name, span in spans.items())
+        most = 64 * sum(proof.inputs[name].numel() for name in names)
+        for name in names:
+            layout = proof.layouts[name]
+            if min(layout.strides, default=0) >= 0 and 0 < elements <= most:
+                yield (
+                    name,
+                    {
+                        "memory": number,
+                        "elements": elements,
+                        "offset": layout.offset - first,
+                        "strides": list(layout.strides),
+                    },
+                )
+
+
+def _span(tensor: torch.Tensor, layout: Layout) -> int:
+    steps = zip(tensor.shape, layout.strides, strict=True)
+    return 1 + sum((extent - 1) * stride for extent, stride in steps) if tensor.numel() else 0
