@@ -3,6 +3,7 @@
 python benchmarks/faults                        the published table
 python benchmarks/faults --split development    the cases that constants may be chosen on
 python benchmarks/faults --arch t5 --fault matmul-fp16 --keep kept     one case, its recordings kept
+python benchmarks/faults --proofs                 whether the tests that replay --write-test writes tell a fault
 python benchmarks/faults --split frameworks     mistakes and sound pairs in Trainer, DDP, FSDP, compile ...
 python benchmarks/faults --split frameworks --case 'trainer/gpt2/*'    some of its cases, of either half
 """
@@ -29,6 +30,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import peer
+import proofs
 import report
 import workers
 from architectures import ARCHITECTURES, Split
@@ -87,6 +89,10 @@ def _options() -> argparse.Namespace:
         help="run mindstudio-probe on the same cases too, in an environment made here [.venv-peer]",
     )  # fmt: skip
     parser.add_argument("--as-peer", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--proofs", action="store_true",
+        help="run the stand-alone tests of forward and backward faults, with the fault and without",
+    )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="print the cases and run none")
     return parser.parse_args()
 
@@ -110,6 +116,8 @@ def _run(options: argparse.Namespace, architectures: list[str], directory: Path)
             late = ", from step 1" if case.planted.from_step else ""
             print(f"{case.name:40} {where} {case.planted.amount:.3g}{late}")
         return 0
+    if options.proofs:
+        return _run_proofs(options, cases, directory)
     tasks = list(_tasks(options, architectures, cases, directory, methods))
     rows: list[dict[str, Any]] = []
     answers = pooled(tasks, options.jobs, directory, timeout_s=TIMEOUT_S)
@@ -131,6 +139,28 @@ def _run(options: argparse.Namespace, architectures: list[str], directory: Path)
         report.put_into(options.docs, text)
     else:
         print(text)
+    return 0
+
+
+def _run_proofs(options: argparse.Namespace, cases: list[Case], directory: Path) -> int:
+    tasks = [
+        Task(
+            case.name,
+            partial(proofs.run_proof, case, directory / case.architecture, options.keep),
+            partial(proofs.failed, case),
+        )
+        for case in cases
+        if case.fault.group in proofs.GROUPS and case.fault.ranks == 1
+    ]
+    rows: list[dict[str, Any]] = []
+    for number, (name, found) in enumerate(
+        pooled(tasks, options.jobs, directory, timeout_s=TIMEOUT_S), 1
+    ):
+        rows += found
+        print(f"[{number}/{len(tasks)}] {name}: {found[0]['answer']}", file=sys.stderr, flush=True)
+    if options.results:
+        proofs.write(rows, options.results)
+    print(proofs.render(rows))
     return 0
 
 

@@ -66,8 +66,8 @@ def run_case(
         else:
             if case.fault.plant_reference is not None:
                 reference = directory / f"{case.kind}-reference"
-                _record_planted(case, reference, case.fault.plant_reference)
-            _record_planted(case, candidate, case.fault.plant)
+                record_planted(case, reference, case.fault.plant_reference)
+            record_planted(case, candidate, case.fault.plant)
         planted_twice = case.fault.plant_reference is not None
         changed = planted_twice or _fingerprint(reference) != _fingerprint(candidate)
         rows = [
@@ -112,7 +112,8 @@ def run_twin(
 # ------------------------------------------------------------------------------------- recording
 
 
-def _record_planted(case: Case, directory: Path, plant: Plant) -> None:
+def record_planted(case: Case, directory: Path, plant: Plant) -> None:
+    """Record a training that something is planted in."""
     training = Training.of(ARCHITECTURES[case.architecture])
     plant(training, case.planted)
     _record(training, directory)
