@@ -1,0 +1,1 @@
+"""Holding every operator of one training against double precision, without a reference run."""

@@ -1,0 +1,112 @@
+"""Running the calls of a recorded step again, one after the other, and counting what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lockstep.core.patterns import matches
+from lockstep.core.records import Call
+from lockstep.core.site import CallKind
+from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.replays import Replays
+from lockstep.replay.results import RECORDED, results_of
+from lockstep.store.reader import RankRecording
+from lockstep.wings.audit.tally import Tally
+
+RUNS_AGAIN = (CallKind.OPERATOR, CallKind.OPTIMIZER)
+
+COMPILED = "compiled: recorded at its boundary only"
+
+Told = Callable[[str, int, int], None]
+"""Called with a site, how many calls of the step are done, and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteChoice:
+    """Which calls are audited; all where nothing is given.
+
+    Parameters
+    ----------
+    only
+        Patterns on module paths and operators, or sites as they are printed.
+    ops
+        Patterns on operators.
+    """
+
+    only: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+
+    def wants(self, call: Call) -> bool:
+        """Whether a call is chosen."""
+        site = call.site
+        return (not self.only or any(_names(pattern, call) for pattern in self.only)) and (
+            not self.ops or any(matches(pattern, "", site.op) for pattern in self.ops)
+        )
+
+
+def _names(pattern: str, call: Call) -> bool:
+    printed = str(call.site)
+    return matches(pattern, call.site.module, call.site.op) or pattern in (
+        printed,
+        printed.rpartition(", ")[0],
+        printed.rpartition(" #")[0],
+    )
+
+
+class Auditor:
+    """Audits steps of recordings into one tally.
+
+    Parameters
+    ----------
+    choice
+        Which calls.
+    memory_bytes
+        What the process may take.
+    """
+
+    def __init__(self, choice: SiteChoice, *, memory_bytes: int) -> None:
+        self.tally = Tally()
+        self.choice = choice
+        self._replays = Replays("", "", "", memory_bytes=memory_bytes)
+
+    def step(self, rank: RankRecording, number: int, told: Told) -> None:
+        """Audit what was recorded of one step.
+
+        Raises
+        ------
+        CorruptError
+            If a file is damaged.
+        """
+        calls = [
+            call
+            for call in rank.calls(number)
+            if call.kind in RUNS_AGAIN and self.choice.wants(call) and results_of(call)
+        ]
+        compiled = _compiled(rank)
+        for position, call in enumerate(calls):
+            told(str(call.site), position, len(calls))
+            self._call(call, compiled)
+
+    def _call(self, call: Call, compiled: frozenset[str]) -> None:
+        if call.site.op in compiled:
+            self.tally.add_refusal(call, COMPILED)
+            return
+        try:
+            results = self._replays.again(call, repeat=0)
+            if any(one.maker == RECORDED and not one.sound for r in results for one in r.held):
+                results = self._replays.again(call, repeat=1)
+        except (CannotReplay, MemoryError) as error:
+            self.tally.add_refusal(call, str(error) or "it takes too much memory")
+        else:
+            self.tally.add(call, results)
+
+
+def _compiled(rank: RankRecording) -> frozenset[str]:
+    """Names of functions that were compiled."""
+    prefix = "inside of "
+    return frozenset(
+        gap.what.removeprefix(prefix)
+        for gap in rank.manifest.not_seen
+        if gap.what.startswith(prefix) and gap.reason.startswith("compiled")
+    )

@@ -1,0 +1,64 @@
+"""An audit as JSON values; what is infinite or not a number is null."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from lockstep.replay.results import Held
+from lockstep.wings.audit.tally import Beyond, Tally
+
+
+def as_json(tally: Tally, code: int | None = None) -> dict[str, Any]:
+    """The whole audit; `code` is the exit code of the training that was audited as it ran."""
+    value: dict[str, Any] = {
+        "schema": 1,
+        "verdict": _verdict(tally),
+        "judged": tally.judged,
+        "calls": tally.calls,
+        "steps": sorted(tally.steps),
+        "ranks": sorted(tally.ranks),
+        "left_out": tally.left_out,
+        "beyond": [_beyond(one) for one in tally.beyond],
+        "not_judged": [
+            {"op": op, "reason": reason, "count": count}
+            for (op, reason), count in sorted(tally.not_judged.items())
+        ],
+    }
+    return value if code is None else {**value, "exit_code": code}
+
+
+def _verdict(tally: Tally) -> str:
+    if not tally.judged:
+        return "nothing judged"
+    return "beyond" if tally.beyond else "sound"
+
+
+def _beyond(one: Beyond) -> dict[str, Any]:
+    site = one.site
+    return {
+        "module": site.module,
+        "op": site.op,
+        "call": site.call,
+        "phase": site.phase.value,
+        "role": one.role,
+        "name": one.name,
+        "source": one.source,
+        "recorded": _held(one.worst),
+        "host": None if one.host is None else _held(one.host),
+        "times": one.times,
+        "judged": one.judged,
+        "steps": sorted(one.steps),
+        "ranks": sorted(one.ranks),
+    }
+
+
+def _held(held: Held) -> dict[str, Any]:
+    numbers = {
+        "rel_l2": held.error,
+        "allowed": held.allowed,
+        "excess": held.excess,
+        "epsilons": held.epsilons,
+    }
+    finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    return {**finite, "sound": held.sound}

@@ -1,0 +1,70 @@
+"""Auditing a recording that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lockstep.core.errors import UsageError
+from lockstep.core.patterns import matches, nearest_names
+from lockstep.core.selection import StepSelection
+from lockstep.report.record_command import command_for_tensors
+from lockstep.report.recording import check_choice, matching_calls, site_names
+from lockstep.store.reader import RankRecording, Recording, open_recording
+from lockstep.wings.audit.auditor import RUNS_AGAIN, Auditor, Told
+
+
+def audit_recording(
+    auditor: Auditor, path: Path, steps: StepSelection, rank: str | None, told: Told
+) -> None:
+    """Audit the chosen steps, a step at a time.
+
+    Raises
+    ------
+    UsageError
+        If there is no such rank, step or site, or nothing was saved whole.
+    RecordingError
+        If it is no recording, or is damaged.
+    """
+    recording = open_recording(path)
+    check_choice(recording, step=None, rank=rank)
+    ranks = [item for name, item in recording.ranks.items() if rank in (None, name)]
+    _check_steps(recording, ranks, steps)
+    _check_patterns(recording, auditor)
+    _check_whole(recording, ranks)
+    for item in ranks:
+        for number in steps.numbers_in(item.steps):
+            auditor.step(item, number, told)
+            item.close_tensors()
+
+
+def _check_steps(recording: Recording, ranks: list[RankRecording], steps: StepSelection) -> None:
+    there = sorted({number for item in ranks for number in item.steps})
+    if not steps.numbers_in(there):
+        known = ", ".join(map(str, there)) or "none"
+        raise UsageError(f"{recording.path}: has no such step; it has {known}")
+
+
+def _check_patterns(recording: Recording, auditor: Auditor) -> None:
+    for pattern in auditor.choice.only:
+        matching_calls(recording, pattern, step=None, rank=None)
+    names = {name for name in site_names(recording) if name.count(".")}
+    for pattern in auditor.choice.ops:
+        if not any(matches(pattern, "", name) for name in names):
+            near = nearest_names(pattern, names)
+            hint = f"; nearest: {', '.join(near)}" if near else ""
+            raise UsageError(f"{recording.path}: pattern {pattern!r} matches no operator{hint}")
+
+
+def _check_whole(recording: Recording, ranks: list[RankRecording]) -> None:
+    if any(item.has_tensors for item in ranks):
+        return
+    for item in ranks:
+        for number in item.steps:
+            for call in item.calls(number):
+                if call.kind in RUNS_AGAIN:
+                    again = command_for_tensors(recording.manifest, call)
+                    raise UsageError(
+                        f"{recording.path}: no tensor was saved whole, so nothing can be run again; record it"
+                        f" with: {again}"
+                    )
+    raise UsageError(f"{recording.path}: holds no operator; record with --level api --save tensors")

@@ -1,0 +1,101 @@
+"""An audit as text."""
+
+from __future__ import annotations
+
+import math
+
+from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
+from lockstep.wings.audit.tally import Beyond, Tally
+
+_MOST_REASONS = 8
+_MOST_NAMES = 4
+
+
+def headline(tally: Tally) -> str:
+    """The answer in one sentence, with what was not judged."""
+    missing = tally.not_judged.total()
+    unjudged = f"; {counted(missing, 'result')} could not be judged" if missing else ""
+    if not tally.judged:
+        return f"nothing was judged{unjudged}"
+    ranks = f" of {len(tally.ranks)} ranks" if len(tally.ranks) > 1 else ""
+    looked = (
+        f"{counted(tally.judged, 'result')} of {counted(tally.calls, 'call')} in"
+        f" {counted(len(tally.steps), 'step')}{ranks}"
+    )
+    places = len(tally.beyond)
+    if not places:
+        return f"SOUND: of {looked} none is beyond its floor{unjudged}"
+    are = "is" if tally.beyond_times == 1 else "are"
+    sites = len({one.site for one in tally.beyond})
+    return (
+        f"BEYOND ITS FLOOR: {tally.beyond_times} of {looked} {are}, at"
+        f" {counted(sites, 'site')}{unjudged}"
+    )
+
+
+def render(tally: Tally, *, limit: int) -> Page:
+    """The headline, what is beyond its floor, furthest first, and what was not judged."""
+    text = Page()
+    add_paragraph(text, headline(tally), indent="  ", first="")
+    found = tally.beyond
+    for one in found[:limit]:
+        add_line(text, "")
+        _add_beyond(text, one)
+    if len(found) > limit:
+        add_line(text, "")
+        add_line(text, f"and {len(found) - limit} more (--limit, or --json, lists them)")
+    _add_not_judged(text, tally)
+    if tally.left_out:
+        add_line(text, "")
+        add_line(text, f"{counted(tally.left_out, 'recorded step')} left out, see --budget")
+    text.rstrip()
+    return text
+
+
+def _add_beyond(text: Page, one: Beyond) -> None:
+    source = f"  {one.source}" if one.source else ""
+    add_line(text, f"{one.site}{source}")
+    add_paragraph(text, f"{one.role} {one.name}: {_figures(one)}")
+    add_paragraph(text, f"{_often(one)}; {_beside_host(one)}")
+
+
+def _figures(one: Beyond) -> str:
+    held = one.worst
+    if math.isnan(held.epsilons):
+        return f"{held.error:.2%} of its elements are not what the operator gives for its inputs"
+    if not math.isfinite(held.error):
+        return "inf or NaN stands where double precision gives a number, or the other way round"
+    return (
+        f"off double precision by rel {held.error:.2g} ({held.epsilons:.3g} eps), allowed"
+        f" {held.allowed:.2g}: {held.excess:.3g} times its floor"
+    )
+
+
+def _often(one: Beyond) -> str:
+    steps = sorted(one.steps)
+    shown = ", ".join(map(str, steps[:6])) + (", ..." if len(steps) > 6 else "")
+    ranks = f", {', '.join(sorted(one.ranks))}" if one.ranks != {"rank0"} else ""
+    return f"{one.times} of {counted(one.judged, 'time')} (step {shown}{ranks})"
+
+
+def _beside_host(one: Beyond) -> str:
+    host = one.host
+    if host is None:
+        return "it was not run again here in its own dtype"
+    if host.sound:
+        off = f", off by rel {host.error:.2g}" if not math.isnan(host.epsilons) else ""
+        return f"this machine's own kernel gives the sound result{off}"
+    return "this machine's own kernel is as far off: the kernel, or the re-run, is at fault"
+
+
+def _add_not_judged(text: Page, tally: Tally) -> None:
+    reasons = list(tally.reasons())
+    if not reasons:
+        return
+    add_line(text, "")
+    add_line(text, "Not judged")
+    for reason, ops, count in reasons[:_MOST_REASONS]:
+        names = ", ".join(ops[:_MOST_NAMES]) + (", ..." if len(ops) > _MOST_NAMES else "")
+        add_paragraph(text, f"{count}: {reason} ({names})", indent="    ", first="  ")
+    if len(reasons) > _MOST_REASONS:
+        add_line(text, f"  and {len(reasons) - _MOST_REASONS} more reasons (--json lists them)")
