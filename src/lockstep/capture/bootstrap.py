@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from lockstep.capture.compiled_code import untraced
 from lockstep.capture.endings import Endings, uncaught
 from lockstep.capture.environment import (
+    LEFT_OUT,
     UNRECORDED_CHILD,
     VARIABLE,
     Reached,
@@ -93,6 +94,8 @@ def _finish_recorder(ended_by: str) -> None:
         _armed.finish(interrupted=True, ended_by=ended_by)
         if not _armed.began:
             leave_trace(_armed.directory, *_reached(_armed))
+        if _armed.steps_left_out:
+            leave_note(_armed.directory, LEFT_OUT, str(_armed.steps_left_out))
     _armed = None
 
 

@@ -66,19 +66,24 @@ TRAINS = "TRAINS"
 UNRECORDED_CHILD = "UNRECORDED_CHILD"
 """Stands for a process that trained on behind a fork from one that was recorded."""
 
+LEFT_OUT = "LEFT_OUT"
+"""Stands before how many chosen steps a process did not record, as the one before was still there."""
+
 
 @dataclass(frozen=True)
 class Traces:
     """What the processes of a command have noted.
 
     `reached` is how far the one came that came furthest, with its `detail`; `training` are directories of processes
-    that train, and `unrecorded_children` counts those that trained and could not be recorded.
+    that train, `unrecorded_children` counts those that trained and could not be recorded, and `left_out` chosen steps
+    that were not recorded, as the one before was still there.
     """
 
     reached: Reached = Reached.NOTHING
     detail: str = ""
     training: frozenset[str] = frozenset()
     unrecorded_children: int = 0
+    left_out: int = 0
 
 
 def leave_trace(directory: Path, reached: Reached, detail: str = "") -> None:
@@ -104,4 +109,5 @@ def take_traces(directory: Path) -> Traces:
         *max(reached, default=(Reached.NOTHING, "")),
         frozenset(detail for name, detail in notes if name == TRAINS),
         sum(name == UNRECORDED_CHILD for name, _ in notes),
+        sum(int(detail) for name, detail in notes if name == LEFT_OUT and detail.isdigit()),
     )

@@ -85,6 +85,8 @@ class Recorder:
         Whether an optimizer was made.
     taps
         What is patched while a step is recorded.
+    steps_left_out
+        How many chosen steps were not recorded, as the one before was still there (`Options.apart`).
     """
 
     def __init__(
@@ -118,10 +120,10 @@ class Recorder:
         self._grouped: weakref.WeakKeyDictionary[Optimizer, list[list[str]]]
         self._grouped = weakref.WeakKeyDictionary()
         self._untraced: Callable[[torch.Tensor], None] | None = None
-        self._step = 0
+        self._step = self.steps_left_out = 0
         self._open = False
         self._ended_by_optimizer = self._hand_updated = self._is_known_to_train = False
-        self._another_trains = False
+        self._another_trains = self._waits = False
         self._beginning = threading.RLock()
         self._failure = ""
         self._kept: Callable[[str], str] = masked
@@ -339,8 +341,13 @@ class Recorder:
         self._install_if_chosen()
 
     def _install_if_chosen(self) -> None:
-        if self._step in self._selection and not (self._finished or self.other_rank):
+        if self._is_chosen and not (self._finished or self.other_rank):
             self.taps.install()
+
+    @property
+    def _is_chosen(self) -> bool:
+        """Whether the step that comes now is to be recorded."""
+        return self._step in self._selection and not self._waits
 
     @property
     def session(self) -> Session | None:
@@ -364,7 +371,7 @@ class Recorder:
     def _begin(self) -> Session | None:
         if self._open or self._finished:
             return self.session
-        if self._step not in self._selection or self._is_other_rank() or _is_data_worker():
+        if not self._is_chosen or self._is_other_rank() or _is_data_worker():
             return None
         session = self._session or self._open_session()
         if session is None or session.writer.failure or self._manifest is None:
@@ -492,6 +499,10 @@ class Recorder:
         session.writer.step_ended(
             summary.index, partial(setup.as_json, setup.copy_of(manifest), self._kept)
         )
+        if self._options.apart:
+            self._close_session()
+            self._release()
+            self._grouped.clear()
 
     def _note_parameters(self, manifest: RankManifest) -> None:
         """Add how the parameters that were met for the first time are set up."""
@@ -501,7 +512,9 @@ class Recorder:
             manifest.tied = self._names.tied()
 
     def _advance(self) -> None:
+        self.steps_left_out += self._waits and self._step in self._selection
         self._step += 1
+        self._waits = self._options.apart and self.began and self._rank_directory.exists()
         if self._failure or (self._session is not None and self._session.writer.failure):
             self._stop_early()
         elif not self._selection.any_from(self._step):
@@ -510,7 +523,7 @@ class Recorder:
                 self._optimizers.count_on()
             if self._options.exit_after:
                 raise SystemExit(0)
-        elif self._step not in self._selection:
+        elif not self._is_chosen:
             self.taps.remove()
         elif not self.taps.installed:  # in the midst of a call, a mode that is on does not show
             self._install_if_chosen()

@@ -225,7 +225,7 @@ def run_recorded(
     sweep(directory)
     drop_untrained(directory, traces.training)
     recording = open_recording(directory)
-    why_nothing = _why_nothing(recording, traces.reached, traces.detail, options)
+    why_nothing = reason_for_nothing(recording, traces.reached, traces.detail, options)
     return Recorded(code, recording, why_nothing, traces.reached is Reached.OTHER_RANK)
 
 
@@ -255,7 +255,10 @@ def _what(recording: Recording) -> str:
     return f"{'; '.join(ranks)} ({size_bytes / 1e6:.1f} MB)"
 
 
-def _why_nothing(recording: Recording, reached: Reached, detail: str, options: Options) -> str:
+def reason_for_nothing(
+    recording: Recording, reached: Reached, detail: str, options: Options
+) -> str:
+    """Why a recording holds no step, in words; "" where it holds some."""
     if any(rank.steps for rank in recording.ranks.values()):
         return ""
     if recording.ranks:

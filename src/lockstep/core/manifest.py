@@ -31,6 +31,8 @@ class Options:
     memory_bytes: int = MEMORY_BYTES
     compile_eager: bool = False
     redact: bool = False
+    apart: bool = False
+    """Each step becomes a rank's directory of its own, and none is recorded while the one before is still there."""
 
 
 @dataclass(slots=True)

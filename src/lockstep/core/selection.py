@@ -15,9 +15,10 @@ SAVES = ("stats", "sketch", "tensors")
 
 @dataclass(frozen=True, slots=True)
 class StepSelection:
-    """Which steps to record: single numbers and half-open ranges, as in `0`, `0:3`, `10,20` or `5:`."""
+    """Which steps to record: single numbers and half-open ranges, as in `0`, `0:3`, `10,20`, `5:` or `0::10`."""
 
-    ranges: tuple[tuple[int, int | None], ...]
+    ranges: tuple[tuple[int, int | None, int], ...]
+    """First step, the one behind the last, and how many further the next is."""
 
     @classmethod
     def parse(cls, text: str | int) -> StepSelection:
@@ -34,29 +35,37 @@ class StepSelection:
         (True, False)
         """
         if not isinstance(text, str):
-            return cls(((0, integer_of("steps", text, least=1)),))
+            return cls(((0, integer_of("steps", text, least=1), 1),))
         return cls(tuple(cls._range(part.strip(), text) for part in text.split(",")))
 
     @staticmethod
-    def _range(part: str, whole: str) -> tuple[int, int | None]:
-        first, colon, last = part.partition(":")
+    def _range(part: str, whole: str) -> tuple[int, int | None, int]:
+        first, colon, rest = part.partition(":")
+        last, strides, stride = rest.partition(":")
         try:
             start = int(first) if first else 0
             stop = (int(last) if last else None) if colon else start + 1
-            if not part or start < 0 or (stop is not None and stop <= start):
+            every = int(stride) if strides else 1
+            if not part or start < 0 or every < 1 or (stop is not None and stop <= start):
                 raise ValueError(part)
         except ValueError:
             raise UsageError(
                 f"steps {whole!r}: {part!r} is not a step or a range; write 0, 0:3 or 10,20"
             ) from None
-        return start, stop
+        return start, stop, every
 
     def __contains__(self, step: int) -> bool:
-        return any(start <= step and (stop is None or step < stop) for start, stop in self.ranges)
+        return any(
+            start <= step and (stop is None or step < stop) and (step - start) % every == 0
+            for start, stop, every in self.ranges
+        )
 
     def any_from(self, step: int) -> bool:
         """Whether this step or a later one is selected."""
-        return any(stop is None or step < stop for _, stop in self.ranges)
+        return any(
+            stop is None or max(start, step + (start - step) % every) < stop
+            for start, stop, every in self.ranges
+        )
 
     def numbers_in(self, steps: Iterable[int]) -> tuple[int, ...]:
         """Those of `steps` that are selected."""

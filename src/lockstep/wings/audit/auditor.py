@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockstep.core.patterns import matches
 from lockstep.core.records import Call
@@ -68,10 +68,15 @@ class Auditor:
     def __init__(self, choice: SiteChoice, *, memory_bytes: int) -> None:
         self.tally = Tally()
         self.choice = choice
-        self._replays = Replays("", "", "", memory_bytes=memory_bytes)
+        self._memory_bytes = memory_bytes
+        self.open_recording()
 
-    def step(self, rank: RankRecording, number: int, told: Told) -> None:
-        """Audit what was recorded of one step.
+    def open_recording(self) -> None:
+        """What comes is of another recording, though it may lie at the same place."""
+        self._replays = Replays("", "", "", memory_bytes=self._memory_bytes)
+
+    def step(self, rank: RankRecording, number: int, told: Told, *, name: str = "") -> None:
+        """Audit what was recorded of one step; `name` stands for the rank's own.
 
         Raises
         ------
@@ -84,9 +89,12 @@ class Auditor:
             if call.kind in RUNS_AGAIN and self.choice.wants(call) and results_of(call)
         ]
         compiled = _compiled(rank)
+        operators = {call.site.op for call in calls}
+        for what in compiled - operators if not (self.choice.only or self.choice.ops) else ():
+            self.tally.not_judged[what, COMPILED] += 1
         for position, call in enumerate(calls):
             told(str(call.site), position, len(calls))
-            self._call(call, compiled)
+            self._call(replace(call, rank=name or call.rank), compiled)
 
     def _call(self, call: Call, compiled: frozenset[str]) -> None:
         if call.site.op in compiled:

@@ -8,18 +8,66 @@ from pathlib import Path
 import click
 
 from lockstep.cli.progress import progress_bar
-from lockstep.core.manifest import MEMORY_BYTES
+from lockstep.core.errors import UsageError
+from lockstep.core.manifest import MEMORY_BYTES, Options
 from lockstep.core.selection import StepSelection
 from lockstep.wings.audit.auditor import Auditor, SiteChoice
 from lockstep.wings.audit.json import as_json
+from lockstep.wings.audit.live import Ended, audit_command, own_streams
 from lockstep.wings.audit.recorded import audit_recording
 from lockstep.wings.audit.screen import render
 from lockstep.wings.audit.tally import Tally
 
 
-@click.command()
-@click.argument("recording", type=click.Path(path_type=Path))
+class _Command(click.Command):
+    """A command line in which what stands behind `--` is a training to run."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Keep what stands behind `--` apart."""
+        if "--" in args:
+            at = args.index("--")
+            context.meta[_TRAINING] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(context, args)
+
+    def collect_usage_pieces(self, context: click.Context) -> list[str]:
+        """`[OPTIONS] RECORDING`, or a command."""
+        return ["[OPTIONS]", "{RECORDING | -- COMMAND...}"]
+
+
+_TRAINING = "lockstep.audit.training"
+
+
+class _Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
+    """A share, as in `20%` or `0.2`."""
+
+    name = "SHARE"
+
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        """As a number from 0 to 1."""
+        text = str(value)
+        try:
+            share = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+        except ValueError:
+            share = 0.0
+        if not 0.0 < share <= 1.0:
+            self.fail(f"{text!r} is no share; write 20% or 0.2", parameter, context)
+        return share
+
+
+@click.command(cls=_Command)
+@click.argument("recording", type=click.Path(path_type=Path), required=False)
 @click.option("--steps", default="0:", help="Steps to audit: 0, 0:3, 10,20.  [default: all]")
+@click.option(
+    "--every", type=click.IntRange(min=1), default=1, show_default=True,
+    help="Of a training that is run: each N-th of these steps.",
+)  # fmt: skip
+@click.option(
+    "--budget", type=_Share(),
+    help="Of a training that is run: share of its time that auditing may take.",
+)  # fmt: skip
 @click.option("--rank", help="This rank only, as in rank0.")
 @click.option(
     "--only", multiple=True, metavar="PATTERN", help="Only these module paths or operators."
@@ -35,8 +83,10 @@ from lockstep.wings.audit.tally import Tally
     help="Memory that re-runs may take; what takes more is not judged.",
 )  # fmt: skip
 def audit(
-    recording: Path,
+    recording: Path | None,
     steps: str,
+    every: int,
+    budget: float | None,
     rank: str | None,
     only: tuple[str, ...],
     ops: tuple[str, ...],
@@ -44,30 +94,75 @@ def audit(
     as_json_: bool,
     memory_bytes: int,
 ) -> int:
-    """Check every operator of a recording alone, forward, backward and update, without a reference run.
+    """Check every operator of a training alone, forward, backward and update, without a reference run.
 
     Each is run again on its own recorded inputs, in double precision and in its own dtype, and what was recorded is
     held against that. Its floor is what a sound kernel may be off. An operator that is sound by itself but was not
     the one to call (another activation, another epsilon) is none that this finds; `compare` does. The recording must
     hold whole tensors (`record --save tensors`).
 
-    Exit code 0 if nothing is beyond its floor, 1 if something is, 2 if nothing could be judged.
+    With a COMMAND instead of a recording that training is run and audited a step at a time, as it goes on; nothing is
+    kept. Steps that come while one is still looked at are left out, and counted.
+
+    Exit code 0 if nothing is beyond its floor, 1 if something is, 2 if nothing could be judged or the training failed.
 
     \b
     lockstep audit ref
     lockstep audit ref --only 'h.3.*' --steps 0:3
+    lockstep audit --every 50 --budget 20% -- torchrun --nproc_per_node 2 train.py
     """
+    chosen = StepSelection.parse(steps)
+    command: tuple[str, ...] = click.get_current_context().meta.get(_TRAINING, ())
+    if bool(command) == (recording is not None):
+        raise UsageError("give either a recording, or a training's command behind --")
     auditor = Auditor(SiteChoice(only, ops), memory_bytes=memory_bytes)
-    with progress_bar("auditing") as told:
-        audit_recording(auditor, recording, StepSelection.parse(steps), rank, told)
-    return _conclude(auditor.tally, limit=limit, as_json_=as_json_)
+    if recording is not None:
+        with progress_bar("auditing") as told:
+            audit_recording(auditor, recording, chosen, rank, told)
+        return _conclude(auditor.tally, limit=limit, as_json_=as_json_)
+    options = Options(
+        steps=_thinned(steps, every), ranks=_numbers_of(rank), save="tensors", only=list(only),
+        memory_bytes=memory_bytes, apart=True,
+    )  # fmt: skip
+    ended = audit_command(
+        auditor, command, options, budget=budget, told=_silent, **own_streams(as_json=as_json_)
+    )
+    return _conclude(auditor.tally, limit=limit, as_json_=as_json_, ended=ended)
 
 
-def _conclude(tally: Tally, *, limit: int, as_json_: bool) -> int:
+def _thinned(steps: str, every: int) -> str:
+    """A selection of each N-th step."""
+    if every == 1:
+        return steps
+    if "," in steps or steps.count(":") != 1:
+        raise UsageError(f"--steps {steps} with --every {every}: give one range, as in 0:1000")
+    return f"{steps}:{every}"
+
+
+def _numbers_of(rank: str | None) -> str:
+    if rank is None:
+        return ""
+    number = rank.removeprefix("rank")
+    if not number.isdigit():
+        raise UsageError(f"--rank {rank}: give one as rank0")
+    return number
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """A training has the terminal for itself."""
+
+
+def _conclude(tally: Tally, *, limit: int, as_json_: bool, ended: Ended | None = None) -> int:
+    failed = ended is not None and ended.code != 0
     if as_json_:
-        click.echo(json.dumps(as_json(tally), indent=1, allow_nan=False))
+        code = None if ended is None else ended.code
+        click.echo(json.dumps(as_json(tally, code), indent=1, allow_nan=False))
     else:
         click.echo(render(tally, limit=limit).plain)
-    if not tally.judged:
-        return 2
-    return int(bool(tally.beyond))
+        if ended is not None and ended.why_nothing:
+            click.echo(f"nothing was recorded: {ended.why_nothing}")
+        if ended is not None and failed:
+            click.echo(f"the training ended with exit code {ended.code}")
+    if tally.beyond:
+        return 1
+    return 2 if failed or not tally.judged else 0

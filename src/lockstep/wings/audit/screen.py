@@ -47,7 +47,12 @@ def render(tally: Tally, *, limit: int) -> Page:
     _add_not_judged(text, tally)
     if tally.left_out:
         add_line(text, "")
-        add_line(text, f"{counted(tally.left_out, 'recorded step')} left out, see --budget")
+        were = "was" if tally.left_out == 1 else "were"
+        add_paragraph(
+            text,
+            f"{counted(tally.left_out, 'step')} {were} left out: they came while one before was still looked at",
+            first="",
+        )
     text.rstrip()
     return text
 
