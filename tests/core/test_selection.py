@@ -19,6 +19,8 @@ from lockstep.core.selection import SiteFilter, StepSelection, parse_ranks
         (":2", {0, 1}),
         ("5:", {5, 6, 7, 8, 9}),
         (":", set(range(10))),
+        ("0::4", {0, 4, 8}),
+        ("1:8:3", {1, 4, 7}),
         ("1,4", {1, 4}),
         (" 1 , 4:6 ", {1, 4, 5}),
         (2, {0, 1}),
@@ -32,7 +34,9 @@ def test_steps_are_numbers_and_half_open_ranges(text: str | int, chosen: set[int
     assert selection.numbers_in(range(10)) == tuple(sorted(chosen))
 
 
-@pytest.mark.parametrize("text", ["", "a", "1,", "1;2", "-1", "3:1", "2:2", "1:2:3", "0x1", 0, -2])
+@pytest.mark.parametrize(
+    "text", ["", "a", "1,", "1;2", "-1", "3:1", "2:2", "1:2:0", "1:9:2:3", "0x1", 0, -2]
+)
 def test_what_is_no_selection_of_steps_is_refused(text: str | int) -> None:
     with pytest.raises(UsageError, match="steps"):
         StepSelection.parse(text)

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from lockstep.core.patterns import matches
 from lockstep.core.records import Call
-from lockstep.core.site import CallKind
+from lockstep.core.site import CallKind, Site
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
-from lockstep.replay.results import RECORDED, results_of
+from lockstep.replay.results import RECORDED, Result, results_of
 from lockstep.store.reader import RankRecording
 from lockstep.wings.audit.tally import Tally
 
 RUNS_AGAIN = (CallKind.OPERATOR, CallKind.OPTIMIZER)
 
 COMPILED = "compiled: recorded at its boundary only"
+
+
+class RunsAgain(Protocol):
+    """Runs a call again; `lockstep.replay.replays.Replays` does it in a process apart."""
+
+    def again(self, call: Call, *, repeat: int) -> list[Result]:
+        """As `Replays.again`."""
+        ...
+
 
 Told = Callable[[str, int, int], None]
 """Called with a site, how many calls of the step are done, and how many there are."""
@@ -40,14 +50,15 @@ class SiteChoice:
     def wants(self, call: Call) -> bool:
         """Whether a call is chosen."""
         site = call.site
-        return (not self.only or any(_names(pattern, call) for pattern in self.only)) and (
+        return (not self.only or any(names_site(pattern, site) for pattern in self.only)) and (
             not self.ops or any(matches(pattern, "", site.op) for pattern in self.ops)
         )
 
 
-def _names(pattern: str, call: Call) -> bool:
-    printed = str(call.site)
-    return matches(pattern, call.site.module, call.site.op) or pattern in (
+def names_site(pattern: str, site: Site) -> bool:
+    """Whether a pattern matches a site's module or operator, or is the site as it is printed."""
+    printed = str(site)
+    return matches(pattern, site.module, site.op) or pattern in (
         printed,
         printed.rpartition(", ")[0],
         printed.rpartition(" #")[0],
@@ -63,17 +74,26 @@ class Auditor:
         Which calls.
     memory_bytes
         What the process may take.
+    runs_again
+        Makes what runs calls again, for so many bytes; in a process apart by default.
     """
 
-    def __init__(self, choice: SiteChoice, *, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        choice: SiteChoice,
+        *,
+        memory_bytes: int,
+        runs_again: Callable[[int], RunsAgain] | None = None,
+    ) -> None:
         self.tally = Tally()
         self.choice = choice
         self._memory_bytes = memory_bytes
+        self._make = runs_again or _apart
         self.open_recording()
 
     def open_recording(self) -> None:
         """What comes is of another recording, though it may lie at the same place."""
-        self._replays = Replays("", "", "", memory_bytes=self._memory_bytes)
+        self._replays = self._make(self._memory_bytes)
 
     def step(self, rank: RankRecording, number: int, told: Told, *, name: str = "") -> None:
         """Audit what was recorded of one step; `name` stands for the rank's own.
@@ -108,6 +128,10 @@ class Auditor:
             self.tally.add_refusal(call, str(error) or "it takes too much memory")
         else:
             self.tally.add(call, results)
+
+
+def _apart(memory_bytes: int) -> RunsAgain:
+    return Replays("", "", "", memory_bytes=memory_bytes)
 
 
 def _compiled(rank: RankRecording) -> frozenset[str]:

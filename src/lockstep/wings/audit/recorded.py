@@ -7,10 +7,11 @@ from pathlib import Path
 from lockstep.core.errors import UsageError
 from lockstep.core.patterns import matches, nearest_names
 from lockstep.core.selection import StepSelection
+from lockstep.core.site import Phase, Site
 from lockstep.report.record_command import command_for_tensors
-from lockstep.report.recording import check_choice, matching_calls, site_names
+from lockstep.report.recording import check_choice
 from lockstep.store.reader import RankRecording, Recording, open_recording
-from lockstep.wings.audit.auditor import RUNS_AGAIN, Auditor, Told
+from lockstep.wings.audit.auditor import RUNS_AGAIN, Auditor, SiteChoice, Told, names_site
 
 
 def audit_recording(
@@ -29,7 +30,7 @@ def audit_recording(
     check_choice(recording, step=None, rank=rank)
     ranks = [item for name, item in recording.ranks.items() if rank in (None, name)]
     _check_steps(recording, ranks, steps)
-    _check_patterns(recording, auditor)
+    _check_patterns(recording, auditor.choice)
     _check_whole(recording, ranks)
     for item in ranks:
         for number in steps.numbers_in(item.steps):
@@ -44,15 +45,31 @@ def _check_steps(recording: Recording, ranks: list[RankRecording], steps: StepSe
         raise UsageError(f"{recording.path}: has no such step; it has {known}")
 
 
-def _check_patterns(recording: Recording, auditor: Auditor) -> None:
-    for pattern in auditor.choice.only:
-        matching_calls(recording, pattern, step=None, rank=None)
-    names = {name for name in site_names(recording) if name.count(".")}
-    for pattern in auditor.choice.ops:
-        if not any(matches(pattern, "", name) for name in names):
-            near = nearest_names(pattern, names)
-            hint = f"; nearest: {', '.join(near)}" if near else ""
-            raise UsageError(f"{recording.path}: pattern {pattern!r} matches no operator{hint}")
+def _check_patterns(recording: Recording, choice: SiteChoice) -> None:
+    """See that each pattern names something; of the tables alone, no record is read."""
+    rows = [
+        row
+        for rank in recording.ranks.values()
+        for row in rank.call_table.select("kind", "module", "op", "call", "phase")
+        .unique()
+        .iter_rows()
+        if row[0] in {kind.value for kind in RUNS_AGAIN}
+    ]
+    sites = [Site(module, op, call, Phase(phase)) for _, module, op, call, phase in rows]
+    ops = {site.op for site in sites}
+    for pattern in choice.only:
+        if not any(names_site(pattern, site) for site in sites):
+            known = ops | {site.module for site in sites} - {""}
+            raise _nothing_named(recording, pattern, "module and no operator", known)
+    for pattern in choice.ops:
+        if not any(matches(pattern, "", op) for op in ops):
+            raise _nothing_named(recording, pattern, "operator", ops)
+
+
+def _nothing_named(recording: Recording, pattern: str, what: str, known: set[str]) -> UsageError:
+    near = nearest_names(pattern.split(" / ")[0], known)
+    hint = f"; nearest: {', '.join(near)}" if near else ""
+    return UsageError(f"{recording.path}: pattern {pattern!r} matches no {what}{hint}")
 
 
 def _check_whole(recording: Recording, ranks: list[RankRecording]) -> None:
