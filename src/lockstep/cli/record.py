@@ -46,7 +46,9 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
     type=click.Path(path_type=Path),
     help="Where the recording goes.",
 )
-@click.option("--steps", default="0:2", show_default=True, help="Steps to record: 0, 0:3, 10,20.")
+@click.option(
+    "--steps", default="0:2", show_default=True, help="Steps to record: 0, 0:3, 10,20, 0::10."
+)
 @click.option("--ranks", default="", help="Ranks to record: 0 or 0,2.  [default: all]")
 @click.option(
     "--level", type=click.Choice(LEVELS), default="api", show_default=True, help="How deep to look."
