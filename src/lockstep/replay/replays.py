@@ -39,6 +39,17 @@ class Replays:
                 self._machine = machine
         self._apart = RerunsApart(memory_bytes)
 
+    def prepare(self) -> None:
+        """Start the process that runs calls again before there is one.
+
+        Raises
+        ------
+        CannotReplay
+            If it cannot be started.
+        """
+        if self._machine is None:
+            self._apart.prepare()
+
     def is_like(self, call: Call, emulation: str) -> bool:
         """Whether a call was recorded on such a device, emulated or not."""
         kinds = {record.content.device.partition(":")[0] for record in call.records}

@@ -58,6 +58,17 @@ class RerunsApart:
         self._memory_bytes = memory_bytes
         self._crashes = 0
 
+    def prepare(self) -> None:
+        """Start the process, which takes some seconds, before there is a question.
+
+        Raises
+        ------
+        CannotReplay
+            If it cannot be started.
+        """
+        with _lock:
+            _process()
+
     def operator(self, operation: Operation, output: Measured) -> Judgement:
         """As `Verdicts.operator`.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 from functools import partial
@@ -18,6 +19,9 @@ ONE_THREAD = "OPENBLAS_NUM_THREADS"
 
 def main() -> None:
     """Answer until there are no more questions."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # what is typed is for the parent, with which this ends
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(2, 1)

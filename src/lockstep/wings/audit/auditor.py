@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -94,6 +95,12 @@ class Auditor:
     def open_recording(self) -> None:
         """What comes is of another recording, though it may lie at the same place."""
         self._replays = self._make(self._memory_bytes)
+
+    def prepare(self) -> None:
+        """Start what runs calls again, where that is a process of its own; it takes some seconds."""
+        if isinstance(self._replays, Replays):
+            with suppress(CannotReplay):  # each call that is to be run again says so
+                self._replays.prepare()
 
     def step(self, rank: RankRecording, number: int, told: Told, *, name: str = "") -> None:
         """Audit what was recorded of one step; `name` stands for the rank's own.

@@ -131,6 +131,7 @@ class _Follower:
 
     def _work(self) -> None:
         try:
+            self._auditor.prepare()
             while not self._ended.wait(_LOOKS_EVERY_S):
                 self._look(only_whole=True)
                 if self._may_go_on:

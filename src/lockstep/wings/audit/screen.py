@@ -47,10 +47,11 @@ def render(tally: Tally, *, limit: int) -> Page:
     _add_not_judged(text, tally)
     if tally.left_out:
         add_line(text, "")
+        ranks = ", all ranks together" if len(tally.ranks) > 1 else ""
         were = "was" if tally.left_out == 1 else "were"
         add_paragraph(
             text,
-            f"{counted(tally.left_out, 'step')} {were} left out: they came while one before was still looked at",
+            f"{counted(tally.left_out, 'step')} {were} left out{ranks}: they came while one before was still looked at",
             first="",
         )
     text.rstrip()
