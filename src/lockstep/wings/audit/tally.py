@@ -76,7 +76,7 @@ class Tally:
 
     @property
     def beyond(self) -> list[Beyond]:
-        """What is beyond its floor, furthest first."""
+        """What is beyond its floor, furthest first; what is as far in order of time."""
         for place, one in self._beyond.items():
             one.judged = self._seen[place]
         return sorted(self._beyond.values(), key=_rank)
@@ -131,12 +131,5 @@ def _place(call: Call, result: Result) -> Place:
     return call.site, result.role.value, f"{result.name}{again}"
 
 
-def _rank(one: Beyond) -> tuple[float, int, str, str, str]:
-    excess = one.worst.excess
-    return (
-        -excess if not math.isnan(excess) else -math.inf,
-        -one.times,
-        str(one.site),
-        one.role,
-        one.name,
-    )
+def _rank(one: Beyond) -> float:
+    return -math.inf if math.isnan(one.worst.excess) else -one.worst.excess
