@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-migrate kills docs clean
+.PHONY: demo test test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-migrate kills docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -56,6 +56,10 @@ bench-faults-frameworks: $(READY)
 
 bench-faults-peer: $(READY)
 	$(BIN)/python benchmarks/faults --peer
+
+# Without a reference: which faults of kernels and updates an audit names. OPTIONS="--split development" while tuning.
+bench-audit: $(READY)
+	$(BIN)/python benchmarks/faults/audit.py $(OPTIONS)
 
 # The scripts are other people's: OPTIONS="--mirror DIR" names a folder of clones, benchmarks/migrate/corpus.yaml which.
 bench-migrate: $(READY)

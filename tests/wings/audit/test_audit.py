@@ -256,3 +256,16 @@ def test_a_damaged_recording_ends_in_a_sentence(
     # Then that is what is said
     assert main(["audit", str(damaged)]) == 2
     assert shard.name in capsys.readouterr().err
+
+
+def test_what_overflows_its_dtype_on_sound_inputs_is_no_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given squares of which one is beyond what fp32 holds
+    with lockstep.record(tmp_path / "run", save="tensors", steps=1):
+        squares = torch.square(torch.tensor([1.5, 3e25] * 8))
+    assert squares.isinf().sum() == 8
+
+    # Then Inf is what a sound kernel gives
+    code, found = audited(capsys, tmp_path / "run", "--ops", "square")
+    assert (code, found["judged"], found["beyond"]) == (0, 1, [])
