@@ -126,4 +126,11 @@ def _origin(origin: Origin) -> dict[str, Any]:
         "difference": finding.difference if math.isfinite(finding.difference) else None,
         "margin": margin if math.isfinite(margin) else None,
         "reason": origin.reason,
+        "explanation": None
+        if origin.explanation is None
+        else [
+            origin.explanation.kind.value,
+            origin.explanation.words,
+            origin.explanation.share,
+        ],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 from functools import cache, partial, reduce
 from typing import Literal
@@ -29,6 +30,7 @@ from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
 from lockstep.locate.conclusion import Gathered, conclusion
+from lockstep.locate.explained_origins import explained_origins
 from lockstep.locate.ledger import Ledger, State
 from lockstep.locate.noise import measure_noise
 from lockstep.locate.updates import SetupWalk, UpdateWalk, gradients_of_backward
@@ -131,7 +133,11 @@ def compare_recordings(
     if stopper is None:
         with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
             _compare_steps(gathered, reference, candidate, ranks, steps, progress)
-    return conclusion(gathered, reference, candidate, ranks, stopper, steps)
+    found = conclusion(gathered, reference, candidate, ranks, stopper, steps)
+    if not (read_tensors and rerun and _saved_whole(reference, candidate)):
+        return found
+    origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
+    return replace(found, origins=origins)
 
 
 def read_indices(recordings: Iterable[Recording], progress: Progress | None = None) -> None:
@@ -152,13 +158,15 @@ def _with_local_error(
     judge: Judge, reference: Recording, candidate: Recording, memory_bytes: int
 ) -> Judge:
     """The judge behind one that re-runs single operators, where both runs saved whole tensors."""
-    whole = all(
-        any(rank.has_tensors for rank in recording.ranks.values())
-        for recording in (reference, candidate)
-    )
-    if not whole:
+    if not _saved_whole(reference, candidate):
         return judge
     return LocalErrorJudge(judge, memory_bytes=memory_bytes, reruns=RerunsApart)
+
+
+def _saved_whole(*recordings: Recording) -> bool:
+    return all(
+        any(rank.has_tensors for rank in recording.ranks.values()) for recording in recordings
+    )
 
 
 def _opened(name: str, recording: Given) -> Recording:

@@ -34,6 +34,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "tolerance": 2e-6,
         "margin": pytest.approx(450_000),
         "reason": diverged.origins[0].reason,
+        "explanation": None,
     }
     assert found == {
         "schema": 1,

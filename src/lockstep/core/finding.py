@@ -54,6 +54,35 @@ class Kind(str, Enum):
     SETUP = "set-up differs"
 
 
+class Instead(str, Enum):
+    """What a wrong result is, next to the right one."""
+
+    OPERATOR = "another operator"
+    SETTING = "another setting"
+    FACTOR = "a constant factor"
+    SIGN = "the other sign"
+    OFFSET = "a constant offset"
+    ELEMENT = "one element"
+    SLICE = "part of an axis"
+    NOT_FINITE = "not finite"
+    PRECISION = "another precision"
+    ELSEWHERE = "the right result elsewhere"
+    INPUT = "another input"
+    TERM = "a missing or extra term"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What the candidate computes instead, found by computing it.
+
+    `share` is the part of the squared error that it explains, `1 - (residual / error)^2`, dimensionless.
+    """
+
+    kind: Instead
+    words: str
+    share: float
+
+
 @dataclass(slots=True)
 class Metrics:
     """How far a candidate tensor is from its reference; NaN where a number is not known.
@@ -134,6 +163,7 @@ class Origin:
 
     `tensor` names the parameter for the phases init and optimizer, else the argument or "". `source` is `file:line` of
     the candidate's (else the reference's) call in the user's code, `library` that of the library which it calls, or "".
+    `explanation` says what the candidate computes instead, where that was found.
     """
 
     rank: str
@@ -152,6 +182,7 @@ class Origin:
     sequence: int = 0
     kind: Kind = Kind.FAULT
     library: str = ""
+    explanation: Explanation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,3 +267,30 @@ QUIET_GRADIENT = 1e-6
 
 LEFT_OVER = 0.05
 """Relative distance at which a gradient less what this step gave it is the previous step's."""
+
+# --- What is computed instead ----------------------------------------------------------------------------------------
+
+EXPLAINED_MARGIN = 3.0
+"""Times the noise seen at a result (the reference's, that of a re-run in its dtypes, at least one rounding) that an
+explanation may leave. The candidate's kernel is another than the reference's and adds in another order; noise of two
+orders of one sum differs by less than 2 (`LOCAL_MARGIN`), and a fault is mostly computed before that sum."""
+
+RECORDED_ROUNDINGS = 4.0
+"""Unit roundoffs, times the norm, that an explanation may leave where the right result is what the reference recorded:
+both runs round once, and a factor that was applied to one of them rounds again."""
+
+CLEAR_OF_FLOOR = 3.0
+"""Times what it may leave that an error has to be for an explanation to say anything: it then
+explains 89 % at least."""
+
+CHANCE_DIGITS = 4.0
+"""Decimal digits that a right prediction has to foretell in all: effective elements of the error, less the numbers that
+were fitted, times the digits by which the error is larger than what may be left. Some hundred hypotheses are held
+against a result; a random one foretells so much once in ten thousand."""
+
+FEWEST_FITTED = 8
+"""Elements below which nothing that was fitted, or only says where an error stands, is an explanation."""
+
+SENTINEL_SIZE = 1e30
+"""Magnitude from which on an element stands for minus infinity, in a mask, and is no result: next to it no error of the
+other elements shows."""

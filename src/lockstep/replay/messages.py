@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from lockstep.core.errors import CorruptError, RecordingError
-from lockstep.core.finding import Kind
+from lockstep.core.finding import Explanation, Instead, Kind
 from lockstep.core.records import Array, Content
 from lockstep.core.text import message, printable
 from lockstep.judge.protocol import Judgement, Rounding
@@ -135,12 +135,14 @@ def _nothing() -> None:
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-def answer(ask: Callable[[], Judgement | Sequence[Result]]) -> dict[str, Any]:
+def answer(ask: Callable[[], Judgement | Sequence[Result] | Explanation | None]) -> dict[str, Any]:
     """What is said, or why nothing can be, as JSON values."""
     try:
         found = ask()
         if isinstance(found, Judgement):
             return {"judgement": asdict(found)}
+        if found is None or isinstance(found, Explanation):
+            return {"explanation": None if found is None else asdict(found)}
         return {"results": [asdict(one) for one in found]}
     except TooLarge as error:
         return {"too_large": error.needed_bytes}
@@ -174,6 +176,17 @@ def results_in(line: bytes) -> list[Result]:
         As `judgement_in`.
     """
     return _said(line, "results", lambda said: [result_of(one) for one in said])
+
+
+def explanation_in(line: bytes) -> Explanation | None:
+    """The explanation that an answer gives; None where nothing explains.
+
+    Raises
+    ------
+    CannotReplay, CorruptError
+        As `judgement_in`.
+    """
+    return _said(line, "explanation", _explanation)
 
 
 def _said(line: bytes, wanted: str, read: Callable[[Any], Said]) -> Said:
@@ -212,6 +225,24 @@ def _judgement(said: dict[str, Any]) -> Judgement:
     for name in ("words", "judged_by"):
         values[name] = printable(str(values[name]))[:_MOST_CHARACTERS]
     return Judgement(**values)
+
+
+def _explanation(said: dict[str, Any] | None) -> Explanation | None:
+    """An explanation whose every value is of its type.
+
+    Raises
+    ------
+    TypeError, ValueError, LookupError
+        If one is not, or not there.
+    """
+    if said is None:
+        return None
+    share = float(said["share"])
+    if not 0.0 <= share <= 1.0:
+        raise ValueError("a share lies between 0 and 1")
+    return Explanation(
+        Instead(said["kind"]), printable(str(said["words"]))[:_MOST_CHARACTERS], share
+    )
 
 
 def _rounding(rounded: str, formats: Sequence[str]) -> Rounding:

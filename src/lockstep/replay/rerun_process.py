@@ -16,12 +16,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.finding import CallPair
+from lockstep.core.finding import CallPair, Explanation
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.text import message
 from lockstep.judge.protocol import Judgement, Operation, Region
 from lockstep.measure.measured_pair import Measured
-from lockstep.replay.messages import Begin, Known, Question, judgement_in, packed, results_in, send
+from lockstep.replay.explanation.unexplained import Unexplained
+from lockstep.replay.messages import (
+    Begin,
+    Known,
+    Question,
+    explanation_in,
+    judgement_in,
+    packed,
+    results_in,
+    send,
+)
 from lockstep.replay.refusals import Crashed
 from lockstep.replay.results import Result
 from lockstep.replay.worker import ONE_THREAD, READY
@@ -111,6 +121,18 @@ class RerunsApart:
         """
         line = self._asked("again", call, dtype, repeat, like, about=call.records, times=1 + repeat)
         return results_in(line)
+
+    def explanation(self, question: Unexplained) -> Explanation | None:
+        """As `Verdicts.explanation`.
+
+        Raises
+        ------
+        CannotReplay
+            As `operator`.
+        """
+        calls = (question.reference_call, question.candidate_call)
+        about = [record for call in calls if call is not None for record in call.records]
+        return explanation_in(self._asked("explanation", question, about=about))
 
     def _asked(
         self, method: str, *arguments: Any, about: Sequence[TensorRecord | None], times: int = 1

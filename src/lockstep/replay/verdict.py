@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from lockstep.core.finding import CallPair, Kind
+from lockstep.core.finding import CallPair, Explanation, Kind
 from lockstep.core.operators import Family
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
@@ -18,6 +18,8 @@ from lockstep.judge.protocol import Judgement, Operation, Region, is_gradient
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.again import again
 from lockstep.replay.decisions import Dropped, decided, decision_words, dropped
+from lockstep.replay.explanation.explained import explained
+from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.machine import machine_of
 from lockstep.replay.numeric_verdict import fault, moved, numeric
 from lockstep.replay.optimizer_update import UpdateRerun, replayed
@@ -150,6 +152,17 @@ class Verdicts:
                 like=like,
                 memory_bytes=self._memory_bytes,
             )
+
+    def explanation(self, question: Unexplained) -> Explanation | None:
+        """What the candidate computes instead; None where nothing explains it to its noise floor.
+
+        Raises
+        ------
+        CannotReplay
+            If its tensors were not saved whole, or take more memory than they may.
+        """
+        with threads_for(question.reference_call, question.candidate_call):
+            return explained(question, self._memory_bytes)
 
     def _updated(self, calls: CallPair, output: Measured) -> Judgement:
         reference, candidate = records_of(output)

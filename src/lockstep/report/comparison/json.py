@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.finding import Comparison, Origin, UnalignedCalls
+from lockstep.core.finding import Comparison, Explanation, Origin, UnalignedCalls
 from lockstep.report.comparison.tally import tally_of
 
 JSON_SCHEMA_VERSION = 1
@@ -102,6 +102,18 @@ def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:
         "tolerance": _number(origin.finding.tolerance),
         "margin": _number(origin.finding.margin),
         "reason": origin.reason,
+        "explanation": _explanation(origin.explanation),
+    }
+
+
+def _explanation(explanation: Explanation | None) -> dict[str, Any] | None:
+    """What the candidate computes instead; null where it was not asked or not found."""
+    if explanation is None:
+        return None
+    return {
+        "kind": explanation.kind.value,
+        "words": explanation.words,
+        "share": _number(explanation.share),
     }
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from lockstep.core.finding import (
     Comparison,
     Evidence,
+    Explanation,
     Finding,
     Kind,
     Origin,
@@ -91,6 +92,8 @@ def render_comparison(
     text.stylize(_STYLES[comparison.verdict], 0, len(comparison.verdict.name))
     for origin in comparison.origins[:1]:
         add_paragraph(text, _verdict(origin))
+        if origin.explanation is not None:
+            add_paragraph(text, explanation_sentence(origin.explanation))
         add_paragraph(text, _tolerance(origin))
     _add_uniform(text, comparison)
     _add_next_origins(text, comparison, tally)
@@ -112,6 +115,12 @@ def render_comparison(
         _add_under_cosine(text, comparison.findings, cosine, limit, width)
     text.rstrip()
     return text
+
+
+def explanation_sentence(explanation: Explanation) -> str:
+    """What the candidate computes instead, and how much of the error that is."""
+    share = math.floor(1e4 * explanation.share) / 100  # 100 % is said of what leaves nothing
+    return f"what it computes instead: {explanation.words} (explains {share:g} % of the error)"
 
 
 def headline(comparison: Comparison) -> str:

@@ -1,0 +1,107 @@
+"""Asking, for the first origins, what the candidate computes instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from lockstep.core.errors import RecordingError
+from lockstep.core.finding import Explanation, Kind, Origin
+from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import CallKind
+from lockstep.replay.explanation.unexplained import Unexplained
+from lockstep.replay.refusals import CannotReplay
+from lockstep.store.reader import Recording
+
+MOST_ORIGINS = 3
+"""Origins that are explained: later ones are most often consequences, and each takes dozens of re-runs."""
+
+_MOST_OTHERS = 4096
+"""Records of the step that are offered as terms or as other tensors."""
+
+_BLAMED = frozenset({Kind.FAULT, Kind.SETUP})
+
+
+class Explains(Protocol):
+    """Who is asked; see `lockstep.replay.verdict.Verdicts`."""
+
+    def explanation(self, question: Unexplained) -> Explanation | None:
+        """What the candidate computes instead."""
+
+
+def explained_origins(
+    origins: Sequence[Origin], reference: Recording, candidate: Recording, asked: Explains
+) -> tuple[Origin, ...]:
+    """The same origins, the first few with what the candidate computes instead, where that is found."""
+    found = [
+        _explained(origin, reference, candidate, asked) if origin.kind in _BLAMED else origin
+        for origin in origins[:MOST_ORIGINS]
+    ]
+    return (*found, *origins[MOST_ORIGINS:])
+
+
+def _explained(
+    origin: Origin, reference: Recording, candidate: Recording, asked: Explains
+) -> Origin:
+    pair = origin.finding.pair
+    if not (_is_whole(pair.reference) and _is_whole(pair.candidate)):
+        return origin
+    assert pair.reference is not None
+    assert pair.candidate is not None
+    try:
+        left, right = (
+            _made(recording, record, origin.op)
+            for recording, record in ((reference, pair.reference), (candidate, pair.candidate))
+        )
+        others = _others(reference, left[0])
+        question = Unexplained(left[0], right[0], left[1], right[1], others)
+        return replace(origin, explanation=asked.explanation(question))
+    except (CannotReplay, RecordingError):
+        return origin  # what cannot be run again is not explained, and the verdict stands without
+
+
+def _is_whole(record: TensorRecord | None) -> bool:
+    return record is not None and record.content.loader is not None
+
+
+def _made(recording: Recording, record: TensorRecord, op: str) -> tuple[TensorRecord, Call | None]:
+    """The operator or update that gave a tensor, with its record of it.
+
+    A finding may stand at the module whose result an operator's is: then that of the operator is taken.
+    """
+    if record.rank not in recording.ranks:
+        return record, None
+    same = [
+        (own, call)
+        for call in recording.ranks[record.rank].calls(record.step)
+        if call.kind in (CallKind.OPERATOR, CallKind.OPTIMIZER)
+        for own in call.records
+        if own.content.id == record.content.id and own.role is record.role
+    ]
+    exact = [one for one in same if one[0].sequence == record.sequence]
+    named = [one for one in same if one[1].site.op == op and _inside(one[1], record)]
+    inside = [one for one in same if _inside(one[1], record)]
+    return next(iter((*exact, *named[-1:], *inside[-1:])), (record, None))
+
+
+def _inside(call: Call, record: TensorRecord) -> bool:
+    """Whether a call is of the module that a record is of, or of one inside of it."""
+    path = record.site.module
+    return call.site.module == path or call.site.module.startswith(f"{path}.") or not path
+
+
+def _others(recording: Recording, record: TensorRecord) -> tuple[TensorRecord, ...]:
+    """Tensors of the same shape in the step and the one before, each content once."""
+    if record.rank not in recording.ranks:
+        return ()
+    rank = recording.ranks[record.rank]
+    steps = [step for step in (record.step, record.step - 1) if step in rank.steps]
+    found: dict[int, TensorRecord] = {}
+    for step in steps:
+        for call in rank.calls(step):
+            for own in call.records:
+                if own.shape == record.shape and own.content.loader is not None:
+                    found.setdefault(own.content.id, own)
+    found.pop(record.content.id, None)
+    return tuple(found.values())[:_MOST_OTHERS]

@@ -1,0 +1,1 @@
+"""What a wrong result is instead: hypotheses, each computed and held against what was recorded."""

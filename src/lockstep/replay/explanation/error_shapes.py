@@ -1,0 +1,116 @@
+"""Hypotheses that need no re-run: factor, sign, offset, and where the error stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+
+from lockstep.core.finding import Instead
+from lockstep.replay.explanation.hypothesis import Prediction
+from lockstep.replay.explanation.subject import Subject
+
+_MOST_SLICED = 1 << 22
+"""Elements up to which every slice of every axis is looked at."""
+
+
+def sign_and_offset(subject: Subject) -> Iterator[Prediction]:
+    """The other sign, zero, a constant offset."""
+    truth, actual, counted = subject.truth, subject.actual, subject.counted
+    yield Prediction(Instead.SIGN, "the result with the other sign", -truth)
+    if not bool(actual.any()):
+        yield Prediction(Instead.FACTOR, "zero", torch.zeros_like(truth))
+    if bool(counted.any()):
+        offset = float((actual - truth)[counted].mean())
+        words = f"the result {'plus' if offset > 0 else 'minus'} {abs(offset):.4g}"
+        yield Prediction(Instead.OFFSET, words, truth + offset, fitted=1)
+
+
+def factors(subject: Subject) -> Iterator[Prediction]:
+    """The result times a constant: the one of least squares."""
+    truth, actual, counted = subject.truth, subject.actual, subject.counted
+    right, found = truth[counted], actual[counted]
+    size = float(right @ right)
+    if size > 0:
+        factor = float(right @ found) / size
+        words = f"the result times {factor:.5g}"
+        yield Prediction(Instead.FACTOR, words, truth * factor, fitted=1)
+
+
+def places(subject: Subject) -> Iterator[Prediction]:
+    """All is right but one element, some that are not finite, or part of an axis."""
+    truth, actual = subject.truth, subject.actual
+    off = _off(subject)
+    count = int(off.sum())
+    if count == 0:
+        return
+    values = torch.where(off, actual, truth)
+    lost = off & ~(actual.isfinite() & subject.reference.isfinite())
+    if bool(lost.any()):
+        if bool((lost == off).all()):
+            words = _not_finite(actual, subject.reference, lost)
+            yield Prediction(Instead.NOT_FINITE, words, values, placed=True)
+        return
+    if count == 1 and actual.numel() > 1:
+        index = tuple(int(one) for one in off.nonzero()[0])
+        largest = torch.finfo(torch.float32).max
+        words = f"element {_place(index)} is {float(actual[index]):.6g} instead of {float(truth[index]):.6g}"
+        kind = Instead.NOT_FINITE if abs(float(actual[index])) >= largest else Instead.ELEMENT
+        yield Prediction(kind, words, values, placed=True)
+    elif actual.numel() <= _MOST_SLICED:
+        yield from _slices(subject, off, values)
+
+
+def _off(subject: Subject) -> torch.Tensor:
+    """Elements that are further off than all noise together may be."""
+    truth, actual = subject.truth, subject.actual
+    same = (actual == truth) | (actual.isnan() & truth.isnan())
+    lost = ~same & ~(actual.isfinite() & truth.isfinite())
+    far = (actual - truth).abs() > max(subject.floor, 0.0)
+    return lost | (far & ~same)
+
+
+def _not_finite(actual: torch.Tensor, truth: torch.Tensor, lost: torch.Tensor) -> str:
+    count = int(lost.sum())
+    index = tuple(int(one) for one in lost.nonzero()[0])
+    found, right = float(actual[index]), float(truth[index])
+    first = f"element {_place(index)} is {found:.6g} instead of {right:.6g}"
+    if actual[lost].isfinite().all():
+        size = float(actual[lost].abs().min())
+        if any(
+            size == torch.finfo(one).max for one in (torch.float32, torch.float16, torch.bfloat16)
+        ):
+            first = f"infinity saturated to the largest finite number: {first}"
+    return first if count == 1 else f"{count} of {lost.numel()} elements are not finite: {first}"
+
+
+def _slices(subject: Subject, off: torch.Tensor, values: torch.Tensor) -> Iterator[Prediction]:
+    """One index of an axis, or its first or second half, with most of its elements off."""
+    for axis, extent in enumerate(off.shape):
+        if extent < 2:
+            continue
+        rows = off.movedim(axis, 0).reshape(extent, -1)
+        hit = rows.any(dim=1).nonzero().reshape(-1).tolist()
+        part = _part(hit, extent)
+        if part is None or float(rows[hit].double().mean()) < 0.5:
+            continue
+        yield Prediction(Instead.SLICE, f"right but for {part} of axis {axis}", values, placed=True)
+
+
+def _part(hit: list[int], extent: int) -> str | None:
+    if len(hit) == 1:
+        return f"index {hit[0]}"
+    if hit == list(range(extent // 2, extent)) and extent > 2:
+        return "the second half"
+    if hit == list(range(extent // 2)) and extent > 2:
+        return "the first half"
+    steps = {after - before for before, after in pairwise(hit)}
+    if len(hit) > 2 and len(steps) == 1 and (step := steps.pop()) > 1:
+        whole = hit[0] < step and hit[-1] + step >= extent
+        return f"every {step}th index from {hit[0]} on" if whole else None
+    return None
+
+
+def _place(index: tuple[int, ...]) -> str:
+    return "[" + ", ".join(str(one) for one in index) + "]"

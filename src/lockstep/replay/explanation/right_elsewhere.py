@@ -1,0 +1,78 @@
+"""Hypotheses that the right numbers stand elsewhere, are another tensor's, or lack a term."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from lockstep.core.finding import Instead
+from lockstep.core.records import TensorRecord
+from lockstep.replay.explanation.hypothesis import Prediction
+from lockstep.replay.explanation.subject import Subject
+from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.rerun import load, widened
+
+_MOST_TERMS = 64
+"""Tensors that are tried as a term."""
+
+_FARTHEST = 1 << 18
+"""Elements up to which tensors are tried as a term."""
+
+
+def moved(subject: Subject) -> Iterator[Prediction]:
+    """Rolled by one along an axis, two axes exchanged, an axis reversed."""
+    truth = subject.truth
+    for axis, extent in enumerate(truth.shape):
+        if extent < 2:
+            continue
+        for by in (1, -1):
+            words = f"the result rolled by {by} along axis {axis}"
+            yield Prediction(Instead.ELSEWHERE, words, truth.roll(by, dims=axis))
+        words = f"the result reversed along axis {axis}"
+        yield Prediction(Instead.ELSEWHERE, words, truth.flip(axis))
+        for other in range(axis + 1, truth.dim()):
+            exchanged = truth.transpose(axis, other)
+            words = f"the result with axes {axis} and {other} exchanged"
+            if exchanged.shape == truth.shape:
+                yield Prediction(Instead.ELSEWHERE, words, exchanged)
+            words = f"the result of axes {axis} and {other} exchanged, read in the old shape"
+            yield Prediction(Instead.ELSEWHERE, words, exchanged.reshape(truth.shape))
+
+
+def another_tensor(subject: Subject) -> Iterator[Prediction]:
+    """Bit by bit a tensor that the reference recorded in this step or the one before."""
+    candidate = subject.question.candidate
+    if candidate.digest is None or candidate.content.numel < 2 or not bool(subject.actual.any()):
+        return
+    for record in subject.question.others:
+        if record.digest == candidate.digest:
+            yield Prediction(Instead.ELSEWHERE, _which(subject, record), subject.actual)
+            return
+
+
+def _which(subject: Subject, record: TensorRecord) -> str:
+    named = f"{record.role.value} {record.name} of {record.site}"
+    if record.step != subject.question.reference.step:
+        return f"what the step before gave: {named}"
+    return f"another tensor of the step: {named}"
+
+
+def terms(subject: Subject) -> Iterator[Prediction]:
+    """A tensor of the step, times a constant, is missing or added."""
+    if subject.actual.numel() > _FARTHEST:
+        return
+    step = subject.question.reference.step
+    near = [one for one in subject.question.others if one.step == step]
+    left = (subject.actual - subject.truth)[subject.counted]
+    for record in near[-_MOST_TERMS:]:
+        try:
+            term = widened(load(record))
+        except CannotReplay:
+            continue
+        values = term[subject.counted] if term.dtype is torch.float64 else left[:0]
+        size = float(values @ values) if values.shape == left.shape else 0.0
+        if size > 0:
+            factor = float(values @ left) / size
+            words = f"the result plus {factor:.5g} times {record.role.value} {record.name} of {record.site}"
+            yield Prediction(Instead.TERM, words, subject.truth + factor * term, fitted=1)

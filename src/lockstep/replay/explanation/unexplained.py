@@ -1,0 +1,28 @@
+"""The question what a candidate computes instead. Knows no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockstep.core.records import Call, TensorRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """One result at which two runs part though their inputs agree.
+
+    Parameters
+    ----------
+    reference, candidate
+        The result in both runs, with whole tensors.
+    reference_call, candidate_call
+        The operators or updates that gave it; None where none was recorded.
+    others
+        Tensors of the reference, of the same shape, from this step and the one before.
+    """
+
+    reference: TensorRecord
+    candidate: TensorRecord
+    reference_call: Call | None
+    candidate_call: Call | None
+    others: tuple[TensorRecord, ...] = ()
