@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from sites import OperatorCall, Place
@@ -87,6 +87,8 @@ class FaultKind:
         Processes that train together.
     may_start_late
         Whether it may be planted from the second step on.
+    explained_as
+        Kinds of explanation that are right; empty where none is asked for. Filled in from `EXPLAINED_AS`.
     """
 
     name: str
@@ -101,7 +103,45 @@ class FaultKind:
     any_module: bool = False
     ranks: int = 1
     may_start_late: bool = False
+    explained_as: frozenset[str] = frozenset()
 
+
+EXPLAINED_AS = {
+    "matmul-fp16": "another precision",
+    "convolution-bf16": "another precision",
+    "attention-bf16": "another precision",
+    "recurrence-fp16": "another precision",
+    "output-scaled-kernel": "a constant factor",
+    "output-fp16": "another precision",
+    "one-element": "one element",
+    "rows-rolled": "the right result elsewhere",
+    "overflow-inf": "not finite",
+    "not-a-number": "not finite",
+    "inf-saturated": "not finite",
+    "weight-gradient-scaled": "a constant factor",
+    "input-gradient-scaled": "a constant factor",
+    "input-gradient-sign": "the other sign",
+    "norm-backward": "a constant factor",
+    "gradient-one-element": "one element",
+    "recurrent-backward": "a constant factor",
+    "gradient-fp16": "another precision",
+    "activation-variant": "another operator|another setting",
+    "output-scaled-code": "a constant factor",
+    "dropped-bias": "another input|a missing or extra term",
+    "norm-epsilon": "another setting",
+    "attention-scale": "another setting|a constant factor",
+    "mask-off-by-one": "another input|another setting",
+    "softmax-dimension": "another setting",
+    "loss-reduction": "another setting",
+    "dropout-unscaled": "a constant factor",
+    "weight-transposed": "another input",
+    "index-offset": "another input|the right result elsewhere",
+    "resampling-variant": "another setting|another operator",
+    "gradient-hook": "a constant factor",
+    "parameter-gradient-hook": "a constant factor",
+    "custom-function-half": "another precision",
+}
+"""Kinds of explanation that are right for a kind of fault, `|` between them."""
 
 KINDS: dict[str, FaultKind] = {}
 
@@ -109,6 +149,7 @@ KINDS: dict[str, FaultKind] = {}
 def register(kind: FaultKind) -> FaultKind:
     """Add a kind to the benchmark."""
     assert kind.name not in KINDS, kind.name
+    kind = replace(kind, explained_as=frozenset(EXPLAINED_AS.get(kind.name, "").split("|")) - {""})
     KINDS[kind.name] = kind
     return kind
 

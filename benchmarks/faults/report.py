@@ -37,6 +37,7 @@ def render(rows: Sequence[Row], *, seconds: float) -> str:
         _faults_table(faults),
         _twins_table(plain),
         _kinds_table(faults),
+        _explanations_table(faults),
         _emulated_table(emulated),
         _misses(faults),
         _alarms(plain),
@@ -170,6 +171,21 @@ def _kinds_table(rows: Sequence[Row]) -> str:
     header = ("group", "fault", "cases", *(f"{weight}, {rule}" for weight, rule in methods))
     note = "Named exactly, + within the right module.\n\n"
     return "### Per kind of fault\n\n" + note + markdown_table(header, body)
+
+
+def _explanations_table(rows: Sequence[Row]) -> str:
+    """Per kind: how many explanations of what the candidate computes instead are right, wrong and absent."""
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if row["weight"] == "tensors" and row["rule"] == "best" and "explained" in row:
+            kinds[row["case"].rpartition("/")[2]].append(row["explained"])
+    if not kinds:
+        return ""
+    answers = ("right", "wrong", "none")
+    body = [(kind, *(mine.count(one) for one in answers)) for kind, mine in kinds.items()]
+    every = [one for mine in kinds.values() for one in mine]
+    body.append(("all", *(every.count(one) for one in answers)))
+    return "### What it computes instead\n\n" + markdown_table(("fault", *answers), body)
 
 
 def _emulated_table(rows: Sequence[Row]) -> str:

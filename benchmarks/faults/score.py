@@ -46,6 +46,8 @@ def score_fault(case: Case, found: Comparison) -> Answer:
     one of its direct children.
     """
     said = said_of(found)
+    if case.fault.explained_as:
+        said["explained"] = explained_as(case, found)
     if not found.origins:
         return Answer(Score.MISSED, said)
     origin, kind = found.origins[0], case.fault
@@ -53,6 +55,14 @@ def score_fault(case: Case, found: Comparison) -> Answer:
     if not near or (kind.any_module and origin.phase.value not in kind.phases):
         return Answer(Score.WRONG, said)
     return Answer(Score.EXACT if _is_exact(case, origin) else Score.MODULE, said)
+
+
+def explained_as(case: Case, found: Comparison) -> str:
+    """Whether the first origin's explanation is of a right kind: right, wrong or none."""
+    explanation = found.origins[0].explanation if found.origins else None
+    if explanation is None:
+        return "none"
+    return "right" if explanation.kind.value in case.fault.explained_as else "wrong"
 
 
 def _is_exact(case: Case, origin: Origin) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from lockstep.core.finding import Explanation
 from lockstep.replay.explanation.error_shapes import factors, places, sign_and_offset
+from lockstep.replay.explanation.fitted_settings import fitted
 from lockstep.replay.explanation.hypothesis import Prediction, best
 from lockstep.replay.explanation.other_precisions import precisions
 from lockstep.replay.explanation.other_settings import (
@@ -28,6 +29,7 @@ FAMILIES: tuple[Callable[[Subject], Iterator[Prediction]], ...] = (
     settings,
     left_out,
     moved,
+    fitted,
     places,
     terms,
 )

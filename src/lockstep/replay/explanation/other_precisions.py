@@ -22,9 +22,7 @@ def _by_dtype(dtype: torch.dtype) -> Alter:
 def _by_tf32(tensor: torch.Tensor) -> torch.Tensor:
     """10 bits behind the point and the exponents of single precision, to nearest even."""
     mantissa, exponent = torch.frexp(tensor.double())
-    return torch.ldexp(torch.round(torch.ldexp(mantissa, torch.tensor(11))), exponent - 11).to(
-        tensor.dtype
-    )
+    return torch.ldexp(torch.round(mantissa * 2.0**11), exponent - 11).to(tensor.dtype)
 
 
 def precisions(subject: Subject) -> Iterator[Prediction]:
@@ -70,4 +68,4 @@ def _half_step(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     info = torch.finfo(dtype)
     magnitude = values.abs().clamp(min=info.smallest_normal)
     _, exponent = torch.frexp(magnitude)
-    return torch.ldexp(torch.tensor(info.eps / 4, dtype=torch.float64), exponent)
+    return torch.ldexp(torch.full_like(magnitude, info.eps / 4), exponent)

@@ -68,11 +68,11 @@ def settings(subject: Subject) -> Iterator[Prediction]:
     built = subject.rebuilt
     if built is None:
         return
-    for path, value in _leaves(built):
+    for path, value in leaves(built):
         for other in _others(value):
-            made = subject.again(rebuilt=_with(built, path, other))
+            made = subject.again(rebuilt=with_value(built, path, other))
             if made is not None:
-                words = f"the same operator with {_told(path)}={other} instead of {value}"
+                words = f"the same operator with {told(path)}={other} instead of {value}"
                 yield Prediction(Instead.SETTING, words, made)
 
 
@@ -133,7 +133,7 @@ def _only(wanted: TensorRecord, changed: Callable[[torch.Tensor], torch.Tensor])
 Path = tuple[Any, ...]
 
 
-def _leaves(built: Rebuilt) -> Iterator[tuple[Path, Any]]:
+def leaves(built: Rebuilt) -> Iterator[tuple[Path, Any]]:
     """Plain arguments one level deep, with where they stand."""
     for number, value in enumerate(built.args):
         yield ("args", number), value
@@ -141,7 +141,8 @@ def _leaves(built: Rebuilt) -> Iterator[tuple[Path, Any]]:
         yield ("kwargs", name), value
 
 
-def _with(built: Rebuilt, path: Path, value: Any) -> Rebuilt:
+def with_value(built: Rebuilt, path: Path, value: Any) -> Rebuilt:
+    """The same call with another value in one place."""
     where, key = path
     if where == "kwargs":
         return replace(built, kwargs={**built.kwargs, key: value})
@@ -165,7 +166,8 @@ def _others(value: Any) -> Iterator[Any]:
             yield from (other for other in words if value in words and other != value)
 
 
-def _told(path: Path) -> str:
+def told(path: Path) -> str:
+    """How an argument is called."""
     where, key = path
     return f"argument {key}" if where == "args" else str(key)
 
@@ -177,11 +179,11 @@ def _otherwise(left: Call, right: Call) -> str:
         for name in dict.fromkeys((*left.arguments, *right.arguments))
         if left.arguments.get(name) != right.arguments.get(name)
     ]
-    told = [
+    words = [
         f"{_name(name)}={_said(right, name)} where the reference has {_said(left, name)}"
         for name in names[:3]
     ]
-    return ", ".join(told)
+    return ", ".join(words)
 
 
 def _name(name: str) -> str:
