@@ -134,7 +134,7 @@ EXPLAINED_AS = {
     "softmax-dimension": "another setting",
     "loss-reduction": "another setting",
     "dropout-unscaled": "a constant factor",
-    "weight-transposed": "another input",
+    "weight-transposed": "another input|the right result elsewhere",
     "index-offset": "another input|the right result elsewhere",
     "resampling-variant": "another setting|another operator",
     "gradient-hook": "a constant factor",

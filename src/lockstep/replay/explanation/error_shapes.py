@@ -15,16 +15,19 @@ _MOST_SLICED = 1 << 22
 """Elements up to which every slice of every axis is looked at."""
 
 
-def sign_and_offset(subject: Subject) -> Iterator[Prediction]:
-    """The other sign, zero, a constant offset."""
-    truth, actual, counted = subject.truth, subject.actual, subject.counted
-    yield Prediction(Instead.SIGN, "the result with the other sign", -truth)
-    if not bool(actual.any()):
-        yield Prediction(Instead.FACTOR, "zero", torch.zeros_like(truth))
-    if bool(counted.any()):
-        offset = float((actual - truth)[counted].mean())
-        words = f"the result {'plus' if offset > 0 else 'minus'} {abs(offset):.4g}"
-        yield Prediction(Instead.OFFSET, words, truth + offset, fitted=1)
+def sign(subject: Subject) -> Iterator[Prediction]:
+    """The other sign, or zero."""
+    yield Prediction(Instead.SIGN, "the result with the other sign", -subject.truth)
+    if not bool(subject.actual.any()):
+        yield Prediction(Instead.FACTOR, "zero", torch.zeros_like(subject.truth))
+
+
+def offset(subject: Subject) -> Iterator[Prediction]:
+    """A constant is added."""
+    if bool(subject.counted.any()):
+        by = float((subject.actual - subject.truth)[subject.counted].mean())
+        words = f"the result {'plus' if by > 0 else 'minus'} {abs(by):.4g}"
+        yield Prediction(Instead.OFFSET, words, subject.truth + by, fitted=1)
 
 
 def factors(subject: Subject) -> Iterator[Prediction]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lockstep.core.finding import Explanation
-from lockstep.replay.explanation.error_shapes import factors, places, sign_and_offset
+from lockstep.replay.explanation.error_shapes import factors, offset, places, sign
 from lockstep.replay.explanation.fitted_settings import fitted
 from lockstep.replay.explanation.hypothesis import Prediction, best
 from lockstep.replay.explanation.other_precisions import precisions
@@ -21,7 +21,7 @@ from lockstep.replay.explanation.unexplained import Unexplained
 
 FAMILIES: tuple[Callable[[Subject], Iterator[Prediction]], ...] = (
     as_called,
-    sign_and_offset,
+    sign,
     factors,
     precisions,
     another_operator,
@@ -29,6 +29,7 @@ FAMILIES: tuple[Callable[[Subject], Iterator[Prediction]], ...] = (
     settings,
     left_out,
     moved,
+    offset,
     fitted,
     places,
     terms,

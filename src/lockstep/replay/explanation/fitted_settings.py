@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -27,9 +28,7 @@ def fitted(subject: Subject) -> Iterator[Prediction]:
     if subject.rebuilt is None or not bool(subject.counted.any()):
         return
     for path, value, built in _numbers(subject):
-        found = _fit(
-            subject, lambda number, at=path, of=built: _made(subject, of, at, number), value
-        )
+        found = _fit(subject, partial(_made, subject, built, path), value)
         if found is not None:
             number, made = found
             words = f"the same operator with {told(path)}={number:.5g} instead of {value:.5g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,6 +87,35 @@ def left_out(subject: Subject) -> Iterator[Prediction]:
             if made is not None:
                 name = record.name or f"input {index}"
                 yield Prediction(Instead.INPUT, f"the same operator with {name} {words}", made)
+    rows = max(
+        (record.shape[0] for record in subject.rebuilt.inputs.values() if record.shape), default=1
+    )
+    for record in subject.rebuilt.inputs.values():
+        for by in (1, -1) if record.dtype in ("int32", "int64") else ():
+            made = subject.again(change=_only(record, partial(_moved, by=by, rows=rows)))
+            if made is not None:
+                words = f"the same operator with {by:+d} on each index in {record.name}"
+                yield Prediction(Instead.INPUT, words, made)
+    yield from _shifted_causal_mask(subject, subject.rebuilt)
+
+
+def _moved(tensor: torch.Tensor, by: int, rows: int) -> torch.Tensor:
+    return (tensor + by) % rows
+
+
+def _shifted_causal_mask(subject: Subject, built: Rebuilt) -> Iterator[Prediction]:
+    """Attention that hides one token less, or one more, than a causal mask."""
+    if not built.kwargs.get("is_causal") or len(built.inputs) < 2:
+        return
+    queries, keys, *_ = built.inputs.values()
+    if len(queries.shape) < 2 or len(keys.shape) < 2:
+        return
+    for by, what in ((1, "shows one token of the future"), (-1, "hides the token itself")):
+        seen = torch.ones(queries.shape[-2], keys.shape[-2], dtype=torch.bool).tril(diagonal=by)
+        kwargs = {**built.kwargs, "is_causal": False, "attn_mask": seen}
+        made = subject.again(rebuilt=replace(built, kwargs=kwargs))
+        if made is not None:
+            yield Prediction(Instead.SETTING, f"a causal mask that {what}", made)
 
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:

@@ -204,4 +204,16 @@ def _alike(left: Call, right: Call) -> bool:
     """Whether both call one operator with as many tensors."""
     same = canonical_name(left.site.op) == canonical_name(right.site.op)
     counts = {len(call.with_role(Role.INPUT)) for call in (left, right)}
-    return same and right.kind is CallKind.OPERATOR and len(counts) == 1
+    return (
+        same
+        and right.kind is CallKind.OPERATOR
+        and len(counts) == 1
+        and _decided(left) == _decided(right)
+    )
+
+
+def _decided(call: Call) -> list[str | None]:
+    """Indices and masks that enter a call: where they differ, the candidate's are what is to be explained."""
+    return [
+        record.digest for record in call.with_role(Role.INPUT) if unit_roundoff(record.dtype) == 0
+    ]
