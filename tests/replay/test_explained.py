@@ -28,6 +28,8 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Call]:
         product = F.linear(x, weight, bias)
         F.layer_norm(product * 0.01, (24,), eps=1e-5)
         F.gelu(product)
+        F.embedding(torch.randint(0, 24, (24,), generator=generator), weight)
+        F.scaled_dot_product_attention(x[None], x[None], x[None])
 
     def other_epsilon() -> None:
         generator = torch.Generator().manual_seed(0)
@@ -180,3 +182,28 @@ def test_not_a_number_is_named_with_its_place(calls: dict[str, Call]) -> None:
 def test_noise_is_not_explained(calls: dict[str, Call]) -> None:
     array = _array(calls["linear"])
     assert _said(calls["linear"], array * np.float32(1 + 2.0**-23)) is None
+
+
+def test_indices_off_by_one_are_named(calls: dict[str, Call]) -> None:
+    call = calls["embedding"]
+    ids, table = _array(call, Role.INPUT, 0), _array(call, Role.INPUT, 1)
+    found = _said(call, table[(ids + 1) % len(table)])
+    assert found is not None
+    assert found.kind is Instead.INPUT
+    assert "+1 on each index" in found.words
+
+
+def test_another_scale_of_attention_is_fitted(calls: dict[str, Call]) -> None:
+    call = calls["scaled_dot_product_attention"]
+    query = torch.from_numpy(_array(call, Role.INPUT))
+    other = F.scaled_dot_product_attention(query, query, query, scale=0.31)
+    found = _said(call, other.numpy())
+    assert found is not None
+    assert found.kind is Instead.SETTING
+    assert "scale=0.31 " in found.words
+
+
+def test_a_result_that_lacks_no_single_term_is_not_explained(calls: dict[str, Call]) -> None:
+    array = _array(calls["linear"])
+    far = np.random.default_rng(4).normal(size=array.shape) * 0.1
+    assert _said(calls["linear"], array + far) is None

@@ -27,7 +27,7 @@ def _by_tf32(tensor: torch.Tensor) -> torch.Tensor:
 
 def precisions(subject: Subject) -> Iterator[Prediction]:
     """Rounded inputs, a rounded or saturated result."""
-    yield from _results(subject)
+    yield from _rounded_results(subject, subject.truth, "the result")
     ways = {**{name: _by_dtype(dtype) for name, dtype in _FORMATS.items()}, "TF32": _by_tf32}
     for name, rounded in ways.items():
         for which, only in (("its inputs", 0), ("its inputs but vectors", 2)):
@@ -35,6 +35,8 @@ def precisions(subject: Subject) -> Iterator[Prediction]:
             if made is not None:
                 words = f"the same operator with {which} rounded to {name}"
                 yield Prediction(Instead.PRECISION, words, made)
+                if made.shape == subject.truth.shape:
+                    yield from _rounded_results(subject, made, f"{words} and its result")
 
 
 def _rounding(rounded: Alter, dimensions: int) -> Change:
@@ -45,21 +47,19 @@ def _rounding(rounded: Alter, dimensions: int) -> Change:
     return change
 
 
-def _results(subject: Subject) -> Iterator[Prediction]:
-    """The result rounded: each element representable, and next to the right one."""
-    truth, actual = subject.truth, subject.actual
+def _rounded_results(subject: Subject, exact: torch.Tensor, words: str) -> Iterator[Prediction]:
+    """A result rounded: each element representable, and next to the exact one."""
+    actual = subject.actual
     for name, dtype in _FORMATS.items():
         held = actual.to(dtype).double()
         if not bool(((held == actual) | actual.isnan()).all()):
             continue
-        nearest = truth.to(dtype).double()
-        half = (nearest - truth).abs()
+        nearest = exact.to(dtype).double()
+        half = torch.maximum((nearest - exact).abs(), _half_step(exact, dtype))
         # Noise takes some elements over the middle between two neighbours; they are rounded the other way.
-        near = (actual - truth).abs() <= torch.maximum(half, _half_step(truth, dtype)) * 1.01
+        near = (actual - exact).abs() <= half * 1.01
         yield Prediction(
-            Instead.PRECISION,
-            f"the result rounded to {name}",
-            torch.where(near, actual, nearest),
+            Instead.PRECISION, f"{words} rounded to {name}", torch.where(near, actual, nearest)
         )
 
 
