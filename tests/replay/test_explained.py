@@ -10,7 +10,7 @@ from replay_bench import altered, operators, record_of, recorded
 
 from lockstep.core.finding import Explanation, Instead
 from lockstep.core.records import Call
-from lockstep.core.site import Role
+from lockstep.core.site import CallKind, Role
 from lockstep.replay.explanation.explained import explained
 from lockstep.replay.explanation.unexplained import Unexplained
 
@@ -177,6 +177,7 @@ def test_not_a_number_is_named_with_its_place(calls: dict[str, Call]) -> None:
     assert found is not None
     assert found.kind is Instead.NOT_FINITE
     assert found.words.startswith("element [2, 1] is nan")
+    assert found.share == 1.0
 
 
 def test_noise_is_not_explained(calls: dict[str, Call]) -> None:
@@ -207,3 +208,38 @@ def test_a_result_that_lacks_no_single_term_is_not_explained(calls: dict[str, Ca
     array = _array(calls["linear"])
     far = np.random.default_rng(4).normal(size=array.shape) * 0.1
     assert _said(calls["linear"], array + far) is None
+
+
+@pytest.fixture(scope="module")
+def update(tmp_path_factory: pytest.TempPathFactory) -> Call:
+    """One AdamW update of a matrix."""
+
+    def program() -> None:
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.nn.Parameter(torch.randn(16, 16, generator=generator))
+        optimizer = torch.optim.AdamW([weight], lr=1e-2, weight_decay=0.1)
+        F.linear(torch.randn(8, 16, generator=generator), weight).square().sum().backward()
+        optimizer.step()
+
+    found = recorded(tmp_path_factory.mktemp("update") / "a", program)
+    calls = found.ranks["rank0"].calls(0)
+    return next(call for call in calls if call.kind is CallKind.OPTIMIZER)
+
+
+def _of_update(call: Call, array: np.ndarray) -> Explanation | None:
+    other = altered(call, Role.PARAM_AFTER, 0, array.astype(np.float32))
+    left, right = record_of(call, Role.PARAM_AFTER), record_of(other, Role.PARAM_AFTER)
+    return explained(Unexplained(left, right, call, other), MEMORY_BYTES)
+
+
+def test_weight_decay_that_is_left_out_is_named(update: Call) -> None:
+    before = _array(update, Role.PARAM)
+    found = _of_update(update, _array(update, Role.PARAM_AFTER) + 1e-2 * 0.1 * before)
+    assert found is not None
+    assert found.kind is Instead.SETTING
+    assert found.words == "updated with weight_decay=0.0 instead of 0.1"
+
+
+def test_an_update_that_is_wrong_at_random_is_not_explained(update: Call) -> None:
+    noise = np.random.default_rng(5).normal(size=(16, 16)) * 1e-3
+    assert _of_update(update, _array(update, Role.PARAM_AFTER) + noise) is None

@@ -15,12 +15,14 @@ from lockstep.replay.explanation.other_settings import (
     left_out,
     settings,
 )
+from lockstep.replay.explanation.other_updates import updates
 from lockstep.replay.explanation.right_elsewhere import another_tensor, moved, terms
 from lockstep.replay.explanation.subject import Subject
 from lockstep.replay.explanation.unexplained import Unexplained
 
 FAMILIES: tuple[Callable[[Subject], Iterator[Prediction]], ...] = (
     as_called,
+    updates,
     sign,
     factors,
     precisions,

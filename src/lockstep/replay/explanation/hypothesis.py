@@ -83,7 +83,9 @@ def _residual(target: Target, prediction: Prediction) -> float | None:
 
 def _explanation(target: Target, prediction: Prediction, residual: float) -> Explanation:
     error = norm_of(target.actual - target.truth, target.counted)
-    share = 1.0 - (residual / error) ** 2 if error > 0 else 1.0
+    lost = not bool((target.actual.isfinite() | ~target.truth.isfinite()).all())
+    # Next to an element that is not finite the rest of the error is nothing.
+    share = 1.0 if lost or error == 0 else 1.0 - (residual / error) ** 2
     return Explanation(prediction.kind, prediction.words, min(1.0, max(0.0, share)))
 
 

@@ -33,7 +33,7 @@ def as_called(subject: Subject) -> Iterator[Prediction]:
     left, right = subject.question.reference_call, subject.question.candidate_call
     if left is None or right is None or subject.call is not right:
         return
-    words = _otherwise(left, right)
+    words = otherwise(left, right)
     if right.kind is not CallKind.OPERATOR or not words:
         return
     try:
@@ -202,7 +202,7 @@ def told(path: Path) -> str:
     return f"argument {key}" if where == "args" else str(key)
 
 
-def _otherwise(left: Call, right: Call) -> str:
+def otherwise(left: Call, right: Call) -> str:
     """The arguments that differ, both ways."""
     names = [
         name
