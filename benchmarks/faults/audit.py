@@ -38,7 +38,7 @@ from twins import TWINS
 from lockstep.core.records import Call
 from lockstep.core.selection import StepSelection
 from lockstep.replay.again import again
-from lockstep.replay.results import Result
+from lockstep.replay.held_results import Result
 from lockstep.wings.audit.auditor import Auditor, SiteChoice
 from lockstep.wings.audit.recorded import audit_recording
 from lockstep.wings.audit.tally import Beyond

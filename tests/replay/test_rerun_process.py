@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from replay_bench import altered, judged, loaded, operators, record_of, recorded
+from replay_bench import altered, judged, loaded, operators, recorded
 from torch.nn import functional as F
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.finding import Kind, Pair
+from lockstep.core.finding import Kind
 from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.protocol import Judgement, Rounding
-from lockstep.measure.measured_pair import measure_pair
 from lockstep.replay import rerun_process as apart
 from lockstep.replay.confinement import landlock_version
 from lockstep.replay.local_error import LocalErrorJudge
@@ -81,10 +80,8 @@ def test_verdicts_are_those_of_this_process(calls: dict[str, Call], op: str, fac
 
 def asked(*arguments: Any, call: Call) -> Judgement:
     """The answer to a question that does something on the way to the process."""
-    output = record_of(call, Role.OUTPUT)
-    about = measure_pair(Pair(output, output))
     reruns = RerunsApart(MEMORY_BYTES)
-    return reruns._asked("operator", *arguments, about=about)
+    return judgement_in(reruns._asked("operator", *arguments, about=call.records))
 
 
 @pytest.mark.parametrize("end", [Does(os.abort), Does(os.getpid)])
@@ -158,9 +155,7 @@ def test_after_some_crashes_no_more_is_asked(
     calls: dict[str, Call], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apart, "_MOST_CRASHES", 1)
-    output = record_of(calls["gelu"], Role.OUTPUT)
-    about = measure_pair(Pair(output, output))
-    reruns = RerunsApart(MEMORY_BYTES)
+    reruns, about = RerunsApart(MEMORY_BYTES), calls["gelu"].records
     with pytest.raises(CannotReplay, match="SIGABRT"):
         reruns._asked("operator", Does(os.abort), about=about)
     with pytest.raises(CannotReplay, match="1 re-runs ended their process, so no more"):

@@ -20,12 +20,12 @@ from lockstep.judge.tolerances import FEW_ELEMENTS, KERNEL_ROUNDINGS, LOCAL_MARG
 from lockstep.replay.budget import check_call
 from lockstep.replay.decisions import decided, dropped
 from lockstep.replay.distance import error_of, size_of
+from lockstep.replay.held_results import BACKWARD, FORWARD, RECORDED, Held, Result, results_of
 from lockstep.replay.machine import HERE, Machine
 from lockstep.replay.optimizer_update import UpdateRerun
 from lockstep.replay.rebuild import CPU, Rebuilt, rebuild
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of, widened
-from lockstep.replay.results import BACKWARD, FORWARD, RECORDED, Held, Result, results_of
 from lockstep.replay.side import Local, Reading, Side, local_error
 
 

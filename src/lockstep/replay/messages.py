@@ -21,8 +21,8 @@ from lockstep.core.records import Array, Content
 from lockstep.core.text import message, printable
 from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.replay.budget import TooLarge
+from lockstep.replay.held_results import Result, result_of
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.results import Result, result_of
 from lockstep.store.integrity import Files
 from lockstep.store.stored_contents import StoredSketch
 from lockstep.store.stored_tensor import StoredTensor

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lockstep.core.records import Call
+from lockstep.replay.held_results import Result
 from lockstep.replay.rerun_process import RerunsApart
-from lockstep.replay.results import Result
 
 
 class Replays:

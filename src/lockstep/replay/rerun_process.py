@@ -22,6 +22,7 @@ from lockstep.core.text import message
 from lockstep.judge.protocol import Judgement, Operation, Region
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.explanation.unexplained import Unexplained
+from lockstep.replay.held_results import Result
 from lockstep.replay.messages import (
     Begin,
     Known,
@@ -33,7 +34,6 @@ from lockstep.replay.messages import (
     send,
 )
 from lockstep.replay.refusals import Crashed
-from lockstep.replay.results import Result
 from lockstep.replay.worker import ONE_THREAD, READY
 from lockstep.store.tensors import TensorFiles
 

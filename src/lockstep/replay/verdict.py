@@ -20,13 +20,13 @@ from lockstep.replay.again import again
 from lockstep.replay.decisions import Dropped, decided, decision_words, dropped
 from lockstep.replay.explanation.explained import explained
 from lockstep.replay.explanation.unexplained import Unexplained
+from lockstep.replay.held_results import Result
 from lockstep.replay.machine import machine_of
 from lockstep.replay.numeric_verdict import fault, moved, numeric
 from lockstep.replay.optimizer_update import UpdateRerun, replayed
 from lockstep.replay.pairing import calls_of, key_of, paired, present, records_of
 from lockstep.replay.passage import Passages
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.results import Result
 from lockstep.replay.side import Side
 
 _KEPT_CALLS = 6

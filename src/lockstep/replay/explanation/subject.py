@@ -14,10 +14,10 @@ from lockstep.judge.tolerances import EXPLAINED_MARGIN, RECORDED_ROUNDINGS, SENT
 from lockstep.replay.budget import check_call
 from lockstep.replay.explanation.hypothesis import norm_of
 from lockstep.replay.explanation.unexplained import Unexplained
+from lockstep.replay.held_results import BACKWARD
 from lockstep.replay.rebuild import Rebuilt, rebuild
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Alter, Precision, Rerun, load, outputs_of, widened
-from lockstep.replay.results import BACKWARD
 from lockstep.replay.roundoff import carrier
 
 Change = Callable[[TensorRecord, torch.Tensor], torch.Tensor]

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.replacement import aside_of
 from lockstep.core.version import VERSION
-from lockstep.replay.results import Held, Result
+from lockstep.replay.held_results import Held, Result
 from lockstep.replay.standalone.proof import Proof, facts
 
 _IMPORTS = "from __future__ import annotations\n"

@@ -16,10 +16,10 @@ from lockstep.judge.tolerances import SENTINEL_MAGNITUDE, SINGLE
 from lockstep.replay.again import rebuilt_like
 from lockstep.replay.decisions import probability_of
 from lockstep.replay.distance import median_size
+from lockstep.replay.held_results import BACKWARD, FORWARD
 from lockstep.replay.optimizer_update import UpdateRerun
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, outputs_of
-from lockstep.replay.results import BACKWARD, FORWARD
 from lockstep.replay.side import Local, Side, local_errors
 from lockstep.replay.standalone.python_source import (
     as_name,
@@ -118,10 +118,11 @@ class _OperatorProof:
         arrived = call.with_role(Role.GRAD_OUTPUT)
         self._backward = bool(arrived) and bool(call.with_role(*BACKWARD))
         self._side = Side(self._rerun, backward=self._backward)
-        self._names = {
-            index: as_name(record.argument or record.name, index)
-            for index, record in self._rebuilt.inputs.items()
-        }
+        self._names: dict[int, str] = {}
+        for index, record in self._rebuilt.inputs.items():
+            name = as_name(record.name, index)
+            taken = name in self._names.values()
+            self._names[index] = f"{name}_{index}" if taken else name
         self.proof = Proof(call, random=self._draws())
         self._write()
 

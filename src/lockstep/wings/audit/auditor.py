@@ -10,9 +10,9 @@ from typing import Protocol
 from lockstep.core.patterns import matches
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Site
+from lockstep.replay.held_results import RECORDED, Result, results_of
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
-from lockstep.replay.results import RECORDED, Result, results_of
 from lockstep.store.reader import RankRecording
 from lockstep.wings.audit.tally import Tally
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lockstep.replay.results import Held
+from lockstep.replay.held_results import Held
 from lockstep.wings.audit.tally import Beyond, Tally
 
 

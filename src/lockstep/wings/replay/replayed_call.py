@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from lockstep.core.records import Call
-from lockstep.replay.results import RECORDED, Held, Result
+from lockstep.replay.held_results import RECORDED, Held, Result
 from lockstep.wings.replay.chosen_calls import Chosen
 
 

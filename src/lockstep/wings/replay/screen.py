@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lockstep.replay.results import RECORDED, Held, Result
+from lockstep.replay.held_results import RECORDED, Held, Result
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall, not_run_again
 
