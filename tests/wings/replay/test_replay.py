@@ -93,6 +93,7 @@ def test_the_origin_is_persistent_on_the_device_that_is_wrong(
     candidate = next(call for call in said["calls"] if call["run"] == "candidate")
     assert (code, candidate["op"]) == (1, "torch.nn.functional.gelu")
     assert candidate["conclusion"] == "persistent"
+    assert said["computes_instead"] == "the result times 1.02"
     output = candidate["results"][0]
     assert [held["maker"] for held in output["made"]] == ["recorded"] + [
         "wrong:gelu:scale:1.02"
@@ -173,6 +174,7 @@ def test_a_written_test_stands_alone(
     # Then it knows neither Lockstep nor the training, passes here, and fails where gelu is wrong
     text = (folder / "test_gelu.py").read_text()
     assert "import lockstep" not in text
+    assert "computes instead: the result times 1.02." in (folder / "README.md").read_text()
     assert _tested(folder).returncode == 0
     (folder / "conftest.py").write_text(
         "import torch\nright = torch.nn.functional.gelu\n"

@@ -37,6 +37,25 @@ class Chosen:
     like: Call | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AtOrigin:
+    """The origin of two recordings.
+
+    Parameters
+    ----------
+    said
+        The verdict in one sentence.
+    instead
+        What the candidate computes instead, in words, or "".
+    calls
+        The call of each run.
+    """
+
+    said: str
+    instead: str
+    calls: tuple[Chosen, ...]
+
+
 def all_calls(
     recording: Recording, run: str, *, step: int | None, rank: str | None
 ) -> Iterator[Chosen]:
@@ -88,10 +107,8 @@ def check_whole(recording: Recording, calls: list[Call]) -> None:
         )
 
 
-def at_origin(
-    reference: Recording, candidate: Recording, *, memory_bytes: int
-) -> tuple[str, list[Chosen]]:
-    """The two calls of the origin that comparing names, and the verdict's sentence.
+def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) -> AtOrigin:
+    """The two calls of the origin that comparing names, with the verdict.
 
     The reference's call runs as it did, the candidate's with the reference's arguments.
 
@@ -103,6 +120,7 @@ def at_origin(
     comparison = compare_recordings(reference, candidate, memory_bytes=memory_bytes)
     said = headline(comparison)
     origin = _origin(comparison, said)
+    instead = "" if origin.explanation is None else origin.explanation.words
     pair = origin.finding.pair
     left, right = call_of(reference, pair.reference), call_of(candidate, pair.candidate)
     calls = [call for call in (left, right) if call is not None and call.kind in RUNS_AGAIN]
@@ -115,7 +133,7 @@ def at_origin(
     chosen = [Chosen("reference", left)] if left in calls and left is not None else []
     if right in calls and right is not None:
         chosen.append(Chosen("candidate", right, like=_like(left, right)))
-    return said, chosen
+    return AtOrigin(said, instead, tuple(chosen))
 
 
 def _origin(comparison: Comparison, said: str) -> Origin:

@@ -14,7 +14,14 @@ from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
 from lockstep.store.reader import Recording, open_recording
-from lockstep.wings.replay.chosen_calls import Chosen, all_calls, at_origin, calls_at, check_whole
+from lockstep.wings.replay.chosen_calls import (
+    AtOrigin,
+    Chosen,
+    all_calls,
+    at_origin,
+    calls_at,
+    check_whole,
+)
 from lockstep.wings.replay.replayed_call import ReplayedCall, as_json, not_run_again
 from lockstep.wings.replay.screen import render_all, render_sites
 from lockstep.wings.replay.written_test import write_test
@@ -88,10 +95,11 @@ def replay(
         raise UsageError("--all and --site: give one of the two")
     runs = [open_recording(path) for path in (recording, candidate) if path is not None]
     replays = Replays(device, dtype, emulation, memory_bytes=memory_bytes)
-    said, chosen = "", list[Chosen]()
+    said, instead, chosen = "", "", list[Chosen]()
     with progress_bar("replaying") as progress:
         if site is None and not every:
-            said, chosen = _at_origin(runs, memory_bytes)
+            origin = _at_origin(runs, memory_bytes)
+            said, instead, chosen = origin.said, origin.instead, list(origin.calls)
         else:
             for run, name in zip(runs, _names(runs), strict=True):
                 chosen += _chosen(run, name, site, step=step, rank=rank)
@@ -101,10 +109,11 @@ def replay(
         }
         done = _replayed(chosen, replays, repeat, emulated, progress)
     if as_json_:
-        click.echo(json.dumps(_json(done, replays.name, said), indent=1, allow_nan=False))
+        click.echo(json.dumps(_json(done, replays.name, said, instead), indent=1, allow_nan=False))
     else:
         if said:
-            click.echo(f"{said}\n")
+            told = f"\n  what it computes instead: {instead}" if instead else ""
+            click.echo(f"{said}{told}\n")
         drawn = (
             render_all(done, replays.name, limit=limit)
             if every
@@ -112,13 +121,13 @@ def replay(
         )
         click.echo(drawn.plain)
     if folder is not None:
-        click.echo(write_test(folder, done, runs[-1]), err=as_json_)
+        click.echo(write_test(folder, done, runs[-1], instead), err=as_json_)
     if not any(one.held for one in done):
         return 2
     return int(any(one.worst > 1.0 for one in done))
 
 
-def _at_origin(runs: list[Recording], memory_bytes: int) -> tuple[str, list[Chosen]]:
+def _at_origin(runs: list[Recording], memory_bytes: int) -> AtOrigin:
     if len(runs) < 2:
         raise UsageError(
             f"{runs[0].path}: which operators? give --site SITE, --all, or a second recording, of which the origin is"
@@ -164,11 +173,12 @@ def _replayed(
     return done
 
 
-def _json(done: list[ReplayedCall], machine: str, said: str) -> dict[str, object]:
+def _json(done: list[ReplayedCall], machine: str, said: str, instead: str) -> dict[str, object]:
     return {
         "schema": 1,
         "machine": machine,
         "compared": said or None,
+        "computes_instead": instead or None,
         "held": sum(len(one.held) for one in done),
         "beyond": sum(one.worst > 1.0 for one in done),
         "not_run_again": [

@@ -12,7 +12,7 @@ from lockstep.wings.replay.replayed_call import ReplayedCall
 _PACKAGES = ("torch", "numpy", "transformers", "torch_npu", "triton")
 
 
-def write_test(folder: Path, done: list[ReplayedCall], run: Recording) -> str:
+def write_test(folder: Path, done: list[ReplayedCall], run: Recording, instead: str) -> str:
     """Write a stand-alone test of the call that is furthest beyond what is allowed; says in a sentence what it did.
 
     Parameters
@@ -23,6 +23,8 @@ def write_test(folder: Path, done: list[ReplayedCall], run: Recording) -> str:
         Calls that were run again.
     run
         The recording that the last of them are of.
+    instead
+        What it computes instead, in words, or "".
 
     Raises
     ------
@@ -44,7 +46,7 @@ def write_test(folder: Path, done: list[ReplayedCall], run: Recording) -> str:
         name: manifest.packages[name] for name in _PACKAGES if name in manifest.packages
     }
     device = next((record.content.device for record in one.call.records), "cpu")
-    write_folder(folder, proof, Story(one.results, device, versions))
+    write_folder(folder, proof, Story(one.results, device, versions, instead))
     return f"wrote {folder / file_name(proof)}, its tensors and README.md; run it with: pytest {folder}"
 
 
