@@ -51,7 +51,7 @@ def _explained(
     assert pair.candidate is not None
     try:
         left, right = (
-            _made(recording, record, origin.op)
+            made_by(recording, record, origin.op)
             for recording, record in ((reference, pair.reference), (candidate, pair.candidate))
         )
         others = _others(reference, left[0])
@@ -65,7 +65,9 @@ def _is_whole(record: TensorRecord | None) -> bool:
     return record is not None and record.content.loader is not None
 
 
-def _made(recording: Recording, record: TensorRecord, op: str) -> tuple[TensorRecord, Call | None]:
+def made_by(
+    recording: Recording, record: TensorRecord, op: str
+) -> tuple[TensorRecord, Call | None]:
     """The operator or update that gave a tensor, with its record of it.
 
     A finding may stand at the module whose result an operator's is: then that of the operator is taken.

@@ -34,12 +34,15 @@ class Story:
         Names and versions of what it ran with.
     explanation
         What it computes instead, in words, or "".
+    note
+        A sentence on how the call was come by, or "".
     """
 
     results: tuple[Result, ...]
     device: str
     versions: dict[str, str]
     explanation: str = ""
+    note: str = ""
 
 
 def write_folder(folder: Path, proof: Proof, story: Story) -> None:
@@ -124,6 +127,9 @@ def _lines(proof: Proof, story: Story) -> Iterator[str]:
     yield "    pip install torch safetensors pytest"
     yield f"    TEST_DEVICE={story.device} pytest {file_name(proof)}"
     yield ""
+    if story.note:
+        yield story.note
+        yield ""
     if story.explanation:
         yield f"What it computes instead: {story.explanation}."
         yield ""

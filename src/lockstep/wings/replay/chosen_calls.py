@@ -10,6 +10,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Origin
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
+from lockstep.locate.explained_origins import made_by
 from lockstep.report.comparison.screen import headline
 from lockstep.report.record_command import command_for_tensors
 from lockstep.report.recording import check_choice, matching_calls
@@ -122,7 +123,10 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
     origin = _origin(comparison, said)
     instead = "" if origin.explanation is None else origin.explanation.words
     pair = origin.finding.pair
-    left, right = call_of(reference, pair.reference), call_of(candidate, pair.candidate)
+    left, right = (
+        None if record is None else made_by(run, record, origin.op)[1]
+        for run, record in ((reference, pair.reference), (candidate, pair.candidate))
+    )
     calls = [call for call in (left, right) if call is not None and call.kind in RUNS_AGAIN]
     if not calls:
         raise UsageError(
@@ -148,17 +152,6 @@ def _like(left: Call | None, right: Call) -> Call | None:
     """The reference's call, where it is of the same operator with other arguments."""
     same = left is not None and left.site.op == right.site.op and left.kind is CallKind.OPERATOR
     return left if same and left is not None and left.arguments != right.arguments else None
-
-
-def call_of(recording: Recording, record: TensorRecord | None) -> Call | None:
-    """The call that a record is of."""
-    if record is None or record.rank not in recording.ranks:
-        return None
-    calls = recording.ranks[record.rank].calls(record.step)
-    return next(
-        (call for call in calls if any(own.sequence == record.sequence for own in call.records)),
-        None,
-    )
 
 
 def _is_whole(record: TensorRecord) -> bool:
