@@ -7,13 +7,8 @@ from pathlib import Path
 
 import click
 
-from lockstep.report.recording import (
-    check_choice,
-    matching_calls,
-    recording_json,
-    render_calls,
-    render_recording,
-)
+from lockstep.reading import calls_matching, check_choice
+from lockstep.report.recording import recording_json, render_calls, render_recording
 from lockstep.store.reader import open_recording
 
 
@@ -40,7 +35,7 @@ def show(
     check_choice(recording, step=step, rank=rank)
     calls = None
     if pattern is not None:
-        calls = matching_calls(recording, pattern, step=step, rank=rank)
+        calls = calls_matching(recording, pattern, step=step, rank=rank)
     if as_json:
         click.echo(
             json.dumps(

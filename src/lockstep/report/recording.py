@@ -8,12 +8,9 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from lockstep.core.errors import UsageError
 from lockstep.core.manifest import RunManifest
-from lockstep.core.patterns import matches, nearest_names
 from lockstep.core.process import how_started, rank_number
 from lockstep.core.records import Call, Statistics, TensorRecord
-from lockstep.core.site import Site
 from lockstep.store.reader import RankRecording, Recording
 
 _KILLED_BY = 128
@@ -35,66 +32,6 @@ def render_recording(
 def render_calls(calls: list[Call]) -> str:
     """Text about single calls: arguments, call stack, and every record with its statistics."""
     return "\n\n".join("\n".join(_call_lines(call)) for call in calls)
-
-
-def check_choice(recording: Recording, *, step: int | None, rank: str | None) -> None:
-    """Check that a recording has a step and a rank that were asked for.
-
-    Raises
-    ------
-    UsageError
-        If it has not; the message says which it has.
-    """
-    if rank is not None and rank not in recording.ranks:
-        known = ", ".join(recording.ranks) or "no rank at all"
-        raise UsageError(f"{recording.path}: has no {rank}; it has {known}")
-    if step is not None and all(step not in item.steps for item in recording.ranks.values()):
-        steps = sorted({number for item in recording.ranks.values() for number in item.steps})
-        known = ", ".join(map(str, steps)) or "none"
-        raise UsageError(f"{recording.path}: has no step {step}; it has {known}")
-
-
-def matching_calls(
-    recording: Recording, pattern: str, *, step: int | None, rank: str | None
-) -> list[Call]:
-    """Calls whose module path or operator a shell pattern matches, or of a printed site, by rank, in order of time.
-
-    Raises
-    ------
-    UsageError
-        If there are none; the message says which names are nearest.
-    """
-    found = [
-        call
-        for name, item in recording.ranks.items()
-        if rank in (None, name)
-        for number in item.steps
-        if step in (None, number)
-        for call in item.calls(number)
-        if matches(pattern, call.site.module, call.site.op) or pattern in _printed(call.site)
-    ]
-    if not found:
-        near = nearest_names(pattern.split(" / ")[0], site_names(recording))
-        hint = f"; nearest: {', '.join(near)}" if near else ""
-        raise UsageError(
-            f"{recording.path}: pattern {pattern!r} matches no module and no operator{hint}"
-        )
-    return found
-
-
-def _printed(site: Site) -> tuple[str, str, str]:
-    """A site as it is printed: whole, without its phase, without the number of the call."""
-    whole = str(site)
-    return whole, whole.rpartition(", ")[0], whole.rpartition(" #")[0]
-
-
-def site_names(recording: Recording) -> set[str]:
-    """Every module path and operator of a recording."""
-    names: set[str] = set()
-    for rank in recording.ranks.values():
-        for module, op in rank.call_table.select("module", "op").unique().iter_rows():
-            names |= {module, op}
-    return names - {""}
 
 
 def recording_json(

@@ -8,8 +8,8 @@ from lockstep.core.errors import UsageError
 from lockstep.core.patterns import matches, nearest_names
 from lockstep.core.selection import StepSelection
 from lockstep.core.site import Phase, Site
+from lockstep.reading import check_choice
 from lockstep.report.record_command import command_for_tensors
-from lockstep.report.recording import check_choice
 from lockstep.store.reader import RankRecording, Recording, open_recording
 from lockstep.wings.audit.auditor import RUNS_AGAIN, Auditor, SiteChoice, Told, names_site
 

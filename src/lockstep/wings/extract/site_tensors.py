@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Array, Call, TensorRecord
+from lockstep.reading import calls_matching, check_choice
 from lockstep.report.record_command import command_for_tensors
-from lockstep.report.recording import check_choice, matching_calls
 from lockstep.store.reader import Recording
 from lockstep.store.stored_tensor import StoredTensor
 from lockstep.store.tensors import can_store
@@ -83,7 +83,7 @@ def choose(recording: Recording, site: str, *, step: int | None, rank: str | Non
         If there is no such rank, step or site, or nothing of it was saved whole.
     """
     check_choice(recording, step=step, rank=rank)
-    calls = matching_calls(recording, site, step=step, rank=rank)
+    calls = calls_matching(recording, site, step=step, rank=rank)
     tensors: list[SiteTensor] = []
     missing: list[str] = []
     for name, record in _named(calls):

@@ -11,9 +11,9 @@ from lockstep.core.finding import Comparison, Origin
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
 from lockstep.locate.explained_origins import made_by
+from lockstep.reading import calls_matching, check_choice
 from lockstep.report.comparison.screen import headline
 from lockstep.report.record_command import command_for_tensors
-from lockstep.report.recording import check_choice, matching_calls
 from lockstep.store.reader import Recording
 
 RUNS_AGAIN = (CallKind.OPERATOR, CallKind.OPTIMIZER)
@@ -81,7 +81,7 @@ def calls_at(
         If there are none, or none of them has whole tensors.
     """
     check_choice(recording, step=step, rank=rank)
-    found = matching_calls(recording, site, step=step, rank=rank)
+    found = calls_matching(recording, site, step=step, rank=rank)
     calls = [call for call in found if call.kind in RUNS_AGAIN]
     if not calls:
         kinds = ", ".join(sorted({call.kind.value for call in found}))

@@ -1,0 +1,9 @@
+"""Reading recordings: calls by pattern, records as a table, one number over steps, and two recordings side by side.
+
+What a plug-in uses; `docs/internals.md` shows each by an example. Nothing here judges, and no tensor is read before it
+is asked for.
+"""
+
+from lockstep.reading.chosen_calls import calls_matching, check_choice, is_chosen, site_names
+
+__all__ = ["calls_matching", "check_choice", "is_chosen", "site_names"]

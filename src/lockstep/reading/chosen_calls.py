@@ -1,0 +1,100 @@
+"""Choosing calls of a recording: by a shell pattern, a printed site, a step and a rank."""
+
+from __future__ import annotations
+
+from lockstep.core.errors import UsageError
+from lockstep.core.patterns import matches, nearest_names
+from lockstep.core.records import Call
+from lockstep.core.site import Site
+from lockstep.store.reader import Recording
+
+
+def check_choice(recording: Recording, *, step: int | None = None, rank: str | None = None) -> None:
+    """Check that a recording has a step and a rank that were asked for.
+
+    Parameters
+    ----------
+    step, rank
+        What was asked for; None for any.
+
+    Raises
+    ------
+    UsageError
+        If it has not; the message says which it has.
+    """
+    if rank is not None and rank not in recording.ranks:
+        known = ", ".join(recording.ranks) or "no rank at all"
+        raise UsageError(f"{recording.path}: has no {rank}; it has {known}")
+    if step is not None and all(step not in item.steps for item in recording.ranks.values()):
+        steps = sorted({number for item in recording.ranks.values() for number in item.steps})
+        known = ", ".join(map(str, steps)) or "none"
+        raise UsageError(f"{recording.path}: has no step {step}; it has {known}")
+
+
+def calls_matching(
+    recording: Recording, pattern: str, *, step: int | None = None, rank: str | None = None
+) -> list[Call]:
+    """Calls that a pattern chooses, by rank, in order of time; see `is_chosen`.
+
+    Parameters
+    ----------
+    step, rank
+        Only calls of these; None for all.
+
+    Raises
+    ------
+    UsageError
+        If there are none; the message says which names are nearest.
+
+    Examples
+    --------
+    >>> [str(call.site) for call in calls_matching(recording, "gelu", step=0)]  # doctest: +SKIP
+    ['h.0.mlp.act / torch.nn.functional.gelu #0, forward']
+    """
+    found = [
+        call
+        for name, item in recording.ranks.items()
+        if rank in (None, name)
+        for number in item.steps
+        if step in (None, number)
+        for call in item.calls(number)
+        if is_chosen(pattern, call.site)
+    ]
+    if not found:
+        raise no_match(recording, pattern)
+    return found
+
+
+def is_chosen(pattern: str, site: Site) -> bool:
+    """Whether a pattern matches a site: its module path, a path above it, its operator, or all of it as it is printed.
+
+    >>> from lockstep.core.site import Phase
+    >>> act = Site("h.3.mlp.act", "torch.nn.functional.gelu", 0, Phase.FORWARD)
+    >>> [is_chosen(pattern, act) for pattern in ("h.*.mlp", "gelu", "h.3.mlp.act / torch.nn.functional.gelu")]
+    [True, True, True]
+    """
+    return matches(pattern, site.module, site.op) or pattern in _printed(site)
+
+
+def _printed(site: Site) -> tuple[str, str, str]:
+    """A site as it is printed: whole, without its phase, without the number of the call."""
+    whole = str(site)
+    return whole, whole.rpartition(", ")[0], whole.rpartition(" #")[0]
+
+
+def no_match(recording: Recording, pattern: str) -> UsageError:
+    """What is said of a pattern that chooses nothing, with the nearest names."""
+    near = nearest_names(pattern.split(" / ")[0], site_names(recording))
+    hint = f"; nearest: {', '.join(near)}" if near else ""
+    return UsageError(
+        f"{recording.path}: pattern {pattern!r} matches no module and no operator{hint}"
+    )
+
+
+def site_names(recording: Recording) -> set[str]:
+    """Every module path and operator of a recording."""
+    names: set[str] = set()
+    for rank in recording.ranks.values():
+        for module, op in rank.call_table.select("module", "op").unique().iter_rows():
+            names |= {module, op}
+    return names - {""}
