@@ -5,5 +5,13 @@ is asked for.
 """
 
 from lockstep.reading.chosen_calls import calls_matching, check_choice, is_chosen, site_names
+from lockstep.reading.record_table import record_table, series
 
-__all__ = ["calls_matching", "check_choice", "is_chosen", "site_names"]
+__all__ = [
+    "calls_matching",
+    "check_choice",
+    "is_chosen",
+    "record_table",
+    "series",
+    "site_names",
+]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from lockstep.store.context_texts import conditions_in, layout_in
 from lockstep.store.integrity import GROWING, Files, check_manifest
 from lockstep.store.limits import check_directory, read_manifest, values_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
+from lockstep.store.record_columns import record_rows
 from lockstep.store.stored_contents import StoredContents
 from lockstep.store.tables import Chunks, Index, LatestChunks, Told, read_table
 
@@ -262,6 +263,18 @@ class RankRecording:
         contents = self._contents.of(self.index().places(numbers))
         decoder = _Decoder(self.path, self.name, step, self.stacks, contents)
         return decoder.calls(rows, records)
+
+    def record_rows(self, calls: pl.DataFrame, columns: Collection[str]) -> pl.DataFrame:
+        """Records of some rows of `call_table`, in order of time, with `call_id` and these columns; no other is read.
+
+        Columns are those of `RECORDS` and `CONTENTS` in `lockstep.store.schema`.
+
+        Raises
+        ------
+        CorruptError
+            If a row points at something that is not there.
+        """
+        return record_rows(self._chunks, self.index(), calls, columns)
 
     def close_tensors(self) -> None:
         """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""
