@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
-from functools import cache, partial, reduce
+from functools import cache, partial
 from typing import Literal
 
 import numpy as np
 
-from lockstep.align.comparability import shared_steps, why_incomparable
-from lockstep.align.extent import View
-from lockstep.align.mapping import NameMapping, Names
-from lockstep.align.names import NameMap
-from lockstep.align.naming import names_between, names_in
-from lockstep.align.ranks import RankPairs, pair_ranks
 from lockstep.align.step import AlignedStep
-from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, integer_of, path_of
+from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, integer_of, steps_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison
 from lockstep.core.garbage import rare_collections
@@ -35,9 +28,10 @@ from lockstep.locate.ledger import Ledger, State
 from lockstep.locate.noise import measure_noise
 from lockstep.locate.updates import SetupWalk, UpdateWalk, gradients_of_backward
 from lockstep.locate.walk import StepWalk
+from lockstep.reading.paired_steps import Given, GivenMapping, opened, pair_recordings
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.replay.rerun_process import RerunsApart
-from lockstep.store.reader import Recording, open_recording
+from lockstep.store.reader import Recording
 
 Progress = Callable[[str, int, int], None]
 """Called with the step, how many of its pairs of tensors are done and how many there are."""
@@ -51,8 +45,6 @@ class Rule(Enum):
 
 
 RuleName = Literal["error-model", "fixed"]
-Given = Recording | str | os.PathLike[str]
-"""A recording, opened or by its path."""
 
 
 def compare_recordings(
@@ -63,7 +55,7 @@ def compare_recordings(
     judge: Judge | None = None,
     calibration: Given | None = None,
     noise: Given | Sequence[Given] = (),
-    mapping: NameMapping | str | os.PathLike[str] | None = None,
+    mapping: GivenMapping = None,
     steps: Collection[int] | None = None,
     read_tensors: bool = True,
     rerun: bool = True,
@@ -112,13 +104,13 @@ def compare_recordings(
     >>> compare_recordings("ref", "npu").verdict  # doctest: +SKIP
     <Verdict.DIVERGED: 'diverged'>
     """
-    rule, steps = _rule_of(rule), _steps_of(steps)
+    rule, steps = _rule_of(rule), steps_of("steps", steps)
     integer_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES)
-    reference, candidate = _opened("reference", reference), _opened("candidate", candidate)
+    reference, candidate = opened("reference", reference), opened("candidate", candidate)
     given = judge
     judge = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
-    runs = [_opened("noise", one) for one in _noise_of(noise)]
-    runs.extend([] if calibration is None else [_opened("calibration", calibration)])
+    runs = [opened("noise", one) for one in _noise_of(noise)]
+    runs.extend([] if calibration is None else [opened("calibration", calibration)])
     if runs and rule is Rule.FIXED:
         raise UsageError("the fixed rule has no use for a calibration; leave out one of the two")
     if runs:
@@ -126,14 +118,13 @@ def compare_recordings(
         judge = CalibratedJudge(site_noise, judge)
     if read_tensors and rerun and given is None and rule is Rule.ERROR_MODEL:
         judge = _with_local_error(judge, reference, candidate, memory_bytes)
-    ranks = pair_ranks(reference, candidate)
-    view = View(reference.manifest.options, candidate.manifest.options)
-    gathered = Gathered(judge, read_tensors, _names(ranks, mapping), view)
-    stopper = why_incomparable(reference, candidate, ranks, steps, gathered.names)
+    pairing = pair_recordings(reference, candidate, mapping)
+    gathered = Gathered(judge, read_tensors, pairing)
+    stopper = pairing.why_incomparable(steps)
     if stopper is None:
         with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
-            _compare_steps(gathered, reference, candidate, ranks, steps, progress)
-    found = conclusion(gathered, reference, candidate, ranks, stopper, steps)
+            _compare_steps(gathered, steps, progress)
+    found = conclusion(gathered, stopper, steps)
     if not (read_tensors and rerun and _saved_whole(reference, candidate)):
         return found
     origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
@@ -169,15 +160,6 @@ def _saved_whole(*recordings: Recording) -> bool:
     )
 
 
-def _opened(name: str, recording: Given) -> Recording:
-    if isinstance(recording, (str, os.PathLike)):
-        return open_recording(path_of(name, recording))
-    if not hasattr(recording, "ranks"):
-        kind = type(recording).__name__
-        raise UsageError(f"{name} is of type {kind}; give a path, or what lockstep.open returns")
-    return recording
-
-
 def _noise_of(noise: Given | Sequence[Given]) -> Sequence[Given]:
     """Recordings for noise; a single one is not its letters."""
     return noise if isinstance(noise, Sequence) and not isinstance(noise, str) else [noise]
@@ -191,58 +173,26 @@ def _rule_of(rule: Rule | str) -> Rule:
     )
 
 
-def _steps_of(steps: Collection[int] | None) -> frozenset[int] | None:
-    if steps is None:
-        return None
-    if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
-        raise UsageError(f"steps is {steps!r:.40}; give numbers of steps, as in {{0, 1}}")
-    return frozenset(integer_of("steps", step, least=0) for step in steps)
-
-
-def _names(
-    ranks: RankPairs,
-    mapping: NameMapping | str | os.PathLike[str] | None,
-) -> dict[str, NameMap]:
-    """What each rank of the candidate calls otherwise than the reference."""
-    if mapping is not None and not isinstance(mapping, NameMapping):
-        mapping = NameMapping.read(path_of("mapping", mapping))
-    if mapping is not None and ranks.both:
-        known = [
-            reduce(Names.__or__, map(names_in, side))
-            for side in zip(*ranks.both.values(), strict=True)
-        ]
-        mapping.check(*known)
-    return {name: names_between(*both, mapping) for name, both in ranks.both.items()}
-
-
 def _compare_steps(
-    gathered: Gathered,
-    reference: Recording,
-    candidate: Recording,
-    ranks: RankPairs,
-    steps: Collection[int] | None,
-    progress: Progress | None,
+    gathered: Gathered, steps: Collection[int] | None, progress: Progress | None
 ) -> None:
     """Step by step over all ranks, as gradients of all ranks meet in an all-reduce."""
-    for name, both in ranks.both.items():
+    pairing = gathered.pairing
+    for name, both in pairing.ranks.both.items():
         gathered.add_rank(name, *both)
-    shared = {name: shared_steps(*both, steps) for name, both in ranks.both.items()}
-    every = sorted({step for numbers in shared.values() for step in numbers})
-    for done, number in enumerate(every):
+    shared = pairing.shared_steps(steps)
+    for done, (number, ranks) in enumerate(shared.items()):
         told = None
         if progress is not None:
-            told = partial(progress, f"step {number}" + f" ({done + 1} of {len(every)})")
-        aligned = {
-            name: gathered.extents[name].step(number) for name in shared if number in shared[name]
-        }
+            told = partial(progress, f"step {number}" + f" ({done + 1} of {len(shared)})")
+        aligned = pairing.step(number, ranks)
         gathered.steps.add(number)
         try:
             _compare_step(gathered, number, aligned, told)
         finally:
             for ledger in gathered.ledgers.values():
                 ledger.end()
-            for recording in (reference, candidate):
-                recording.close_tensors()
+            pairing.close_tensors()
 
 
 def _compare_step(

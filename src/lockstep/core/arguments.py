@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from numbers import Integral
 from pathlib import Path
 
@@ -62,6 +62,21 @@ def choice_of(name: str, value: object, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise UsageError(f"{name} {value!r}: choose one of {', '.join(choices)}")
     return value
+
+
+def steps_of(name: str, steps: Collection[int] | None) -> frozenset[int] | None:
+    """Numbers of steps, or None where all are meant.
+
+    Raises
+    ------
+    UsageError
+        If it is something else.
+    """
+    if steps is None:
+        return None
+    if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
+        raise UsageError(f"{name} is {steps!r:.40}; give numbers of steps, as in {{0, 1}}")
+    return frozenset(integer_of(name, step, least=0) for step in steps)
 
 
 def patterns_of(name: str, value: object) -> list[str]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from lockstep.align.extent import Extent, View, looked_at_more
-from lockstep.align.names import NameMap
-from lockstep.align.ranks import RankPairs
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import (
     Comparison,
@@ -33,6 +30,7 @@ from lockstep.locate.model_setup import ModelSetup, model_setup
 from lockstep.locate.origins import Origins, once_over_ranks
 from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.unaligned_calls import Unaligned
+from lockstep.reading.paired_steps import Pairing
 from lockstep.store.reader import RankRecording, Recording
 
 
@@ -42,8 +40,7 @@ class Gathered:
 
     judge: Judge
     read_tensors: bool
-    names: Mapping[str, NameMap]
-    view: View
+    pairing: Pairing
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     origins: dict[str, Origins] = field(default_factory=dict)
     lone: list[Finding] = field(default_factory=list)
@@ -52,7 +49,6 @@ class Gathered:
     causes: dict[str, Causes] = field(default_factory=dict)
     setup: list[SetupDifference] = field(default_factory=list)
     setups: dict[str, ModelSetup] = field(default_factory=dict)
-    extents: dict[str, Extent] = field(default_factory=dict)
     dtypes: DtypeChanges = field(default_factory=DtypeChanges)
     coverage: Coverage = field(default_factory=Coverage)
     steps: set[int] = field(default_factory=set)
@@ -63,12 +59,11 @@ class Gathered:
     def add_rank(self, name: str, reference: RankRecording, candidate: RankRecording) -> None:
         """A rank of both is about to be compared."""
         ledger = Ledger(read_tensors=self.read_tensors, precision=self.precision)
-        setup = model_setup(reference, candidate, self.names[name])
+        setup = model_setup(reference, candidate, self.pairing.names[name])
         if not self.judge.looks_at_set_up:
             setup = replace(setup, modules={})
         self.ledgers[name], self.origins[name] = ledger, Origins()
         self.setups[name] = setup
-        self.extents[name] = Extent(reference, candidate, self.view, self.names[name])
         self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned)
         said = {str(one) for one in self.setup}
         told = [*circumstances(reference.manifest, candidate.manifest), *setup.differences()]
@@ -102,30 +97,19 @@ def _missing(pair: Pair, reason: str) -> Finding:
     )
 
 
-def _not_compared(gathered: Gathered, ranks: RankPairs, steps: Collection[int] | None) -> list[str]:
-    """Ranks and steps that only one side has, and what only one side looked at."""
-    sentences = list(ranks.alone)
-    for extent in gathered.extents.values():
-        sentences.extend(extent.not_compared(steps))
-    return [*sentences, *looked_at_more(gathered.view, gathered.extents.values())]
-
-
 def conclusion(
-    gathered: Gathered,
-    reference: Recording,
-    candidate: Recording,
-    ranks: RankPairs,
-    stopper: str | None,
-    steps: Collection[int] | None,
+    gathered: Gathered, stopper: str | None, steps: Collection[int] | None
 ) -> Comparison:
     """What a comparison found, as a whole.
 
     `stopper` tells why nothing could be compared, None where something was; `steps` are those that were asked for.
     """
+    pairing = gathered.pairing
+    reference, candidate = pairing.reference, pairing.candidate
     uniform = (*gathered.precision.hidden_changes(), *gathered.dtypes.uniform())
     origins = once_over_ranks(gathered.precision.without_members(_ordered(gathered)))
     findings = [finding for ledger in gathered.ledgers.values() for finding in ledger.findings]
-    not_compared = [stopper] if stopper else _not_compared(gathered, ranks, steps)
+    not_compared = [stopper] if stopper else pairing.not_compared(steps)
     if stopper is None and gathered.aligned == 0:
         not_compared.append("no call of one run could be aligned with a call of the other")
     not_compared.extend(gathered.coverage.gaps(findings))
@@ -139,9 +123,7 @@ def conclusion(
         for recording in (reference, candidate)
         for text in recording.missing
     ]
-    notes.extend((*ranks.notes, *gathered.view.notes()))
-    notes.extend(dict.fromkeys(note for names in gathered.names.values() for note in names.notes()))
-    notes.extend(gathered.judge.notes())
+    notes.extend((*pairing.notes(), *gathered.judge.notes()))
     return Comparison(
         reference=str(reference.path),
         candidate=str(candidate.path),

@@ -5,12 +5,16 @@ is asked for.
 """
 
 from lockstep.reading.chosen_calls import calls_matching, check_choice, is_chosen, site_names
+from lockstep.reading.paired_steps import PairedStep, paired_records, paired_steps
 from lockstep.reading.record_table import record_table, series
 
 __all__ = [
+    "PairedStep",
     "calls_matching",
     "check_choice",
     "is_chosen",
+    "paired_records",
+    "paired_steps",
     "record_table",
     "series",
     "site_names",

@@ -1,0 +1,221 @@
+"""Two recordings side by side, as `compare` lays them: ranks, names, steps, calls and records. Nothing is judged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import TypeAlias
+
+import numpy as np
+
+from lockstep.align.comparability import shared_steps, why_incomparable
+from lockstep.align.extent import Extent, View, looked_at_more
+from lockstep.align.mapping import NameMapping, Names
+from lockstep.align.names import NameMap
+from lockstep.align.naming import names_between, names_in
+from lockstep.align.ranks import RankPairs, pair_ranks
+from lockstep.align.step import AlignedStep
+from lockstep.core.arguments import path_of, steps_of
+from lockstep.core.errors import UsageError
+from lockstep.core.finding import Pair
+from lockstep.reading.chosen_calls import is_chosen, no_match
+from lockstep.store.reader import Recording, open_recording
+
+Given: TypeAlias = Recording | str | os.PathLike[str]
+"""A recording, opened or by its path."""
+GivenMapping: TypeAlias = NameMapping | str | os.PathLike[str] | None
+"""What two runs call by different names, or the YAML file that says it."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Which rank, name and step of one recording belongs to which of the other.
+
+    Attributes
+    ----------
+    reference, candidate
+        The two recordings.
+    ranks
+        The ranks that both have, by the reference's name.
+    names
+        What each rank of the candidate calls otherwise than the reference.
+    view
+        What both were asked to look at.
+    extents
+        Aligns the steps of each rank.
+    """
+
+    reference: Recording
+    candidate: Recording
+    ranks: RankPairs
+    names: Mapping[str, NameMap]
+    view: View
+    extents: Mapping[str, Extent]
+
+    def why_incomparable(self, steps: Collection[int] | None) -> str | None:
+        """Why nothing of these steps can be paired, in a sentence; None where something can."""
+        return why_incomparable(self.reference, self.candidate, self.ranks, steps, self.names)
+
+    def shared_steps(self, steps: Collection[int] | None) -> dict[int, list[str]]:
+        """Steps that both hold, of those that are asked for, in order, each with the ranks that have it."""
+        shared = {name: shared_steps(*both, steps) for name, both in self.ranks.both.items()}
+        every = sorted({number for numbers in shared.values() for number in numbers})
+        return {number: [name for name in shared if number in shared[name]] for number in every}
+
+    def step(self, number: int, ranks: Collection[str]) -> dict[str, AlignedStep]:
+        """One step of these ranks."""
+        with np.errstate(all="ignore"):  # huge numbers overflow to infinity
+            return {name: self.extents[name].step(number) for name in ranks}
+
+    def close_tensors(self) -> None:
+        """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""
+        self.reference.close_tensors()
+        self.candidate.close_tensors()
+
+    def not_compared(self, steps: Collection[int] | None) -> list[str]:
+        """Ranks and steps that only one side has, and what only one side looked at, once the steps were aligned."""
+        sentences = list(self.ranks.alone)
+        for extent in self.extents.values():
+            sentences.extend(extent.not_compared(steps))
+        return [*sentences, *looked_at_more(self.view, self.extents.values())]
+
+    def notes(self) -> list[str]:
+        """How ranks and names were put together, where that was not plain, and what one side kept less of."""
+        of_names = dict.fromkeys(note for names in self.names.values() for note in names.notes())
+        return [*self.ranks.notes, *self.view.notes(), *of_names]
+
+
+def pair_recordings(
+    reference: Recording, candidate: Recording, mapping: GivenMapping = None
+) -> Pairing:
+    """Pair the ranks and the names of two recordings.
+
+    Raises
+    ------
+    UsageError
+        If the mapping cannot be read, or has a name that nothing has.
+    """
+    ranks = pair_ranks(reference, candidate)
+    names = _names(ranks, mapping)
+    view = View(reference.manifest.options, candidate.manifest.options)
+    extents = {name: Extent(*both, view, names[name]) for name, both in ranks.both.items()}
+    return Pairing(reference, candidate, ranks, names, view, extents)
+
+
+def _names(ranks: RankPairs, mapping: GivenMapping) -> dict[str, NameMap]:
+    if mapping is not None and not isinstance(mapping, NameMapping):
+        mapping = NameMapping.read(path_of("mapping", mapping))
+    if mapping is not None and ranks.both:
+        known = [
+            reduce(Names.__or__, map(names_in, side))
+            for side in zip(*ranks.both.values(), strict=True)
+        ]
+        mapping.check(*known)
+    return {name: names_between(*both, mapping) for name, both in ranks.both.items()}
+
+
+def opened(name: str, recording: Given) -> Recording:
+    """A recording that was given opened or by its path; `name` is what a message calls it.
+
+    Raises
+    ------
+    UsageError
+        If it is neither.
+    RecordingError
+        If it cannot be read.
+    """
+    if isinstance(recording, (str, os.PathLike)):
+        return open_recording(path_of(name, recording))
+    if not hasattr(recording, "ranks"):
+        kind = type(recording).__name__
+        raise UsageError(f"{name} is of type {kind}; give a path, or what lockstep.open returns")
+    return recording
+
+
+@dataclass(frozen=True, slots=True)
+class PairedStep:
+    """One step of one rank that two recordings hold.
+
+    Parameters
+    ----------
+    rank, number
+        As the reference calls them.
+    calls
+        Its calls with their partners and paired records, and those without a partner.
+    """
+
+    rank: str
+    number: int
+    calls: AlignedStep
+
+
+def paired_steps(
+    reference: Given,
+    candidate: Given,
+    *,
+    mapping: GivenMapping = None,
+    steps: Collection[int] | None = None,
+) -> Iterator[PairedStep]:
+    """The steps of two recordings, aligned as `compare` aligns them, step by step over all ranks.
+
+    Parameters
+    ----------
+    reference, candidate
+        Two recordings, opened or as paths.
+    mapping
+        What the two runs call by different names, or the YAML file that says it.
+    steps
+        Only these; None for all that both hold.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong, or nothing of the two can be paired.
+    RecordingError
+        If a recording cannot be read.
+    """
+    numbers = steps_of("steps", steps)
+    pairing = pair_recordings(
+        opened("reference", reference), opened("candidate", candidate), mapping
+    )
+    if stopper := pairing.why_incomparable(numbers):
+        raise UsageError(stopper)
+    for number, ranks in pairing.shared_steps(numbers).items():
+        for name, aligned in pairing.step(number, ranks).items():
+            yield PairedStep(name, number, aligned)
+        pairing.close_tensors()
+
+
+def paired_records(
+    reference: Given,
+    candidate: Given,
+    *,
+    pattern: str | None = None,
+    mapping: GivenMapping = None,
+    steps: Collection[int] | None = None,
+) -> Iterator[Pair]:
+    """The tensor records of two recordings that belong together, in the order of `paired_steps`.
+
+    Parameters
+    ----------
+    pattern
+        Only records of calls that it chooses, in either recording; see `is_chosen`.
+
+    The others, and what is raised, are as of `paired_steps`; a pattern that chooses nothing is refused as well.
+
+    Yields
+    ------
+    Pair
+        With both sides; `lockstep.measure.measured_pair.measure_pair` says how far apart they are.
+    """
+    reference, found = opened("reference", reference), False
+    for step in paired_steps(reference, candidate, mapping=mapping, steps=steps):
+        for item in step.calls.aligned:
+            sites = item.reference.site, item.candidate.site
+            if pattern is None or any(is_chosen(pattern, site) for site in sites):
+                found = True
+                yield from item.whole
+    if pattern is not None and not found:
+        raise no_match(reference, pattern)
