@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -79,6 +81,39 @@ def test_a_message_is_one_line_that_ends(
     assert len(error) <= 320
     assert error.count("\n") == 1
     assert error.rstrip("\n").isprintable()
+
+
+def test_a_command_to_paste_is_whole_on_one_line_and_quoted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a long command with words that a shell would read otherwise
+    reference = recorded(tmp_path / "ref", "layer", scale=1.0)
+    words = ["python", "train.py", "--name", "it's $(touch x) `id`; \"", "x" * 600]
+    manifest = reference / "manifest.json"
+    manifest.write_text(
+        json.dumps(json.loads(manifest.read_text()) | {"command": words, "exit_code": 0})
+    )
+    # when the command is printed that records whole tensors
+    assert main(["extract", str(reference), "layer", "-o", str(tmp_path / "x.npz")]) == 2
+    error = capsys.readouterr().err
+    # then it stands on one line of ours, to its end
+    assert error.count("\n") == 1
+    assert error.rstrip("\n").isprintable()
+    # and a shell makes the same words of it
+    line = error[error.index("record --only") :].rstrip("\n")
+    show = 'record() { for word in "$@"; do printf "%s|" "$word"; done; }; '
+    printed = subprocess.run(["bash", "-c", show + line], capture_output=True, check=True).stdout
+    assert printed.decode().endswith("|".join(["--", *words, ""]))
+
+
+def test_a_verb_that_is_misspelled_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["recrod", "-o", "ref"]) == 2
+    assert "No such command 'recrod'; did you mean record?" in capsys.readouterr().err
+    # and of what is like no verb nothing is guessed
+    assert main(["xyzzy"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
 
 
 def test_a_fault_of_our_own_is_no_difference(

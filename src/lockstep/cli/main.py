@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import sys
@@ -12,9 +13,9 @@ from contextlib import suppress
 import click
 
 from lockstep.core.distribution import shadow
-from lockstep.core.errors import LockstepError
+from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.garbage import rare_collections
-from lockstep.core.text import message
+from lockstep.core.text import message, printable
 from lockstep.core.version import VERSION
 from lockstep.plugins import broken_plugins, verbs
 
@@ -28,6 +29,20 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         verb = verbs().get(cmd_name)
         return None if verb is None else verb.load()
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that is asked for; of one that there is not, the nearest are said."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], verbs())
+            if not near:
+                raise
+            raise click.UsageError(
+                f"{error.message.rstrip('.')}; did you mean {' or '.join(near)}?", ctx
+            ) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -68,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()  # what it cannot take is said here, not while Python ends
     except LockstepError as error:
-        print(f"lockstep: {message(str(error))}", file=sys.stderr)
+        print(f"lockstep: {_told(error)}", file=sys.stderr)
         return 2
     except click.ClickException as error:
         error.show()
@@ -89,6 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"lockstep: failed by a fault of its own ({type(error).__name__})", file=sys.stderr)
         return 2
     return code if isinstance(code, int) else 0
+
+
+def _told(error: LockstepError) -> str:
+    """An error on one line; a command in it is whole, for it is there to be pasted."""
+    if isinstance(error, UsageError) and error.command:
+        return f"{message(error.what)}: {printable(error.command)}"
+    return message(str(error))
 
 
 def _escape_unprintable() -> None:

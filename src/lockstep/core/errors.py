@@ -26,7 +26,19 @@ class LockstepError(Exception):
 
 
 class UsageError(LockstepError):
-    """The request is wrong: an option, a pattern or a command."""
+    """The request is wrong: an option, a pattern or a command.
+
+    Parameters
+    ----------
+    what
+        What is wrong with it.
+    command
+        What to type instead, whole and quoted for a shell: it is printed to its end, however long.
+    """
+
+    def __init__(self, what: str = "", *, command: str = "") -> None:
+        super().__init__(f"{what}: {command}" if command else what)
+        self.what, self.command = what, command
 
 
 class OutputExistsError(LockstepError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _MOST_CHARACTERS = 300
@@ -30,6 +31,34 @@ def message(text: str) -> str:
     if len(line) <= _MOST_CHARACTERS:
         return line
     return f"{line[: _MOST_CHARACTERS - _MOST_AT_THE_END - 5]} ... {line[-_MOST_AT_THE_END:]}"
+
+
+def shell_line(words: Iterable[str]) -> str:
+    r"""Words as one line for a shell that gives exactly them, control characters in the form of bash and zsh.
+
+    >>> print(shell_line(["python", "train.py", "--name", "it's", "a\nb"]))
+    python train.py --name 'it'"'"'s' $'a\x0ab'
+    """
+    return " ".join(map(_shell_word, words))
+
+
+def _shell_word(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = (
+        one if one.isprintable() and one not in "\\'" else "".join(map(_BYTE.format, _utf8(one)))
+        for one in word
+    )
+    return f"$'{''.join(escaped)}'"
+
+
+def _utf8(character: str) -> bytes:
+    return character.encode(
+        "utf-8", "surrogateescape" if "\udc80" <= character <= "\udcff" else "surrogatepass"
+    )
+
+
+_BYTE = "\\x{:02x}"
 
 
 def with_texts(value: Any, change: Callable[[str], str]) -> Any:

@@ -231,8 +231,13 @@ def test_without_whole_tensors_the_command_is_printed_that_records_them(
     assert main(["audit", str(recording)]) == 2
     said = capsys.readouterr().err
     assert "no tensor was saved whole" in said
-    assert "lockstep record --only" in said
-    assert "--save tensors" in said
+    # of the whole training, not of whatever operator comes first
+    assert "record --save tensors --steps 0" in said
+
+    # and of a printed site, its module
+    site = "norm / torch.nn.functional.layer_norm #0, forward"
+    assert main(["audit", str(recording), "--only", site]) == 2
+    assert "record --only norm --save tensors" in capsys.readouterr().err
 
 
 def test_where_nothing_can_be_judged_the_code_says_so(

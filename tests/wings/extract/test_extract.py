@@ -190,8 +190,11 @@ def test_without_whole_tensors_the_command_that_records_them_is_printed(
     assert main(["extract", str(recordings / "sketch"), "first", "-o", str(output)]) == 2
 
     said = capsys.readouterr().err
-    assert "tensors of first / " in said
-    assert "lockstep record --only first --save tensors --steps 0 -o whole -- " in said
+    assert "none of the 42 tensors of first was saved whole" in said
+    assert (
+        f"record --only first --save tensors --steps 0,1 --exit-after -o {recordings / 'sketch'}-whole -- "
+        in said
+    )
     assert not output.exists()
 
 
@@ -284,3 +287,15 @@ def test_a_shard_of_another_dtype_is_said_to_be_damaged(
     assert main(["extract", str(damaged), "second", "-o", str(tmp_path / "out.safetensors")]) == 2
     assert "record again" in capsys.readouterr().err
     assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_of_many_tensors_the_first_are_printed_and_how_many_follow(
+    recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "all.npz"
+
+    assert main(["extract", str(recordings / "whole"), "*", "-o", str(output)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 22
+    assert lines[-2] == f"and {len(read_npz(output)) - 20} more"

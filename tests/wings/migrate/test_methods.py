@@ -124,3 +124,13 @@ def test_flags_stay(code: str) -> None:
     for target in ("neutral", "npu"):
         assert rewritten(code, target) == code
         assert listed(code, target) == []
+
+
+def test_a_switch_of_the_backends_is_told_once_under_its_own_name() -> None:
+    assert listed("import torch\ntorch.backends.cuda.matmul.allow_tf32 = True") == [
+        "torch.backends.cuda.matmul.allow_tf32"
+    ]
+    # and where nothing longer is known, the method is told
+    assert listed("import torch\nmove = torch.backends.cuda.matmul.of_nobody") == [
+        "torch.backends.cuda"
+    ]

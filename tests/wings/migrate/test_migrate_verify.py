@@ -356,3 +356,20 @@ def test_json_stays_json(project: Path, capsys: pytest.CaptureFixture[str]) -> N
     shown = capsys.readouterr()
     assert json.loads(shown.out)
     assert result(shown.err).startswith("SAME OUTPUT: ")
+
+
+@pytest.mark.parametrize("place", ["above", "inside"])
+def test_a_command_may_be_given_as_it_is_typed_in_the_project(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    # given the folder above the project, where no train.py is
+    if place == "above":
+        monkeypatch.chdir(project.parent)
+    named = project.name if place == "above" else "."
+
+    assert main(["migrate", "verify", named, "--", "python", "train.py"]) == 0
+
+    said = capsys.readouterr()
+    assert "\nVERIFIED" in said.out
+    where = f" in {project.name}" if place == "above" else ""
+    assert f"running the original files{where}: python train.py" in said.err

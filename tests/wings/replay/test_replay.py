@@ -242,7 +242,10 @@ def _tested(folder: Path) -> subprocess.CompletedProcess[str]:
         (["sound", "--all", "--device", "meta"], "--device meta: not to be had here"),
         (["sound", "--all", "--dtype", "int8"], "--dtype int8: torch has no such floating"),
         (["sound", "--all", "--emulate", "abacus"], "abacus"),
-        (["sketch", "--site", "norm"], "record --only norm --save tensors --steps 0 -o whole --"),
+        (
+            ["sketch", "--site", "norm"],
+            "record --only norm --save tensors --steps 0[,1]* --exit-after -o sketch-whole --",
+        ),
         (["sketch", "--all"], "no tensor of .* was saved whole"),
         (["sound", "sound2"], "no origin is named; give --site SITE, or --all"),
         (["nothing", "--all"], "nothing"),

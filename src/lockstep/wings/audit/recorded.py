@@ -9,8 +9,8 @@ from lockstep.core.patterns import matches, nearest_names
 from lockstep.core.selection import StepSelection
 from lockstep.core.site import Phase, Site
 from lockstep.reading import check_choice
-from lockstep.report.record_command import command_for_tensors
 from lockstep.store.reader import RankRecording, Recording, open_recording
+from lockstep.store.record_command import pattern_for, record_again
 from lockstep.wings.audit.auditor import RUNS_AGAIN, Auditor, SiteChoice, Told, names_site
 
 
@@ -31,7 +31,7 @@ def audit_recording(
     ranks = [item for name, item in recording.ranks.items() if rank in (None, name)]
     _check_steps(recording, ranks, steps)
     _check_patterns(recording, auditor.choice)
-    _check_whole(recording, ranks)
+    _check_whole(recording, ranks, steps, auditor.choice)
     for item in ranks:
         for number in steps.numbers_in(item.steps):
             auditor.step(item, number, told)
@@ -72,16 +72,25 @@ def _nothing_named(recording: Recording, pattern: str, what: str, known: set[str
     return UsageError(f"{recording.path}: pattern {pattern!r} matches no {what}{hint}")
 
 
-def _check_whole(recording: Recording, ranks: list[RankRecording]) -> None:
+def _check_whole(
+    recording: Recording, ranks: list[RankRecording], steps: StepSelection, choice: SiteChoice
+) -> None:
     if any(item.has_tensors for item in ranks):
         return
-    for item in ranks:
-        for number in item.steps:
-            for call in item.calls(number):
-                if call.kind in RUNS_AGAIN:
-                    again = command_for_tensors(recording.manifest, call)
-                    raise UsageError(
-                        f"{recording.path}: no tensor was saved whole, so nothing can be run again; record it"
-                        f" with: {again}"
-                    )
-    raise UsageError(f"{recording.path}: holds no operator; record with --level api --save tensors")
+    if not any(item.steps for item in ranks):
+        raise UsageError(f"{recording.path}: holds no step; record with --level api --save tensors")
+    chosen = sorted({number for item in ranks for number in steps.numbers_in(item.steps)})
+    only = [_as_recorded(pattern) for pattern in choice.only]
+    again = record_again(recording, only=only, steps=",".join(map(str, chosen)))
+    raise UsageError(
+        f"{recording.path}: no tensor was saved whole, so nothing can be run again; record it with",
+        command=again.line,
+    )
+
+
+def _as_recorded(pattern: str) -> str:
+    """A pattern as `record --only` takes it: of a printed site its module, or else its operator."""
+    module, printed, operator = pattern.partition(" / ")
+    if not printed:
+        return pattern
+    return pattern_for("" if module == "(model)" else module, operator.partition(" #")[0])

@@ -13,6 +13,8 @@ from lockstep.store.reader import open_recording
 from lockstep.wings.extract.formats import writer_for
 from lockstep.wings.extract.site_tensors import Chosen, choose
 
+_MOST_LINES = 20
+
 
 @click.command()
 @click.argument("recording", type=click.Path(path_type=Path))
@@ -56,6 +58,12 @@ def _told(chosen: Chosen, output: Path) -> str:
     tensors = chosen.tensors
     lines = [f"{tensor.name}  {tensor.dtype} {list(tensor.shape)}" for tensor in tensors]
     total = len(tensors) + len(chosen.missing)
-    lines.append(f"{len(tensors)} of {total} tensors of {chosen.calls} calls in {output}")
-    lines += [f"not saved whole: {name}" for name in chosen.missing]
-    return "\n".join(lines)
+    kept = f"{len(tensors)} of {total} tensors of {chosen.calls} calls in {output}"
+    missing = [f"not saved whole: {name}" for name in chosen.missing]
+    return "\n".join([*_first(lines), kept, *_first(missing)])
+
+
+def _first(lines: list[str]) -> list[str]:
+    """The first lines, and how many follow."""
+    more = len(lines) - _MOST_LINES
+    return [*lines[:_MOST_LINES], f"and {more} more"] if more > 1 else lines

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Array, Call, TensorRecord
 from lockstep.reading import calls_matching, check_choice
-from lockstep.report.record_command import command_for_tensors
 from lockstep.store.reader import Recording
+from lockstep.store.record_command import command_for_tensors
 from lockstep.store.stored_tensor import StoredTensor
 from lockstep.store.tensors import can_store
 
@@ -93,11 +93,9 @@ def choose(recording: Recording, site: str, *, step: int | None, rank: str | Non
         else:
             missing.append(f"{name} ({content.note})" if content.note else name)
     if not tensors:
-        first = calls[0]
-        again = command_for_tensors(recording.manifest, first)
         raise UsageError(
-            f"{recording.path}: none of the {len(missing)} tensors of {first.site} was saved whole; "
-            f"record it with: {again}"
+            f"{recording.path}: none of the {len(missing)} tensors of {site} was saved whole; record it with",
+            command=command_for_tensors(recording, calls),
         )
     return Chosen(tuple(tensors), tuple(missing), len(calls))
 

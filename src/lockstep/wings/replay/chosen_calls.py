@@ -13,8 +13,8 @@ from lockstep.core.site import CallKind
 from lockstep.locate.explained_origins import made_by
 from lockstep.reading import calls_matching, check_choice
 from lockstep.report.comparison.screen import headline
-from lockstep.report.record_command import command_for_tensors
 from lockstep.store.reader import Recording
+from lockstep.store.record_command import command_for_tensors
 
 RUNS_AGAIN = (CallKind.OPERATOR, CallKind.OPTIMIZER)
 
@@ -102,9 +102,10 @@ def check_whole(recording: Recording, calls: list[Call]) -> None:
         If none has; the message is the command that records them.
     """
     if calls and not any(_is_whole(record) for call in calls for record in call.records):
-        again = command_for_tensors(recording.manifest, calls[0])
+        more = f" and of {len(calls) - 1} more calls" if len(calls) > 1 else ""
         raise UsageError(
-            f"{recording.path}: no tensor of {calls[0].site} was saved whole; record it with: {again}"
+            f"{recording.path}: no tensor of {calls[0].site}{more} was saved whole; record it with",
+            command=command_for_tensors(recording, calls),
         )
 
 

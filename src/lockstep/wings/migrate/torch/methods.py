@@ -62,7 +62,7 @@ def find_methods(unit: Unit) -> None:
     for node in scopes.of(ast.Attribute):
         if node.attr not in _ATTRIBUTES or unit.is_claimed(node):
             continue
-        if node.attr == "cuda" and not unit.is_claimed(scopes.parents[node]):
+        if node.attr == "cuda" and not _is_told_with_its_name(unit, node):
             _Move(unit, node).claim()
         elif node.attr == "is_cuda":
             _claim_is_cuda(unit, node)
@@ -75,6 +75,16 @@ def find_methods(unit: Unit) -> None:
         for call in scopes.of(ast.Call):
             if scopes.name(call.func) == f"torch.{_DEFAULT_TYPE}" and not unit.is_claimed(call):
                 _claim_default_type(unit, call)
+
+
+def _is_told_with_its_name(unit: Unit, node: ast.Attribute) -> bool:
+    """Whether a longer dotted name is claimed that this begins: `torch.backends.cuda.matmul.allow_tf32`."""
+    longer = unit.scopes.parents[node]
+    while isinstance(longer, ast.Attribute):
+        if unit.is_claimed(longer):
+            return True
+        longer = unit.scopes.parents[longer]
+    return unit.is_claimed(longer)
 
 
 class _Move:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 import click
@@ -106,7 +107,8 @@ class Trials:
     plan, collection
         What was migrated.
     command
-        What to run, as it was typed in the current folder.
+        What to run, as it was typed in the current folder, or as it is typed in the project's: where a word of it
+        names a file there and none names one here, it runs there.
     folder
         An empty folder for the copies, links resolved.
     results
@@ -124,7 +126,8 @@ class Trials:
         results: Path,
         outputs: Iterable[Path] = (),
     ) -> None:
-        root, here = collection.root.resolve(), Path.cwd()
+        root = collection.root.resolve()
+        here = _folder_for(command, root)
         self._plan, self._command = plan, command
         self._folder, self._results = folder, results
         self._ground = Ground(
@@ -163,7 +166,8 @@ class Trials:
         words = "migrated" if migrated else "original"
         if name == "original":
             _say_what_is_linked(linked)
-        click.echo(f"running the {words} files: {shlex.join(self._command)}", err=True)
+        where = "" if ground.here == Path.cwd() else f" in {from_here(ground.root)}"
+        click.echo(f"running the {words} files{where}: {shlex.join(self._command)}", err=True)
         try:
             with out.open("wb") as stdout, err.open("wb") as stderr:
                 recorded = run_recorded(
@@ -207,6 +211,20 @@ class Trials:
             "PWD": workplace,
             "PYTHONDONTWRITEBYTECODE": "1",
         }
+
+
+def _folder_for(command: tuple[str, ...], root: Path) -> Path:
+    """The folder that a command runs in: this one, or the project's where only there its words name files."""
+    here = Path.cwd()
+    relative = [Path(word) for word in command if not word.startswith("-") and word]
+    modules = [
+        Path(f"{name.replace('.', '/')}.py") for flag, name in pairwise(command) if flag == "-m"
+    ]
+
+    def names_one(folder: Path) -> bool:
+        return any((folder / path).is_file() for path in (*relative, *modules))
+
+    return root if not names_one(here) and names_one(root) else here
 
 
 def _spellings(given: Path, root: Path, here: Path) -> dict[str, Path]:

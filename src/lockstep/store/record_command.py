@@ -1,0 +1,143 @@
+"""Commands that record a training again, made from the command that a recording was made with."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.core.manifest import Options, RunManifest
+from lockstep.core.records import Call
+from lockstep.core.redaction import REDACTED
+from lockstep.core.secrets import MASK
+from lockstep.core.text import shell_line
+from lockstep.store.reader import Recording
+
+UNKNOWN = "..."
+"""Stands for a command that was not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAgain:
+    """A command that records a training once more.
+
+    Parameters
+    ----------
+    path
+        Where its recording goes, which is a new place.
+    line
+        The command on one line, quoted for a shell.
+    is_whole
+        Whether the training's own command was kept to its last word, so that the line can be pasted.
+    """
+
+    path: Path
+    line: str
+    is_whole: bool
+
+
+def command_for_tensors(recording: Recording, calls: Sequence[Call]) -> str:
+    """The command that records the sites of some calls with whole tensors."""
+    steps = sorted({call.step for call in calls})
+    only = sorted({pattern_for(call.site.module, call.site.op) for call in calls})
+    return record_again(
+        recording,
+        only=only if len(only) <= _MOST_PATTERNS else (),
+        steps=",".join(map(str, steps)),
+    ).line
+
+
+_MOST_PATTERNS = 4
+"""Of more sites than this, all are recorded."""
+
+
+def pattern_for(module: str, op: str) -> str:
+    """The pattern of --only for a site: its module, or outside of all modules its operator."""
+    return glob.escape(module or op)
+
+
+def record_again(
+    recording: Recording,
+    *,
+    only: Sequence[str] = (),
+    steps: str,
+    save: str = "tensors",
+    seed: int | None = None,
+    word: str = "whole",
+) -> RecordAgain:
+    """The command that records what a recording lacks, of the same training in the same way.
+
+    Parameters
+    ----------
+    recording
+        What was recorded.
+    only, steps, save, seed
+        As `lockstep record` takes them.
+    word
+        What the new recording is called by, behind the name of the old one.
+    """
+    manifest = recording.manifest
+    path = _new_place(recording.path, word)
+    folder = _other_folder(manifest)
+    words = [*program(), "record"]
+    for pattern in only:
+        words += ["--only", pattern]
+    words += [
+        "--save",
+        save,
+        "--steps",
+        steps,
+        *_kept_options(manifest.options, seed),
+        "--exit-after",
+    ]
+    words += ["-o", str(path if folder is None else path.absolute()), "--"]
+    line = f"{shell_line(words)} {_training(manifest)}"
+    known = not line.endswith(f" {UNKNOWN}") and MASK not in line
+    return RecordAgain(
+        path, line if folder is None else f"(cd {shell_line([folder])} && {line})", known
+    )
+
+
+def program() -> list[str]:
+    """How Lockstep is started from this shell."""
+    return ["lockstep"] if shutil.which("lockstep") else [sys.executable, "-m", "lockstep"]
+
+
+def _kept_options(options: Options, seed: int | None) -> list[str]:
+    """Options of a recording that change what is computed, or which sites there are."""
+    seed = options.seed if seed is None else seed
+    given = {"--level": options.level if options.level != "api" else "", "--ranks": options.ranks,
+             "--emulate": options.emulate, "--seed": "" if seed is None else str(seed)}  # fmt: skip
+    words = [word for name, value in given.items() if value for word in (name, value)]
+    return [*words, "--compile-eager"] if options.compile_eager else words
+
+
+def _training(manifest: RunManifest) -> str:
+    """The training's command; of what was recorded from inside a script, the one that starts the script."""
+    command = manifest.command
+    if not command or command == [REDACTED]:
+        return UNKNOWN
+    if manifest.exit_code is not None or not command[0].endswith(".py"):
+        return UNKNOWN if command[0] in ("", "-c", "-m") else shell_line(command)
+    return shell_line(["python" if shutil.which("python") else sys.executable, *command])
+
+
+def _new_place(path: Path, word: str) -> Path:
+    """A path beside a recording at which there is nothing."""
+    number, place = 1, path.with_name(f"{path.name}-{word}") if path.name else Path(word)
+    while os.path.lexists(place):
+        number += 1
+        place = place.with_name(f"{path.name}-{word}-{number}")
+    return place
+
+
+def _other_folder(manifest: RunManifest) -> str | None:
+    """The folder that the command was typed in, where that is here and another than this one."""
+    folder = Path(manifest.cwd)
+    if not folder.is_absolute() or not folder.is_dir():
+        return None
+    return None if folder.samefile(Path()) else str(folder)
