@@ -244,7 +244,7 @@ def _tested(folder: Path) -> subprocess.CompletedProcess[str]:
         (["sound", "--all", "--emulate", "abacus"], "abacus"),
         (
             ["sketch", "--site", "norm"],
-            "record --only norm --save tensors --steps 0[,1]* --exit-after -o sketch-whole --",
+            "record --only norm --save tensors --steps 0[,1]* --exit-after -o \\S*sketch-whole --",
         ),
         (["sketch", "--all"], "no tensor of .* was saved whole"),
         (["sound", "sound2"], "no origin is named; give --site SITE, or --all"),
