@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from lockstep.core.dtypes import is_floating
+from lockstep.core.records import Call
 from lockstep.core.redaction import is_withheld
 
 _LARGEST = frozenset(
@@ -21,6 +22,15 @@ _ROUNDED = 64 * 2.0**-23
 """Up to which relative distance two numbers may be one, rounded otherwise: some roundings of single precision."""
 
 _DEVICES = ("cpu", "cuda", "npu", "mps", "xpu", "meta")
+
+_NO_NUMBERS = frozenset(
+    {"inplace", "non_blocking", "copy", "device", "layout", "memory_format", "pin_memory", "out"}
+    | {"dtype", "generator", "requires_grad", "sparse", "need_weights", "_stacklevel"}
+)
+"""Arguments that say where and how a result is kept, and whose effect on numbers the tensors tell themselves."""
+
+_SHAPING = frozenset({"view", "reshape", "expand", "flatten", "unflatten"})
+"""Operators whose arguments only write an extent: results of one shape have the same elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,40 @@ def given_in_one(reference: dict[str, Any], candidate: dict[str, Any]) -> list[s
         for key in sorted(reference.keys() ^ candidate.keys())
         if key.startswith("kwargs.") and given.get(key) is not None
     ]
+
+
+def chosen_otherwise(reference: Call, candidate: Call) -> list[str]:
+    """Settings of two calls of one operator that differ and can change numbers, in words.
+
+    Not among them are dtypes, which the tensors tell themselves, and another way to write the same: `dim` from the
+    other end, -1 for an extent.
+    """
+    if reference.site.op != candidate.site.op:
+        return []
+    differing = differing_settings(reference.arguments, candidate.arguments)
+    words = [str(one) for one in differing if _changes_numbers(one, reference)]
+    return words + [
+        one
+        for one in given_in_one(reference.arguments, candidate.arguments)
+        if one.partition(" ")[0] not in _NO_NUMBERS
+    ]
+
+
+def _changes_numbers(setting: Setting, call: Call) -> bool:
+    if setting.names_dtypes or setting.name.removeprefix("kwargs.") in _NO_NUMBERS:
+        return False
+    shaping = call.site.op.rpartition(".")[2] in _SHAPING
+    extents = {len(record.shape) + more for record in call.records for more in (0, 1)}
+    return not shaping and not _counts_from_the_end(setting.reference, setting.candidate, extents)
+
+
+def _counts_from_the_end(left: Any, right: Any, extents: Collection[int]) -> bool:
+    """Whether two numbers are one place, one of them counted from the end."""
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        pairs = zip(left, right, strict=True)
+        return all(_is_same(*one) or _counts_from_the_end(*one, extents) for one in pairs)
+    whole = all(isinstance(one, int) and not isinstance(one, bool) for one in (left, right))
+    return whole and min(left, right) < 0 <= max(left, right) and abs(left - right) in extents
 
 
 def rounded_apart(settings: Iterable[Setting]) -> float:

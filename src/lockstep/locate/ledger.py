@@ -48,6 +48,7 @@ class BufferUser:
     place: Place
     entering: tuple[Measured, ...]
     settings: tuple[Setting, ...] = ()
+    chosen: tuple[str, ...] = ()
 
 
 class Ledger:

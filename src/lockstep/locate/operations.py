@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from lockstep.align.settings import Setting, differing_settings, given_in_one, rounded_apart
+from lockstep.align.settings import (
+    Setting,
+    chosen_otherwise,
+    differing_settings,
+    given_in_one,
+    rounded_apart,
+)
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
 from lockstep.core.operators import agreed_name
@@ -138,6 +144,12 @@ class Operations:
         if item.reference.site.op == item.candidate.site.op:
             words += given_in_one(item.reference.arguments, item.candidate.arguments)
         return words
+
+    def chosen_otherwise(self, item: Aligned) -> tuple[str, ...]:
+        """The same, of what the script chose: neither dtypes nor numbers that carry the noise of tensors."""
+        if self._ledger.any_noise and rounded_apart(self.settings_of(item)):
+            return ()
+        return tuple(chosen_otherwise(item.reference, item.candidate))
 
     def is_gathered(self, item: Aligned, pair: Pair) -> bool:
         """Whether one run may have gathered the parameter's gradients of several calls here.

@@ -136,7 +136,10 @@ class Origins:
             kind = Kind.SETUP
         if place.phase in (Phase.INIT, Phase.DATA):
             key, kind = place.phase, Kind.SETUP
-        if place.phase is Phase.FORWARD and draws_differently(place.op, finding):
+        draws = place.phase is Phase.FORWARD and draws_differently(place.op, finding)
+        if draws and finding.kind is Kind.SETUP:
+            self._known.add(_RANDOM_STREAM)  # one that drops nothing, say, takes no numbers from it
+        elif draws:
             key, kind = _RANDOM_STREAM, Kind.RANDOM
             reason = f"the random stream differs: {reason}"
         forward = (Phase.FORWARD, place.module, place.op)

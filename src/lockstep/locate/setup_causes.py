@@ -20,6 +20,7 @@ from lockstep.locate.module_differences import (
 )
 from lockstep.locate.origins import origin_at, place_of_call
 from lockstep.locate.step_origins import StepOrigins, is_cut
+from lockstep.locate.words import SETTING_UNTESTED
 
 _MODES = frozenset({"training", "p", "kwargs.training", "kwargs.p", "kwargs.dropout_p"})
 _DROPPING = frozenset({Family.DROPOUT, Family.ATTENTION})
@@ -66,7 +67,8 @@ class SetupCauses(StepOrigins):
         concerned = [
             (origin, settings)
             for origin in self.found()
-            if origin.kind is not Kind.SETUP and (settings := self._mode_settings(origin))
+            if origin.finding.outcome is not Outcome.MISSING
+            and (settings := self._mode_settings(origin))
         ]
         if not concerned:
             return
@@ -74,8 +76,9 @@ class SetupCauses(StepOrigins):
         numbers = concerned[0][0].reason.removeprefix("the random stream differs: ").split("; ")
         modes = self.rank.setup.modes
         if modes:
-            words.append(f"{len(modes)} modules in all are in another mode")
-        reason = "; ".join([*words, *(one for one in numbers if one not in words)])
+            words.append(f"modules in another mode: {len(modes)}")
+        known = {*words, SETTING_UNTESTED}
+        reason = "; ".join([*words, *(one for one in numbers if one not in known)])
         self.merge([origin for origin, _ in concerned], kind=Kind.SETUP, reason=reason)
 
     def _otherwise_inside(self) -> None:
@@ -113,10 +116,7 @@ class SetupCauses(StepOrigins):
         return found
 
     def _mode_settings(self, origin: Origin) -> list[Setting]:
-        call = self.call_of(origin)
-        item = self.step.of_reference(call) if call is not None else None
-        if item is None or item.reference is not call:
-            item = self.step.of_candidate(call) if call is not None else None
+        item = self.item_of(origin)
         if item is None:
             return []
         drops = family_of(origin.op) in _DROPPING or origin.kind is Kind.RANDOM

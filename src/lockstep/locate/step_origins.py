@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from lockstep.align.step import AlignedStep
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Kind, Origin, Outcome
 from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
@@ -78,6 +78,14 @@ class StepOrigins:
 
     def call_of(self, origin: Origin) -> Call | None:
         return self.regions.call_of(origin.finding.pair.present)
+
+    def item_of(self, origin: Origin) -> Aligned | None:
+        """The two aligned calls that an origin lies at."""
+        call = self.call_of(origin)
+        item = self.step.of_reference(call) if call is not None else None
+        if item is None or item.reference is not call:
+            item = self.step.of_candidate(call) if call is not None else None
+        return item
 
     def is_of_gradients(self, origin: Origin) -> bool:
         """Whether it lies at the gradients of parameters, after a backward has made them."""

@@ -40,7 +40,7 @@ from lockstep.locate.operations import Operations
 from lockstep.locate.origins import Origins, Place, without_partner
 from lockstep.locate.places import Places
 from lockstep.locate.scopes import Scopes
-from lockstep.locate.words import origin_reason, what_enters
+from lockstep.locate.words import SETTING_UNTESTED, origin_reason, what_enters
 from lockstep.measure.measured_pair import Measured, pooled
 
 _UNSEEN = Region(unseen=8)
@@ -160,7 +160,8 @@ class StepWalk:
         entering = [*operation.entering, *(operation.outputs if backward else ())]
         place = partial(self._places.of, item, pair)
         settings = self._operations.words_on_settings(item)
-        self._decide(item, measured, judgement, entering, place, settings=settings)
+        chosen = self._operations.chosen_otherwise(item)
+        self._decide(item, measured, judgement, entering, place, settings=settings, chosen=chosen)
 
     def _result_of_region(
         self, item: Aligned, pair: Pair, measured: Measured, backward: bool
@@ -228,6 +229,7 @@ class StepWalk:
             user.entering,
             lambda: user.place,
             settings=user.settings,
+            chosen=user.chosen,
             name=name,
         )
 
@@ -279,7 +281,10 @@ class StepWalk:
         operation = self._operations.of(item, backward=False)
         place = replace(self._places.of(item, pair), role=Role.BUFFER)
         self._ledger.buffer_users[pair.present.name] = BufferUser(
-            place, operation.inputs, tuple(self._operations.settings_of(item))
+            place,
+            operation.inputs,
+            tuple(self._operations.settings_of(item)),
+            self._operations.chosen_otherwise(item),
         )
 
     def _passage_arrival(self, item: Aligned, pair: Pair, measured: Measured) -> None:
@@ -436,6 +441,7 @@ class StepWalk:
         place: Callable[[], Place],
         *,
         settings: Iterable[object] = (),
+        chosen: tuple[str, ...] = (),
         background: Iterable[Measured] = (),
         name: str = "",
         cause: tuple[Hashable, ...] | None = None,
@@ -454,10 +460,15 @@ class StepWalk:
             overwhelmed = True
         secondary = bool(tainting) and measured.difference <= SECOND_ORIGIN * judgement.tolerance
         if judgement.unexplained and (judgement.local or not (overwhelmed or secondary)):
+            if chosen and judgement.kind is None:
+                judgement = by_setting(judgement)
             state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
             reason = origin_reason(entering, measured, judgement, settings=settings, name=name)
             finding = self._ledger.report(state, reason, inherited=False)
-            if not self._origins.add(place(), finding, one_of=cause):
+            at = place()
+            if finding.kind is Kind.SETUP:
+                cause = ("setting", at.op, *chosen)
+            if not self._origins.add(at, finding, one_of=cause):
                 self._ledger.repeat(finding)
             self._ledger.remember(state)
             self._scopes.widen(item, measured)
@@ -497,6 +508,12 @@ class StepWalk:
         if forward is None or not gradient.shape_differs:
             return False
         return self._ledger.measure(forward).shape_differs
+
+
+def by_setting(judgement: Judgement) -> Judgement:
+    """Calls that were made with other settings give something else: that is no fault, as far as it is known."""
+    words = f"{judgement.words}; " if judgement.words else ""
+    return replace(judgement, kind=Kind.SETUP, words=f"{words}{SETTING_UNTESTED}")
 
 
 _HANDLED = frozenset({CallKind.MODULE, CallKind.OPERATOR, CallKind.LOSS, CallKind.GRADIENT})

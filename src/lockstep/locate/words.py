@@ -9,6 +9,9 @@ from lockstep.core.finding import Evidence
 from lockstep.judge.protocol import Judgement, word_for_evidence
 from lockstep.measure.measured_pair import Measured
 
+SETTING_UNTESTED = "the setting alone was not tried: that takes whole tensors"
+"""Said of a result that differs where the settings do, as long as the call was not run again with the other ones."""
+
 
 def what_enters(entering: Sequence[Measured]) -> str:
     """How well the inputs agree."""

@@ -25,6 +25,8 @@ from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import widened
 from lockstep.replay.side import Local, Reading, Side, local_error, relative_errors
 
+FOLLOWS_OWN = "the result follows the candidate's own settings, not the reference's"
+
 
 def numeric(
     pairing: Pairing, reference: TensorRecord, candidate: TensorRecord, output: Measured
@@ -81,10 +83,10 @@ def _both_alone(
 def _setting_shows(
     own: Side, replaced: Side, record: TensorRecord, reading: Reading, output: Measured
 ) -> Judgement | None:
-    """A fault, where the candidate's result shows that it was called with another setting.
+    """Whether the candidate's result shows that it was called with another setting, and nothing but that.
 
     However small the effect: what was recorded follows the candidate's own argument, and not the
-    reference's.
+    reference's. What is further from double precision than that argument explains is a fault beside it.
     """
     actual, expected = replaced.actual(record), replaced.truth(record, reading)
     off = error_of(actual, expected).norm
@@ -92,8 +94,12 @@ def _setting_shows(
     limit = max(FOLLOWS_SETTING * off_own, replaced.unit(record) * size_of(expected).norm)
     if not off > limit:
         return None
-    words = "the result follows the candidate's own settings, not the reference's"
-    return fault(output, off / limit if limit > 0 else math.inf, words)
+    excess = off / limit if limit > 0 else math.inf
+    beside = local_error(own, record, reading)
+    if beside.sound:
+        return fault(output, excess, FOLLOWS_OWN, kind=Kind.SETUP)
+    words = f"called with its own settings, the candidate is off by rel {beside.relative:.2g} all the same"
+    return fault(output, beside.excess, words)
 
 
 def _reading(left: Side, right: Side, reference: TensorRecord, candidate: TensorRecord) -> Reading:
@@ -245,6 +251,9 @@ def moved(
         return Judgement.follows(differs=output.distance > 0)
     if exact.count(True) != 1:
         return None
+    own = pairing.as_called
+    if exact[0] and own is not None and own.moves_exactly(candidate):
+        return fault(output, math.inf, FOLLOWS_OWN, kind=Kind.SETUP)
     name = "candidate" if exact[0] else "reference"
     words = f"the operator only moves data, and the {name}'s output is not its input moved"
     return fault(output, math.inf, words)

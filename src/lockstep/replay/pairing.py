@@ -99,8 +99,7 @@ def _with_settings(
 ) -> tuple[Rebuilt, bool]:
     """The candidate's call with the reference's settings, where it can be made with them.
 
-    An argument that has another value is a fault of the call it is passed to; where the value makes
-    no difference, the two give the same.
+    Where the value makes no difference, the two give the same, and nothing is said.
     """
     try:
         replaced = own.with_settings(other)

@@ -22,7 +22,7 @@ from lockstep.replay.explanation.explained import explained
 from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.held_results import Result
 from lockstep.replay.machine import machine_of
-from lockstep.replay.numeric_verdict import fault, moved, numeric
+from lockstep.replay.numeric_verdict import FOLLOWS_OWN, fault, moved, numeric
 from lockstep.replay.optimizer_update import UpdateRerun, replayed
 from lockstep.replay.pairing import calls_of, key_of, paired, present, records_of
 from lockstep.replay.passage import Passages
@@ -221,6 +221,9 @@ class Verdicts:
             return Judgement.follows(kind=Kind.DECISION, words=words)
         if not any(sound):
             raise CannotReplay("running it again decides otherwise than either run")
+        own = pairing.as_called
+        if sound[0] and own is not None and decided(own.rerun, candidate).valid:
+            return Judgement.wrong(Kind.SETUP, FOLLOWS_OWN)
         wrong = "candidate" if sound[0] else "reference"
         blame = f"on its own inputs the {wrong}'s choice is not what the operator gives"
         return Judgement.wrong(Kind.FAULT, f"{words}; {blame}")
