@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-migrate kills docs clean
+.PHONY: demo test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-migrate kills docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -14,6 +14,14 @@ demo: $(READY)
 # A file stays in one process: its tests share recordings. In order of names the slow ones come early. OPTIONS="-n 0" runs all in one.
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
+
+# All that the tests leave out of `make test`: every case of what is sampled there, and what takes long.
+test-all: $(READY)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --every-way $(OPTIONS)
+
+# One room's or wing's tests: W=audit.
+test-wing: $(READY)
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(wildcard tests/$(W) tests/wings/$(W)) $(OPTIONS)
 
 # The same with another PyTorch, in an environment of its own; OPTIONS and what comes first are as for `test`.
 test-torch:

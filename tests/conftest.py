@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +20,30 @@ settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--every-way` tests in every combination what else is tested in a third of them."""
+    """`--every-way` runs all (`make test-all`), and in every combination what else is tested in a third of them."""
     parser.addoption("--every-way", action="store_true")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is left to `make test-all`, unless it is asked for by its name."""
+    if config.getoption("--every-way") or any("::" in one for one in config.args):
+        return
+    kept, left = [], []
+    turns: Counter[str] = Counter()
+    for item in items:
+        (kept if _runs_in_short(item, turns) else left).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept
+
+
+def _runs_in_short(item: pytest.Item, turns: Counter[str]) -> bool:
+    """Whether a test is among those of `make test`; of sampled ones each n-th, counted in `turns`."""
+    sampled = item.get_closest_marker("sampled")
+    if sampled is None:
+        return item.get_closest_marker("exhaustive") is None
+    name = item.nodeid.partition("[")[0]
+    turns[name] += 1
+    return turns[name] % sampled.args[0] == 1
 
 
 @pytest.fixture(scope="session")

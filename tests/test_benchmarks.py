@@ -9,6 +9,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 ROWS = {
@@ -50,6 +52,7 @@ def run(programs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_every_row_is_measured_printed_and_kept(programs: Path, tmp_path: Path) -> None:
     # given a page with the markers of the table
     page, figures = tmp_path / "page.md", tmp_path / "figures.json"

@@ -149,6 +149,7 @@ def _compiled_in_this_process() -> Iterator[None]:
         yield
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("_compiled_in_this_process")
 def test_inductor_compiles_the_same_graphs(tmp_path: Path) -> None:
     def build() -> Training:

@@ -68,7 +68,12 @@ def deepest(limit: int) -> int:
 
 @pytest.mark.parametrize(
     ("level", "limit"),
-    [("module", 1000), ("api", 1000), ("aten", 1000), ("module", 2000)],
+    [
+        pytest.param("module", 1000, marks=pytest.mark.exhaustive),
+        ("api", 1000),
+        pytest.param("aten", 1000, marks=pytest.mark.exhaustive),
+        ("module", 2000),
+    ],
     indirect=["limit"],
 )
 def test_a_nest_that_runs_bare_runs_recorded(tmp_path: Path, level: str, limit: int) -> None:

@@ -57,6 +57,7 @@ def answers(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[di
     return [json.loads(line) for line in results.read_text().splitlines()]
 
 
+@pytest.mark.exhaustive
 def test_mistakes_change_the_training_and_are_named(answers: list[dict[str, Any]]) -> None:
     # given mistakes in a plain loop, judged from sketches and from tensors
     faults = [row for row in answers if row["group"] not in ("twin", "recording")]
@@ -65,6 +66,7 @@ def test_mistakes_change_the_training_and_are_named(answers: list[dict[str, Any]
     assert {(row["score"], row["changed"]) for row in faults} == {("named", True)}
 
 
+@pytest.mark.exhaustive
 def test_sound_pairs_are_silent_and_recording_changes_no_bit(
     answers: list[dict[str, Any]],
 ) -> None:

@@ -141,6 +141,7 @@ def test_tables_are_well_formed_and_name_each_thing_once(table: str) -> None:
         assert not entry.arguments or entry.action in (Action.RENAME, Action.SIMILAR), entry
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("target", "entry"), identified(rows(Action.RENAME)))
 def test_a_rename_row_is_written_and_runs(target: str, entry: Entry) -> None:
     for name, found in decided_by(entry, target):
@@ -165,6 +166,7 @@ def test_a_similar_row_is_listed_unless_asked_for(target: str, entry: Entry) -> 
             check_written(code, migrated(code, target, similar=True), target)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("target", "entry"), identified(rows(Action.LIST)))
 def test_a_list_row_is_listed(target: str, entry: Entry) -> None:
     for name, _ in decided_by(entry, target):
@@ -173,6 +175,7 @@ def test_a_list_row_is_listed(target: str, entry: Entry) -> None:
         assert migrated(code, target) == code
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("target", "entry"), identified(rows(Action.KEEP)))
 def test_a_keep_row_is_kept(target: str, entry: Entry) -> None:
     for name, _ in decided_by(entry, target):
@@ -181,6 +184,7 @@ def test_a_keep_row_is_kept(target: str, entry: Entry) -> None:
         assert migrated(code, target) == code
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("target", "entry"), identified(rows(Action.ALIAS)))
 def test_an_alias_row_is_what_it_stands_for(target: str, entry: Entry) -> None:
     table = table_of(target_named(target))
