@@ -12,7 +12,7 @@ from torch import nn
 
 import lockstep
 from lockstep.comparison import compare_recordings
-from lockstep.core.finding import Comparison, Kind, Origin, Verdict
+from lockstep.core.finding import Comparison, Kind, Origin, Outcome, Verdict
 from lockstep.core.site import Phase
 from lockstep.report.comparison.screen import headline, render_comparison
 
@@ -112,9 +112,22 @@ def test_forgotten_clipping_is_the_first_thing_said() -> None:
         assert not any(word in first for word in ("foreach", "stack", "vector_norm"))
 
 
-def test_clipping_that_never_takes_hold_is_no_difference() -> None:
-    found = compared(Loop(clip=1e3), Loop(clip=None))
-    assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+def test_clipping_that_never_takes_hold_is_another_set_up() -> None:
+    # Given a run that clips where no gradient is large enough, and one that does not
+    for reference, candidate, side in (
+        (Loop(clip=1e3), Loop(clip=None), "reference"),
+        (Loop(clip=None), Loop(clip=1e3), "candidate"),
+    ):
+        # When they are compared
+        found = compared(reference, candidate)
+        # Then all is equal bit by bit, and the clipping is named all the same
+        (origin,) = found.origins
+        assert (found.verdict, origin.kind) == (Verdict.DIVERGED, Kind.SETUP)
+        assert (origin.phase, origin.op) == (Phase.BACKWARD, "gradient clipping by norm")
+        assert f"in the {side}, not in the" in origin.reason
+        assert all(one.outcome is not Outcome.DIFFER for one in found.findings)
+    # But where both clip, nothing is told
+    assert compared(Loop(clip=1e3), Loop(clip=1e3)).verdict is Verdict.AGREE
 
 
 def record_lbfgs(path: Path, *, lr: float = 0.1, **options: int) -> Path:

@@ -225,7 +225,8 @@ class UnalignedCalls:
     there are in all. `source` is the user's line, `library` that of the library which it calls, or "". Calls of one
     `region` stand between the same two aligned calls, or inside of the same module. `inside` tells that the module
     around has no partner either, `recomputed` that activation checkpointing ran them again. `returns_as` is the other
-    run's operator that returns the same by other means, or "".
+    run's operator that returns the same by other means, or "". `idiom` is what the calls are known as together with
+    those around ("gradient clipping by norm"), or ""; `beside` tells that nothing trained depends on them.
     """
 
     side: str
@@ -241,6 +242,8 @@ class UnalignedCalls:
     inside: bool = False
     recomputed: bool = False
     returns_as: str = ""
+    idiom: str = ""
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

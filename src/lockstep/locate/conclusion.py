@@ -25,7 +25,9 @@ from lockstep.locate.choices import flipped_choices
 from lockstep.locate.circumstances import circumstances
 from lockstep.locate.coverage import Coverage
 from lockstep.locate.dtype_changes import DtypeChanges
+from lockstep.locate.idle_calls import IdleCalls
 from lockstep.locate.ledger import Ledger
+from lockstep.locate.lone_effects import lone_effects
 from lockstep.locate.model_setup import ModelSetup, model_setup
 from lockstep.locate.origins import Origins, once_over_ranks
 from lockstep.locate.precision import PrecisionClasses
@@ -46,6 +48,7 @@ class Gathered:
     lone: list[Finding] = field(default_factory=list)
     precision: PrecisionClasses = field(default_factory=PrecisionClasses)
     unaligned: Unaligned = field(default_factory=Unaligned)
+    idle: dict[str, IdleCalls] = field(default_factory=dict)
     causes: dict[str, Causes] = field(default_factory=dict)
     setup: list[SetupDifference] = field(default_factory=list)
     setups: dict[str, ModelSetup] = field(default_factory=dict)
@@ -74,7 +77,10 @@ class Gathered:
         setup = self.setups[rank]
         if setup.compiled:
             self.coverage.note_inside(step, setup.modules)
-        self.unaligned.gather(step)
+        effects = lone_effects(step)
+        self.unaligned.gather(step, effects)
+        if self.judge.looks_at_set_up:
+            self.idle.setdefault(rank, IdleCalls()).gather(step, effects)
         self.coverage.note(step)
         self.aligned += sum(1 for _ in step.of_kind(CallKind.MODULE, CallKind.OPERATOR))
         for pair in step.lone:
@@ -108,6 +114,9 @@ def conclusion(
     reference, candidate = pairing.reference, pairing.candidate
     uniform = (*gathered.precision.hidden_changes(), *gathered.dtypes.uniform())
     origins = once_over_ranks(gathered.precision.without_members(_ordered(gathered)))
+    if not (origins or uniform):  # what changed nothing is told where nothing else is
+        idle = [origin for calls in gathered.idle.values() for origin in calls.origins]
+        origins = once_over_ranks(sorted(idle, key=lambda one: (one.step, one.sequence, one.rank)))
     findings = [finding for ledger in gathered.ledgers.values() for finding in ledger.findings]
     not_compared = [stopper] if stopper else pairing.not_compared(steps)
     if stopper is None and gathered.aligned == 0:

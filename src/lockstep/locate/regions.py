@@ -11,7 +11,8 @@ from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.locate.unaligned_calls import CalledFrom, is_aligned, words_for
+from lockstep.locate.stretches import is_aligned
+from lockstep.locate.unaligned_calls import CalledFrom, words_for
 
 _MOST_CALLS = 500
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from lockstep.align.dataflow import Flow
-from lockstep.align.step import Aligned, AlignedStep
-from lockstep.core.finding import CallPair, OtherClass, UnalignedCalls
+from lockstep.align.step import AlignedStep
+from lockstep.core.finding import OtherClass, UnalignedCalls
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind
+from lockstep.locate.lone_effects import Effect, LoneEffect
+from lockstep.locate.stretches import is_inside_lone, regions_of
 
 CalledFrom = tuple[str, str]
 """An operator and the `file:line` that calls it."""
@@ -45,32 +46,49 @@ class Unaligned:
             path = path.rpartition(".")[0]
         return self._classes.get(path)
 
-    def gather(self, step: AlignedStep) -> None:
-        """Take in one more step."""
-        for region, pair in _regions_of(step, self._regions):
+    def gather(self, step: AlignedStep, effects: Sequence[LoneEffect]) -> None:
+        """Take in one more step, and what its calls without partner do."""
+        known = {(one.is_candidate, one.call.id): one for one in effects}
+        for region, pair in regions_of(step, self._regions):
             self._regions = max(self._regions, region + 1)
             left, right = pair.reference, pair.candidate
             if left is not None:
                 returns_as = right.site.op if right is not None else ""
-                self._add(step, region, left, is_candidate=False, returns_as=returns_as)
+                effect = known.get((False, left.id))
+                self._add(step, region, left, effect, is_candidate=False, returns_as=returns_as)
             if right is not None:
                 returns_as = left.site.op if left is not None else ""
-                self._add(step, region, right, is_candidate=True, returns_as=returns_as)
+                effect = known.get((True, right.id))
+                self._add(step, region, right, effect, is_candidate=True, returns_as=returns_as)
         for item in step.of_kind(CallKind.MODULE):
             site, other = item.reference.site, item.candidate.site
             if are_other_classes(site.op, other.op):
                 self._classes.setdefault(site.module, OtherClass(site.module, site.op, other.op))
 
     def _add(
-        self, step: AlignedStep, region: int, call: Call, *, is_candidate: bool, returns_as: str
+        self,
+        step: AlignedStep,
+        region: int,
+        call: Call,
+        effect: LoneEffect | None,
+        *,
+        is_candidate: bool,
+        returns_as: str,
     ) -> None:
         side = "candidate" if is_candidate else "reference"
         path = step.path_of(call, is_candidate=is_candidate)
         phase = call.site.phase
+        idiom = effect.idiom.value if effect is not None and effect.idiom is not None else ""
+        beside = effect is not None and effect.effect is Effect.BESIDE
         key = (side, call.recomputed, phase, path, call.site.op, call.source, call.library)
         known = self._calls.get(key)
         if known is not None:
-            self._calls[key] = replace(known, count=known.count + 1)
+            self._calls[key] = replace(
+                known,
+                count=known.count + 1,
+                idiom=known.idiom or idiom,
+                beside=known.beside and beside,
+            )
             return
         self._calls[key] = UnalignedCalls(
             side=side,
@@ -83,73 +101,12 @@ class Unaligned:
             library=call.library,
             count=1,
             region=region,
-            inside=_is_inside_lone(step, call, is_candidate=is_candidate),
+            inside=is_inside_lone(step, call, is_candidate=is_candidate),
             recomputed=call.recomputed,
             returns_as=returns_as,
+            idiom=idiom,
+            beside=beside,
         )
-
-
-def _regions_of(step: AlignedStep, first: int) -> Iterator[tuple[int, CallPair]]:
-    """Calls of modules and operators without partner, numbered by region.
-
-    A region is what stands between two aligned calls of the training's own code, or inside of one aligned module call.
-    Two calls that only return the same (a fused operator, and the last of its parts) belong to it.
-    """
-    inside: dict[int, int] = {}
-    region, fresh = first - 1, True
-    for pair in step.pairs:
-        if pair.present.kind not in (CallKind.MODULE, CallKind.OPERATOR):
-            continue
-        if is_aligned(pair):
-            fresh = fresh or pair.present.parent not in step.reference.calls
-            continue
-        around = _aligned_around(step, pair)
-        if around is None:
-            region, fresh = region + fresh, False
-            yield region, pair
-            continue
-        if around not in inside:
-            region, fresh = region + 1, True
-            inside[around] = region
-        yield inside[around], pair
-
-
-def is_aligned(pair: CallPair) -> bool:
-    """Whether two calls were found to be the same one."""
-    return not (pair.reference is None or pair.candidate is None or _replaces(pair))
-
-
-def _replaces(pair: CallPair) -> bool:
-    """Whether two calls return the same, by other means."""
-    left, right = pair.reference, pair.candidate
-    return pair.only_results and left is not None and right is not None and left.site != right.site
-
-
-def _aligned_around(step: AlignedStep, pair: CallPair) -> int | None:
-    """Number of the reference's call of the innermost aligned module around a call without partner."""
-    is_candidate = pair.reference is None
-    flow, aligned = _side(step, is_candidate=is_candidate)
-    parent = flow.calls.get(pair.present.parent)
-    while parent is not None:
-        item = aligned(parent)
-        if item is not None:
-            return item.reference.id
-        parent = flow.calls.get(parent.parent)
-    return None
-
-
-def _is_inside_lone(step: AlignedStep, call: Call, *, is_candidate: bool) -> bool:
-    flow, aligned = _side(step, is_candidate=is_candidate)
-    parent = flow.calls.get(call.parent)
-    return parent is not None and aligned(parent) is None
-
-
-def _side(
-    step: AlignedStep, *, is_candidate: bool
-) -> tuple[Flow, Callable[[Call], Aligned | None]]:
-    if is_candidate:
-        return step.candidate, step.of_candidate
-    return step.reference, step.of_reference
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------
@@ -164,13 +121,14 @@ def words_for(reference: Sequence[CalledFrom], candidate: Sequence[CalledFrom]) 
     'the reference calls torch.Tensor.div at train.py:113; the candidate does not'
     """
     if reference and candidate:
-        return f"the reference calls {_called(reference)}, where the candidate calls {_called(candidate)}"
+        return f"the reference calls {called_words(reference)}, where the candidate calls {called_words(candidate)}"
     if reference:
-        return f"the reference calls {_called(reference)}; the candidate does not"
-    return f"the candidate calls {_called(candidate)}; the reference does not"
+        return f"the reference calls {called_words(reference)}; the candidate does not"
+    return f"the candidate calls {called_words(candidate)}; the reference does not"
 
 
-def _called(calls: Sequence[CalledFrom]) -> str:
+def called_words(calls: Sequence[CalledFrom]) -> str:
+    """Operators and the lines that call them, the first few of each."""
     operators = list(dict.fromkeys(op for op, _ in calls))
     lines = list(dict.fromkeys(line for _, line in calls if line))
     shown = ", ".join(operators[:_SHOWN])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,6 +25,9 @@ from lockstep.measure.measured_pair import Measured, pooled
 
 BETWEEN = "gradient between backward and optimizer (clipping, unscaling, all-reduce)"
 """Operator name of an origin after the last backward and before the update."""
+
+CHANGED = "parameter between the start of the step and its update"
+"""Operator name of an origin at a parameter that is changed by other than its optimizer."""
 
 _KERNEL_CHOICES = frozenset({"foreach", "fused", "capturable", "differentiable", "initial_lr"})
 """Optimizer settings that choose a kernel or record history, and mean nothing to the numbers."""
@@ -144,7 +147,10 @@ class UpdateWalk:
         arrivals = [
             wrong for items in groups.values() for item in items for wrong in self._arrive(item)
         ]
-        report_together(arrivals, self._ledger, self._origins)
+        for op in dict.fromkeys(one.place.op for one in arrivals):
+            together = [one for one in arrivals if one.place.op == op]
+            cause = (CHANGED,) if op == CHANGED else None
+            report_together(together, self._ledger, self._origins, one_of=cause)
         self._report_left_out()
         for items in groups.values():
             self._update_group(items)
@@ -180,10 +186,57 @@ class UpdateWalk:
             if known is not None or measured.equal or not measured.known:
                 settle(self._ledger, known.at(measured) if known else agreeing(measured))
                 continue
-            if pair.present.role is not Role.PARAM_GRAD:
+            if pair.present.role is Role.PARAM_GRAD:
+                yield from self._gradient_arrives(item, measured)
+            elif pair.present.role is Role.PARAM:
+                yield from self._parameter_arrives(item, measured)
+            else:
                 settle(self._ledger, drifted(measured))
-                continue
-            yield from self._gradient_arrives(item, measured)
+
+    def _parameter_arrives(self, item: Aligned, measured: Measured) -> Iterator[_Wrong]:
+        """A parameter that is not as the step found it: the script changed it before the update."""
+        before = self._as_found(item, measured)
+        if before is None or self._ledger.tainted(before):
+            settle(self._ledger, drifted(measured))
+            return
+        judgement = self._judge.passage([before], measured, region=_CLIPPING)
+        if not judgement.unexplained:
+            settle(self._ledger, drifted(measured))
+            return
+        state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
+        self._ledger.remember(state)
+        place = place_of(item, measured.pair, self._step.module_classes)
+        yield _Wrong(replace(place, op=CHANGED), state, [before])
+
+    def _as_found(self, item: Aligned, measured: Measured) -> Measured | None:
+        """A parameter as this step found it, where the update is its first one; None where that is not known."""
+        name = measured.pair.present.name
+        if self._first_updates.get(name) is not item:
+            return None
+        begun = self._begun.get(name)
+        if begun is not None:
+            return begun
+        place, after = self._ledger.last_updates.get(name, (None, None))
+        return after if place is not None and place.step == item.reference.step - 1 else None
+
+    @cached_property
+    def _begun(self) -> dict[str, Measured]:
+        """Parameters as they were met first, where that was in this step."""
+        return {
+            pair.present.name: self._ledger.measure(pair)
+            for item in self._step.of_kind(CallKind.INIT)
+            for pair in item.complete(Role.PARAM)
+        }
+
+    @cached_property
+    def _first_updates(self) -> dict[str, Aligned]:
+        """By parameter its first update in this step."""
+        found: dict[str, Aligned] = {}
+        items = self._step.of_kind(CallKind.OPTIMIZER)
+        for item in sorted(items, key=lambda one: one.reference.sequence):
+            for pair in item.complete(Role.PARAM):
+                found.setdefault(pair.present.name, item)
+        return found
 
     def _gradient_arrives(self, item: Aligned, measured: Measured) -> Iterator[_Wrong]:
         states = self._gradients.get(measured.pair.present.name, ())
@@ -379,7 +432,13 @@ def settle(ledger: Ledger, state: State) -> None:
     ledger.report(state, settled_words(state), inherited=differs)
 
 
-def report_together(wrong: Sequence[_Wrong], ledger: Ledger, origins: Origins) -> None:
+def report_together(
+    wrong: Sequence[_Wrong],
+    ledger: Ledger,
+    origins: Origins,
+    *,
+    one_of: tuple[Hashable, ...] | None = None,
+) -> None:
     """Report tensors that went wrong in the same way as one origin, saying how many."""
     first: Finding | None = None
     for one in wrong:
@@ -390,7 +449,7 @@ def report_together(wrong: Sequence[_Wrong], ledger: Ledger, origins: Origins) -
         return
     names = list(dict.fromkeys(one.place.tensor.split("|")[0] for one in wrong))
     reason = first.reason if len(names) == 1 else f"{first.reason}; and {_others(names[1:])}"
-    if not origins.add(wrong[0].place, first, reason):
+    if not origins.add(wrong[0].place, first, reason, one_of=one_of):
         ledger.repeat(first)
 
 

@@ -131,6 +131,8 @@ def _calls(calls: UnalignedCalls) -> dict[str, Any]:
         "inside_unaligned": calls.inside,
         "recomputed": calls.recomputed,
         "returns_as": calls.returns_as,
+        "idiom": calls.idiom,
+        "beside_the_training": calls.beside,
     }
 
 

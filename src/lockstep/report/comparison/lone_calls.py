@@ -64,14 +64,24 @@ def _stretches(calls: Iterable[UnalignedCalls]) -> Iterator[list[UnalignedCalls]
     for one in calls:
         if not (one.inside or one.recomputed):
             regions[one.region].append(one)
-    for region in regions.values():
+    for region in _by_idiom(regions.values()):
         lines: dict[tuple[str, str], list[UnalignedCalls]] = defaultdict(list)
         for one in region:
-            lines[one.side, _line(one)].append(one)
+            lines[one.side, "" if one.idiom else _line(one)].append(one)
         if len({one.side for one in region}) > 1 or len(lines) > _LINES:
             yield region
         else:
             yield from lines.values()
+
+
+def _by_idiom(regions: Iterable[list[UnalignedCalls]]) -> Iterator[list[UnalignedCalls]]:
+    """Calls of one place by what they are known as, the idioms of both runs together."""
+    idioms: dict[tuple[str, int], list[UnalignedCalls]] = defaultdict(list)
+    for region in regions:
+        for one in region:
+            place = 0 if one.idiom else one.region
+            idioms[one.idiom or str(one.beside), place].append(one)
+    yield from idioms.values()
 
 
 def _words(calls: Sequence[UnalignedCalls]) -> str:
@@ -79,7 +89,11 @@ def _words(calls: Sequence[UnalignedCalls]) -> str:
         [(one.op, _line(one)) for one in calls if one.side == side]
         for side in ("reference", "candidate")
     )
-    return words_for(reference, candidate)
+    words = words_for(reference, candidate)
+    if calls[0].idiom:
+        words = f"{calls[0].idiom}: {words}"
+    beside = all(one.beside for one in calls)
+    return f"{words}; nothing that is recorded of the training depends on it" if beside else words
 
 
 def _line(calls: UnalignedCalls) -> str:

@@ -172,13 +172,24 @@ def _agreement(comparison: Comparison, tally: Tally) -> str:
         (tally.inside, "inside their tolerance"),
         (tally.unjudged, "could not be judged"),
         (comparison.missing, "without partner"),
-        (unaligned, "call unaligned" if unaligned == 1 else "calls unaligned"),
+        (unaligned, _unaligned_words(comparison, unaligned)),
     )
     said = [f"{count} {words}" for count, words in parts if count]
     if tally.equal == comparison.compared and len(said) == 1:
         said[0] = "all equal bit by bit"
     beside = ", ".join(comparison.unrecorded)
     return ", ".join([compared, *said]) + (f"; not recorded: {beside}" if beside else "")
+
+
+def _unaligned_words(comparison: Comparison, count: int) -> str:
+    """How calls without partner are told; whether anything depends on them."""
+    words = "call unaligned" if count == 1 else "calls unaligned"
+    beside = sum(one.count for one in comparison.unaligned_calls if one.beside)
+    if not beside:
+        return words
+    if beside == count:
+        return f"{words} (on which nothing recorded depends)"
+    return f"{words} (on {beside} of them nothing recorded depends)"
 
 
 def _steps(steps: Sequence[int], trained: Sequence[int | None]) -> str:

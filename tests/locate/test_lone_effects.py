@@ -1,0 +1,199 @@
+"""Calls of one run alone: named where they could have changed something, silent where nothing depends on them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import lockstep
+from lockstep.core.finding import Comparison, Kind, Verdict
+from lockstep.core.site import Phase
+from lockstep.report.comparison.lone_calls import unaligned_sentences
+from lockstep.report.comparison.screen import headline
+
+FAR = 1e6
+"""Beyond all numbers of this training."""
+
+
+def train(extra: str) -> None:
+    """Three steps with one thing more than the plain training."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3))
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0, enabled=extra == "loss scaling")
+    total = torch.zeros(())
+    for _ in range(3):
+        inputs, targets = torch.randn(5, 6), torch.randint(3, (5,))
+        hidden = model[1](model[0](inputs))
+        if extra == "clamped activation":
+            hidden = hidden.clamp(-FAR, FAR)
+        if extra == "mask with nothing to mask":
+            hidden = hidden.masked_fill(hidden > FAR, 0.0)
+        outputs = model[2](hidden)
+        loss = functional.cross_entropy(outputs, targets)
+        loss = loss + 0.0 * outputs.square().mean() if extra == "term of weight 0" else loss
+        loss = loss / 1 if extra == "division by 1" else loss
+        watch(extra, hidden, outputs, targets, loss, total)
+        optimizer.zero_grad(set_to_none=extra != "gradients zeroed in place")
+        scaler.scale(loss).backward()
+        change(extra, parameters)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def watch(
+    extra: str, hidden: Tensor, outputs: Tensor, targets: Tensor, loss: Tensor, total: Tensor
+) -> None:
+    """What a script looks at while it trains."""
+    if extra == "metric":
+        (outputs.argmax(1) == targets).float().mean().item()
+    if extra == "masked metric":
+        (hidden.detach() * torch.ones(5, 1)).mean().item()
+    if extra == "loss that is logged":
+        total += loss.detach()
+    if extra == "check":
+        assert torch.isfinite(loss).all()
+        assert torch.isfinite(outputs).all()
+
+
+def change(extra: str, parameters: list[nn.Parameter]) -> None:
+    """What a script does between backward and the update."""
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    norm = torch.zeros(())
+    if "norm" in extra:
+        norm = torch.sqrt(sum((one.square().sum() for one in gradients), torch.zeros(())))
+    if extra == "clipping by norm":
+        nn.utils.clip_grad_norm_(parameters, FAR)
+    if extra == "clipping by norm, one by one":
+        nn.utils.clip_grad_norm_(parameters, FAR, foreach=False)
+    if extra == "clipping by norm, by hand":
+        for gradient in gradients:
+            gradient.mul_(min(1.0, FAR / norm.item()))
+    if extra == "clipping by value":
+        nn.utils.clip_grad_value_(parameters, FAR)
+    if extra == "gradients clamped and put back":
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.clamp(-FAR, FAR)
+    if extra == "gradient norm that is logged":
+        norm.item()
+    if extra == "copies that are clamped for a log":
+        for gradient in gradients:
+            gradient.clone().clamp_(-FAR, FAR).max().item()
+    with torch.no_grad():
+        for parameter in parameters:
+            if extra == "decay of 0":
+                parameter.mul_(1.0)
+            if extra.startswith("small decay"):
+                parameter.mul_(1 - 1e-5)
+            if extra == "clamped weights":
+                parameter.clamp_(-FAR, FAR)
+
+
+@cache
+def recorded(extra: str = "") -> Path:
+    folder = Path(mkdtemp(prefix="lockstep-tests-")) / "run"
+    with lockstep.record(folder, steps=2):
+        train(extra)
+    return folder
+
+
+@cache
+def against_plain(extra: str, *, plain_first: bool = True) -> Comparison:
+    runs = (recorded(), recorded(extra))
+    return lockstep.compare_recordings(*(runs if plain_first else runs[::-1]))
+
+
+IDLE = {
+    "clipping by norm": (Phase.BACKWARD, "gradient clipping by norm"),
+    "clipping by norm, one by one": (Phase.BACKWARD, "gradient clipping by norm"),
+    "clipping by norm, by hand": (Phase.BACKWARD, "gradient clipping by norm"),
+    "clipping by value": (Phase.BACKWARD, "gradient clipping by value"),
+    "gradients clamped and put back": (Phase.BACKWARD, "gradient clipping by value"),
+    "loss scaling": (Phase.BACKWARD, "loss scaling"),
+    "decay of 0": (Phase.OPTIMIZER, "weight decay by hand"),
+    "clamped weights": (Phase.OPTIMIZER, "clipping of weights"),
+    "clamped activation": (Phase.FORWARD, "torch.Tensor.clamp"),
+    "mask with nothing to mask": (Phase.FORWARD, "torch.Tensor.masked_fill"),
+    "term of weight 0": (Phase.FORWARD, "torch.Tensor.add"),
+}
+
+
+@pytest.mark.parametrize("extra", IDLE)
+def test_what_one_run_does_without_effect_yet_is_another_set_up(extra: str) -> None:
+    # Given a run that does something more, which changed nothing in the recorded steps
+    found = against_plain(extra)
+    # When it is compared with the plain one
+    (origin,) = found.origins
+    # Then it is no agreement: it is named, by its idiom where it is known, with its line
+    assert (found.verdict, origin.kind) == (Verdict.DIVERGED, Kind.SETUP)
+    assert (origin.phase, origin.op) == IDLE[extra]
+    assert "test_lone_effects.py" in origin.reason
+    assert "in the recorded steps it changed nothing" in origin.reason
+    assert not [one for one in found.findings if one.inherited]
+    # And the other way round it is the same origin
+    (other,) = against_plain(extra, plain_first=False).origins
+    assert (other.phase, other.op, other.source) == (origin.phase, origin.op, origin.source)
+
+
+BESIDE = (
+    "metric",
+    "masked metric",
+    "loss that is logged",
+    "check",
+    "gradient norm that is logged",
+    "copies that are clamped for a log",
+)
+
+
+@pytest.mark.parametrize("extra", BESIDE)
+def test_what_nothing_depends_on_is_said_and_is_no_difference(extra: str) -> None:
+    # Given a run that looks at more than the other
+    found = against_plain(extra)
+    # When they are compared, then they agree
+    assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+    # And the headline says that there were calls, and that nothing depends on them
+    assert "nothing recorded depends" in headline(found)
+    assert all("nothing that is recorded" in one for one in unaligned_sentences(found))
+
+
+@pytest.mark.parametrize("extra", ["division by 1", "gradients zeroed in place"])
+def test_what_no_numbers_could_have_made_different_is_no_difference(extra: str) -> None:
+    # Given a run that divides by a plain 1, or that zeroes gradients where the other drops them
+    found = against_plain(extra)
+    # Then it agrees, and the calls are listed
+    assert found.verdict is Verdict.AGREE
+    assert unaligned_sentences(found)
+
+
+def test_zeroing_goes_by_its_name() -> None:
+    (sentence,) = unaligned_sentences(against_plain("gradients zeroed in place"))
+    assert sentence.startswith("zeroing of gradients: the candidate calls torch.Tensor.zero_")
+
+
+def test_both_runs_clip_by_other_kernels() -> None:
+    # Given two runs that clip, by kernels over lists and one by one
+    runs = recorded("clipping by norm"), recorded("clipping by norm, one by one")
+    # Then they agree
+    assert lockstep.compare_recordings(*runs).verdict is Verdict.AGREE
+
+
+def test_a_change_of_parameters_before_the_update_is_named_where_it_is_made() -> None:
+    # Given a run that shrinks parameters a little before the update
+    found = against_plain("small decay")
+    # When it is compared
+    assert found.verdict is Verdict.DIVERGED
+    # Then the one origin lies before the update, in the first step, and names the line
+    (origin,) = found.origins
+    assert (origin.step, origin.phase) == (0, Phase.OPTIMIZER)
+    assert "torch.Tensor.mul_ at" in origin.reason
+    assert "test_lone_effects.py" in origin.reason
+    # And its twin, against itself, is silent
+    runs = recorded("small decay"), recorded("small decay, again")
+    assert lockstep.compare_recordings(*runs).verdict is Verdict.AGREE
