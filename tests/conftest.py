@@ -15,6 +15,8 @@ from warm.launch import serving
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
+pytest_plugins = ["lockstep.testing.fixtures"]
+
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import lockstep
 from lockstep import plugins
 from lockstep.cli.main import main
+from lockstep.testing.fixtures import FaultyPair
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin"
 
@@ -41,26 +41,16 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(directory: Path, factor: float = 1.0) -> Path:
-    """A recording of one step; `factor` scales what the layer is given."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with lockstep.record(directory, model=model):
-        model[2](model[1](model[0](torch.ones(2, 4))) * factor).sum().backward()
-        optimizer.step()
-    return directory
-
-
 def test_the_example_adds_a_verb_a_format_and_a_device(
     example: Path,
     use: Callable[[Path], None],
+    lockstep_faulty_pair: FaultyPair,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # given the example beside Lockstep, and two recordings
     use(example)
-    reference, candidate = train(tmp_path / "ref"), train(tmp_path / "cand", 1.5)
+    reference, candidate = lockstep_faulty_pair.reference, lockstep_faulty_pair.candidate
 
     # then its verb stands under a heading of its own, behind those of the main job, and runs
     assert main(["--help"]) == 0

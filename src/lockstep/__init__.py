@@ -13,11 +13,12 @@ from lockstep.core.version import DISTRIBUTION as DISTRIBUTION
 from lockstep.core.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from lockstep import reading
     from lockstep.capture.api import record
     from lockstep.comparison import compare_recordings
     from lockstep.store.reader import open_recording as open
 
-__all__ = ["LockstepError", "__version__", "compare_recordings", "open", "record"]
+__all__ = ["LockstepError", "__version__", "compare_recordings", "open", "reading", "record"]
 
 _LAZY = {
     "compare_recordings": ("lockstep.report.comparison.printing", "compare_recordings"),
@@ -27,6 +28,8 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "reading":
+        return importlib.import_module("lockstep.reading")
     if name not in _LAZY:
         raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
     module, attribute = _LAZY[name]

@@ -14,21 +14,9 @@ from lockstep.cli.main import main
 
 
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recording(lockstep_trained_recording: Path) -> Path:
     """Two steps of a tiny training, whole tensors."""
-    path = tmp_path_factory.mktemp("shown") / "recording"
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(4, 3), torch.nn.GELU(approximate="tanh"), torch.nn.Linear(3, 2)
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-6)
-    inputs = torch.randn(5, 4)
-    with lockstep.record(path, model=model, steps=2, save="tensors"):
-        for _ in range(2):
-            optimizer.zero_grad()
-            model(inputs).square().mean().backward()
-            optimizer.step()
-    return path
+    return lockstep_trained_recording
 
 
 def test_overview_tells_set_up_and_sites(
@@ -54,7 +42,7 @@ def test_pattern_shows_records_with_arguments_and_stack(
     printed = capsys.readouterr().out
     assert "step 1: 1 / torch.nn.functional.gelu #0, forward" in printed
     assert "approximate=tanh" in printed
-    assert "test_show.py:" in printed
+    assert "train.py:" in printed
     for role in ("input", "output", "grad_output", "grad_input"):
         assert role in printed
 

@@ -1,4 +1,4 @@
-"""docs/internals.md: its examples run, and print what it shows."""
+"""The pages for the makers of plug-ins: their examples run, and print what they show."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "internals.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_page_for_plug_ins_shows_what_its_examples_print(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("page", "examples"), [("internals.md", 10), ("testing-plugins.md", 5)])
+def test_pages_for_plug_ins_show_what_their_examples_print(
+    page: str, examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given a folder of their own
     monkeypatch.chdir(tmp_path)
     # when the examples run, one after the other
     found = doctest.testfile(
-        str(PAGE), module_relative=False, optionflags=doctest.ELLIPSIS, encoding="utf-8"
+        str(DOCS / page), module_relative=False, optionflags=doctest.ELLIPSIS, encoding="utf-8"
     )
     # then each prints what the page shows
-    assert found.attempted > 5
+    assert found.attempted > examples
     assert found.failed == 0
