@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import cache, partial
@@ -17,6 +17,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison
 from lockstep.core.garbage import rare_collections
 from lockstep.core.manifest import MEMORY_BYTES
+from lockstep.core.progress import CountedProgress, Progress
 from lockstep.core.site import CallKind, Role
 from lockstep.judge.calibration import CalibratedJudge
 from lockstep.judge.error_model import ErrorModel
@@ -32,9 +33,6 @@ from lockstep.reading.paired_steps import Given, GivenMapping, opened, pair_reco
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.replay.rerun_process import RerunsApart
 from lockstep.store.reader import Recording
-
-Progress = Callable[[str, int, int], None]
-"""Called with the step, how many of its pairs of tensors are done and how many there are."""
 
 
 class Rule(Enum):
@@ -199,7 +197,7 @@ def _compare_step(
     gathered: Gathered,
     number: int,
     aligned: dict[str, AlignedStep],
-    progress: Callable[[int, int], None] | None,
+    progress: CountedProgress | None,
 ) -> None:
     gradients: dict[str, list[State]] = defaultdict(list)
     known = {name: len(gathered.origins[name].found) for name in aligned}
@@ -229,4 +227,4 @@ def _last_gradients(step: AlignedStep, ledger: Ledger) -> dict[str, State]:
     return last
 
 
-__all__ = ["Progress", "Rule", "compare_recordings", "read_indices"]
+__all__ = ["Rule", "compare_recordings", "read_indices"]

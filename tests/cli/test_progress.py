@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from lockstep.cli import progress
+from lockstep.cli import progress_bar
 from lockstep.core.garbage import rare_collections
 
 
@@ -25,9 +25,9 @@ def test_nothing_is_said_where_standard_error_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = io.StringIO()
-    monkeypatch.setattr(progress, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(progress_bar, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(sys, "stderr", said)
-    with progress.progress_bar("comparing") as told:
+    with progress_bar.progress_bar("comparing") as told:
         wait_for_the_bar()
         told("step 0", 1, 2)
     assert said.getvalue() == ""
@@ -36,13 +36,13 @@ def test_nothing_is_said_where_standard_error_is_no_terminal(
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
 def test_a_terminal_is_told_how_far_work_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
     # given a terminal, and no patience
-    monkeypatch.setattr(progress, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(progress_bar, "_PATIENCE_S", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     ours, theirs = os.openpty()
     with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
         # when work goes on and tells of itself once
-        with progress.progress_bar("comparing") as told:
+        with progress_bar.progress_bar("comparing") as told:
             wait_for_the_bar()
             told("step 7", 1, 2)
         terminal.close()
@@ -61,11 +61,11 @@ def read_to_the_end(screen: io.FileIO) -> str:
 
 
 def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE_S", 3600.0)
+    monkeypatch.setattr(progress_bar, "_PATIENCE_S", 3600.0)
     said = io.StringIO()
     said.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", said)
-    with progress.progress_bar("comparing") as told:
+    with progress_bar.progress_bar("comparing") as told:
         told("step 0", 1, 2)
     assert said.getvalue() == ""
 

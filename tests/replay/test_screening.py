@@ -32,7 +32,7 @@ class Reruns:
     def __init__(self, **settings: Any) -> None:
         self.ops: list[str] = []
         self.judge = LocalErrorJudge(
-            ErrorModel(), progress=lambda op, _: self.ops.append(op.rpartition(".")[2]), **settings
+            ErrorModel(), before_rerun=lambda op: self.ops.append(op.rpartition(".")[2]), **settings
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli.progress import progress_bar
+from lockstep.cli.progress_bar import progress_bar
 from lockstep.comparison import Rule, compare_recordings, read_indices
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.finding import Comparison, Verdict

@@ -18,6 +18,7 @@ from operator import itemgetter
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Kind, Outcome, Pair
 from lockstep.core.operators import Family, family_of
+from lockstep.core.progress import CountedProgress
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.judge.protocol import AGREES, OPEN, Judge, Judgement, Operation, Region, as_open
 from lockstep.judge.tolerances import ILL_CONDITIONED, LINEAR_REGIME, SAME_TENSOR, SECOND_ORIGIN
@@ -82,7 +83,7 @@ class StepWalk:
         self._cut: set[Key] = set()
         self._left: dict[int, Pair | None] = {}
 
-    def run(self, progress: Callable[[int, int], None] | None = None) -> None:
+    def run(self, progress: CountedProgress | None = None) -> None:
         """Judge every pair of the two passes, in order of time.
 
         `progress` is told how many pairs are done, and of how many.

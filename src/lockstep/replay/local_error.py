@@ -40,9 +40,6 @@ _REGION = "calls without partner"
 
 P = ParamSpec("P")
 
-Progress = Callable[[str, int], None]
-"""Called with the operator that is re-run and how many outputs were judged by a re-run so far."""
-
 
 class Reruns(Protocol):
     """What judges by running calls again; each method raises `CannotReplay` where that cannot be."""
@@ -70,8 +67,8 @@ class LocalErrorJudge:
         tensors that were not saved whole.
     memory_bytes
         Memory that the whole process may take: a call whose re-run takes more is left to `fallback`.
-    progress
-        Told before each re-run.
+    before_rerun
+        Called with the operator before each re-run.
     reruns
         Makes what runs calls again, for so many bytes of memory; in this process by default.
 
@@ -88,7 +85,7 @@ class LocalErrorJudge:
         fallback: Judge,
         *,
         memory_bytes: int = MEMORY_BYTES,
-        progress: Progress | None = None,
+        before_rerun: Callable[[str], None] | None = None,
         reruns: Callable[[int], Reruns] | None = None,
     ) -> None:
         self.decided = 0
@@ -97,7 +94,7 @@ class LocalErrorJudge:
         self._memory_bytes = memory_bytes
         self._too_large: dict[str, tuple[int, int]] = {}
         self._crashed: dict[str, str] = {}
-        self._progress = progress
+        self._before_rerun = before_rerun
         self._make_reruns = reruns or _here
         self._verdicts: Reruns | None = None
 
@@ -200,8 +197,8 @@ class LocalErrorJudge:
         """What runs operators again."""
         if self._verdicts is None:
             self._verdicts = self._make_reruns(self._memory_bytes)
-        if self._progress is not None:
-            self._progress(op, self.decided)
+        if self._before_rerun is not None:
+            self._before_rerun(op)
         return self._verdicts
 
 

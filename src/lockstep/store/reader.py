@@ -18,6 +18,7 @@ import polars as pl
 from lockstep.core.arguments import path_of
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
 from lockstep.core.manifest import OTHER_TRAININGS, RankManifest, RunManifest, manifest_from_json
+from lockstep.core.progress import CountedProgress
 from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.version import DISTRIBUTION
@@ -28,7 +29,7 @@ from lockstep.store.limits import check_directory, read_manifest, values_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
 from lockstep.store.stored_contents import StoredContents
-from lockstep.store.tables import Chunks, Index, LatestChunks, Told, read_table
+from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
 
 _SEPARATOR = re.compile(r"[/\\]")
 
@@ -201,7 +202,7 @@ class RankRecording:
         )
         return tuple(sentences)
 
-    def index(self, told: Told | None = None) -> Index:
+    def index(self, told: CountedProgress | None = None) -> Index:
         """What is where, read once; `told` hears how many of how many files are read."""
         if self._index is None:
             self._index = Index(self._chunks, told)

@@ -17,15 +17,13 @@ import numpy.typing as npt
 import polars as pl
 
 from lockstep.core.errors import PUT_BACK, CorruptError
+from lockstep.core.progress import CountedProgress
 from lockstep.core.text import printable
 from lockstep.store import schema
 from lockstep.store.integrity import Files
 from lockstep.store.limits import Room, check_table
 from lockstep.store.panics import unprinted_panics
 from lockstep.store.ranges import check_modules, check_numbers, check_texts, check_tree
-
-Told = Callable[[int, int], None]
-"""Called with how many files are read and how many there are."""
 
 _CHUNK = re.compile(r"(calls|contents|records)-(\d{5,})\.parquet")
 
@@ -198,7 +196,7 @@ class Index:
         Whether a tensor was saved whole.
     """
 
-    def __init__(self, chunks: Chunks, told: Told | None = None) -> None:
+    def __init__(self, chunks: Chunks, told: CountedProgress | None = None) -> None:
         read = _Reader(chunks, told)
         self.calls, _ = read("calls", schema.CALLS)
         step, call_id = (self.calls[name].to_numpy() for name in ("step", "call_id"))
@@ -233,7 +231,7 @@ class Index:
 class _Reader:
     """Reads one table after the other, many files at once, and tells how far it has come."""
 
-    def __init__(self, chunks: Chunks, told: Told | None) -> None:
+    def __init__(self, chunks: Chunks, told: CountedProgress | None) -> None:
         self._chunks, self._told = chunks, told
         self._done = 0
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from lockstep.core.patterns import matches
+from lockstep.core.progress import Progress
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Site
 from lockstep.replay.held_results import RECORDED, Result, results_of
@@ -27,10 +28,6 @@ class RunsAgain(Protocol):
     def again(self, call: Call, *, repeat: int) -> list[Result]:
         """As `Replays.again`."""
         ...
-
-
-Told = Callable[[str, int, int], None]
-"""Called with a site, how many calls of the step are done, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +99,7 @@ class Auditor:
             with suppress(CannotReplay):  # each call that is to be run again says so
                 self._replays.prepare()
 
-    def step(self, rank: RankRecording, number: int, told: Told, *, name: str = "") -> None:
+    def step(self, rank: RankRecording, number: int, told: Progress, *, name: str = "") -> None:
         """Audit what was recorded of one step; `name` stands for the rank's own.
 
         Raises

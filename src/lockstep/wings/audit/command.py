@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli.progress import progress_bar
+from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import MEMORY_BYTES, Options
+from lockstep.core.progress import unheard
 from lockstep.core.selection import StepSelection
 from lockstep.wings.audit.auditor import Auditor, SiteChoice
 from lockstep.wings.audit.json import as_json
@@ -125,7 +126,7 @@ def audit(
         memory_bytes=memory_bytes, apart=True,
     )  # fmt: skip
     ended = audit_command(
-        auditor, command, options, budget=budget, told=_silent, **own_streams(as_json=as_json_)
+        auditor, command, options, budget=budget, told=unheard, **own_streams(as_json=as_json_)
     )
     return _conclude(auditor.tally, limit=limit, as_json_=as_json_, ended=ended)
 
@@ -146,10 +147,6 @@ def _numbers_of(rank: str | None) -> str:
     if not number.isdigit():
         raise UsageError(f"--rank {rank}: give one as rank0")
     return number
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """A training has the terminal for itself."""
 
 
 def _conclude(tally: Tally, *, limit: int, as_json_: bool, ended: Ended | None = None) -> int:

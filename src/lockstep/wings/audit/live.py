@@ -18,11 +18,12 @@ from lockstep.cli.command import Command
 from lockstep.cli.record import reason_for_nothing
 from lockstep.core.errors import RecordingError, UsageError
 from lockstep.core.manifest import Options
+from lockstep.core.progress import Progress
 from lockstep.store.directory import RunDirectory
 from lockstep.store.limits import read_manifest, values_of
 from lockstep.store.reader import RankRecording, open_recording
 from lockstep.store.schema import MANIFEST
-from lockstep.wings.audit.auditor import Auditor, Told
+from lockstep.wings.audit.auditor import Auditor
 
 _LOOKS_EVERY_S = 0.1
 
@@ -41,7 +42,7 @@ def audit_command(
     options: Options,
     *,
     budget: float | None,
-    told: Told,
+    told: Progress,
     **streams: Any,
 ) -> Ended:
     """Run a command to its end and audit the steps of its training as they come.
@@ -101,7 +102,9 @@ class _Follower:
         Whether anything was recorded.
     """
 
-    def __init__(self, auditor: Auditor, directory: Path, budget: float | None, told: Told) -> None:
+    def __init__(
+        self, auditor: Auditor, directory: Path, budget: float | None, told: Progress
+    ) -> None:
         self._auditor, self._directory = auditor, directory
         self._budget, self._told = budget, told
         self.has_seen_a_step = False

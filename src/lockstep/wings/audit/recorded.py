@@ -6,16 +6,17 @@ from pathlib import Path
 
 from lockstep.core.errors import UsageError
 from lockstep.core.patterns import matches, nearest_names
+from lockstep.core.progress import Progress
 from lockstep.core.selection import StepSelection
 from lockstep.core.site import Phase, Site
 from lockstep.reading import check_choice
 from lockstep.store.reader import RankRecording, Recording, open_recording
 from lockstep.store.record_command import pattern_for, record_again
-from lockstep.wings.audit.auditor import RUNS_AGAIN, Auditor, SiteChoice, Told, names_site
+from lockstep.wings.audit.auditor import RUNS_AGAIN, Auditor, SiteChoice, names_site
 
 
 def audit_recording(
-    auditor: Auditor, path: Path, steps: StepSelection, rank: str | None, told: Told
+    auditor: Auditor, path: Path, steps: StepSelection, rank: str | None, told: Progress
 ) -> None:
     """Audit the chosen steps, a step at a time.
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from lockstep.cli.paths import PATH
-from lockstep.cli.progress import progress_bar
+from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.plugins import migration_targets
 from lockstep.report.output import check_output_file

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from lockstep.core.errors import UsageError
+from lockstep.core.progress import Progress
 from lockstep.hookspecs import MigrationTarget
 from lockstep.plugins import migration_targets
 from lockstep.wings.migrate.distributed.roles import Roles, roles_of
@@ -37,7 +38,6 @@ _TREE_CHARACTERS = 1 << 20
 TENSORFLOW_TARGETS = ("npu",)
 """Targets that TensorFlow scripts can be written for."""
 
-Progress = Callable[[str, int, int], None]
 Mentioned = tuple[tuple[Mention, ...], tuple[Edit, ...]]
 
 

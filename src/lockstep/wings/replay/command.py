@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli.progress import Told, progress_bar
+from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.manifest import MEMORY_BYTES
+from lockstep.core.progress import Progress
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
 from lockstep.store.reader import Recording, open_recording
@@ -157,7 +158,7 @@ def _replayed(
     replays: Replays,
     repeat: int,
     emulated: Mapping[str, str],
-    progress: Told,
+    progress: Progress,
 ) -> list[ReplayedCall]:
     calls = list(chosen)
     done = []

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from lockstep.core.progress import Progress, unheard
+
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress as Bar
 
 _PATIENCE_S = 1.0
 """Seconds of work before a bar appears."""
@@ -19,11 +21,9 @@ _PATIENCE_S = 1.0
 _PAUSE_S = 0.1
 """Seconds between two updates."""
 
-Told = Callable[[str, int, int], None]
-
 
 @contextmanager
-def progress_bar(verb: str) -> Iterator[Told]:
+def progress_bar(verb: str) -> Iterator[Progress]:
     """Show how far work has come; yields what to call with what, done and total.
 
     The bar appears by itself, also over work that tells nothing for a while.
@@ -35,13 +35,14 @@ def progress_bar(verb: str) -> Iterator[Told]:
     """
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda what, done, total: None
+        yield unheard
         return
     # Only a terminal needs it, and it takes as long to load as a small job takes.
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+    bar = Bar(*columns, TimeElapsedColumn(), console=console, transient=True)
     appears = threading.Timer(_PATIENCE_S, bar.start)
     appears.name, appears.daemon = "lockstep-progress", True
     appears.start()
@@ -54,7 +55,7 @@ def progress_bar(verb: str) -> Iterator[Told]:
             bar.stop()
 
 
-def _teller(bar: Progress, verb: str) -> Told:
+def _teller(bar: Bar, verb: str) -> Progress:
     task = bar.add_task(verb, total=None)
     due = 0.0
 
