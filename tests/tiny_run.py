@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import polars as pl
 
-from lockstep.core.manifest import Options, RankManifest
+from lockstep.core.manifest import Options, RankManifest, RunManifest
 from lockstep.store import schema
 from lockstep.store.reader import Recording
 from lockstep.testing.made_training import Alteration, Array
@@ -27,7 +27,7 @@ def recording(*ranks: TinyRun, path: str = "run") -> Recording:
             ranks=folders,
             missing=(),
             close_tensors=lambda: None,
-            manifest=SimpleNamespace(options=Options()),
+            manifest=RunManifest(4, "1", "", ["python", "train.py"], "", Options()),
             unrecorded=(),
         ),
     )

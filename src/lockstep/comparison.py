@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import cache, partial
+from os import PathLike
 from typing import Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ from lockstep.locate.ledger import Ledger, State
 from lockstep.locate.noise import measure_noise
 from lockstep.locate.updates import SetupWalk, UpdateWalk, gradients_of_backward
 from lockstep.locate.walk import StepWalk
+from lockstep.locate.what_next import Manner, what_next
 from lockstep.reading.paired_steps import Given, GivenMapping, opened, pair_recordings
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.replay.rerun_process import RerunsApart
@@ -123,10 +125,18 @@ def compare_recordings(
         with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
             _compare_steps(gathered, steps, progress)
     found = conclusion(gathered, stopper, steps)
-    if not (read_tensors and rerun and _saved_whole(reference, candidate)):
-        return found
-    origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
-    return replace(found, origins=origins)
+    if read_tensors and rerun and _saved_whole(reference, candidate):
+        origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
+        found = replace(found, origins=origins)
+    by_default = given is None and not runs and mapping is None and steps is None
+    manner = Manner(_options(rule, mapping), by_default and rule is Rule.ERROR_MODEL)
+    return replace(found, what_next=what_next(found, reference, candidate, manner))
+
+
+def _options(rule: Rule, mapping: GivenMapping) -> tuple[str, ...]:
+    """Options of `lockstep compare` that comparing more of the same two trainings takes too."""
+    ruled = ("--rule", rule.value) if rule is not Rule.ERROR_MODEL else ()
+    return (*ruled, "--mapping", str(mapping)) if isinstance(mapping, (str, PathLike)) else ruled
 
 
 def read_indices(recordings: Iterable[Recording], progress: Progress | None = None) -> None:

@@ -128,6 +128,7 @@ def test_json_has_every_key_of_the_contract(
         "not_compared": list,
         "unrecorded": list,
         "notes": list,
+        "what_next": dict,
         "judged_by": str,
         "uniform": list,
         "events": list,

@@ -56,6 +56,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "not_compared": list(diverged.not_compared),
         "unrecorded": [],
         "notes": list(diverged.notes),
+        "what_next": None,
         "judged_by": "error-model",
         "uniform": [],
         "events": [

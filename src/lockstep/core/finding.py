@@ -274,6 +274,14 @@ class SetupDifference:
 
 
 @dataclass(frozen=True, slots=True)
+class WhatNext:
+    """The command that leads on from a verdict, on one line and quoted for a shell, and in `words` what it is for."""
+
+    words: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Everything that comparing two recordings found.
 
@@ -303,6 +311,7 @@ class Comparison:
     steps: tuple[int, ...] = ()
     trained: tuple[int | None, int | None] = (None, None)
     unrecorded: tuple[str, ...] = ()
+    what_next: WhatNext | None = None
 
     def __str__(self) -> str:
         """What `lockstep compare` prints, once `lockstep.report` is loaded: see `print_comparisons_as`."""

@@ -50,6 +50,9 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "not_compared": list(comparison.not_compared),
         "unrecorded": list(comparison.unrecorded),
         "notes": list(comparison.notes),
+        "what_next": None
+        if comparison.what_next is None
+        else dataclasses.asdict(comparison.what_next),
         "judged_by": comparison.judged_by,
         "uniform": [
             {"class": change.name, "sites": len(change.members)} for change in comparison.uniform

@@ -105,6 +105,7 @@ def render_comparison(
     events = [f"step {event.step}: {event.kind}: {event.detail}" for event in comparison.events]
     _add_list(text, "Events", events)
     _add_list(text, "Notes", comparison.notes)
+    _add_what_next(text, comparison)
     if show_all or cosine is not None:
         add_paragraph(text, _signs(tally))
     if show_all:
@@ -411,6 +412,15 @@ def _add_list(text: Text, title: str, sentences: Sequence[str]) -> None:
     text.append(f"\n{title}\n", style="bold")
     for sentence in sentences:
         add_paragraph(text, sentence)
+
+
+def _add_what_next(text: Text, comparison: Comparison) -> None:
+    """The command on a line of its own, never broken and never cut: it is there to be pasted."""
+    following = comparison.what_next
+    if following is not None:
+        text.append("\nWhat next", style="bold")
+        add_line(text, f": {following.words}")
+        add_line(text, f"  {following.command}")
 
 
 def _add_with_source(text: Text, line: str, source: str, *, used: int) -> None:

@@ -1,0 +1,178 @@
+"""The one command that leads on from a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lockstep.core.finding import Comparison, Kind, Origin, Verdict, WhatNext
+from lockstep.core.records import Call
+from lockstep.core.site import Role
+from lockstep.core.text import shell_line
+from lockstep.locate.explained_origins import made_by
+from lockstep.replay.held_results import BACKWARD, FORWARD, UPDATED
+from lockstep.store.reader import Recording
+from lockstep.store.record_command import RecordAgain, pattern_for, program, record_again
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How two recordings were compared.
+
+    Parameters
+    ----------
+    options
+        Options of `compare` that comparing others of the same two trainings takes too, such as a mapping.
+    by_default
+        Whether comparing without options finds the same, as `replay` does.
+    """
+
+    options: tuple[str, ...] = ()
+    by_default: bool = True
+
+
+def what_next(
+    comparison: Comparison, reference: Recording, candidate: Recording, manner: Manner
+) -> WhatNext:
+    """What to type after a comparison, and what for."""
+    asked = _Asked(reference, candidate, manner)
+    if comparison.origins:
+        return asked.after_origin(comparison.origins[0])
+    if comparison.uniform:
+        return asked.after_uniform(comparison)
+    if comparison.verdict is Verdict.INCOMPARABLE:
+        return asked.after_nothing(comparison)
+    return asked.after_agreement(comparison)
+
+
+def made_at(
+    origin: Origin, reference: Recording, candidate: Recording
+) -> tuple[Call | None, Call | None]:
+    """The operator or update of each run that gave what an origin is about; None where there is none."""
+    pair = origin.finding.pair
+    left, right = (
+        None if record is None or record.role not in _MADE else made_by(run, record, origin.op)[1]
+        for run, record in ((reference, pair.reference), (candidate, pair.candidate))
+    )
+    return left, right
+
+
+_MADE = frozenset({*FORWARD, *BACKWARD, *UPDATED, Role.LOSS})
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The two recordings and how they were compared."""
+
+    reference: Recording
+    candidate: Recording
+    manner: Manner
+
+    @property
+    def both(self) -> tuple[Recording, Recording]:
+        return self.reference, self.candidate
+
+    def after_origin(self, origin: Origin) -> WhatNext:
+        pair = origin.finding.pair
+        records = [
+            (run, record)
+            for run, record in zip(self.both, (pair.reference, pair.candidate), strict=True)
+            if record is not None
+        ]
+        if origin.kind is Kind.RANDOM and not any(
+            run.manifest.options.seed is not None for run in self.both
+        ):
+            return self._with_seed()
+        calls = [call for call in made_at(origin, *self.both) if call is not None]
+        if not calls:
+            lines = [
+                _line("show", run.path, record.site, "--step", record.step)
+                for run, record in records
+            ]
+            return WhatNext("look at what was recorded there", " && ".join(lines))
+        if all(map(is_whole, calls)):
+            site = (
+                ()
+                if self.manner.by_default
+                else ("--site", calls[-1].site, "--step", calls[-1].step)
+            )
+            return WhatNext(
+                "run it again, alone, on its recorded inputs", _line("replay", *self._paths, *site)
+            )
+        recorded = [
+            record_again(
+                run,
+                only=[pattern_for(record.site.module, record.site.op)],
+                steps=str(record.step),
+            )
+            for run, record in records
+        ]
+        return self._recorded("record it with whole tensors, and run it again, alone", recorded)
+
+    def after_uniform(self, comparison: Comparison) -> WhatNext:
+        if all(any(rank.has_tensors for rank in run.ranks.values()) for run in self.both):
+            return WhatNext("run one of them again, alone", _line("replay", *self._paths))
+        member = comparison.uniform[0].members[0]
+        only, step = [pattern_for(member.module, member.op)], str(comparison.steps[0])
+        recorded = [record_again(run, only=only, steps=step) for run in self.both]
+        return self._recorded("record one of them with whole tensors, and run it again", recorded)
+
+    def after_nothing(self, comparison: Comparison) -> WhatNext:
+        """Where nothing was compared, what each recording holds; where some was, every pair and what is said of it."""
+        if comparison.compared:
+            line = _line("compare", *self._paths, *self.manner.options, "--all")
+            return WhatNext("see what could be judged and what could not", line)
+        lines = [_line("show", path) for path in dict.fromkeys(self._paths)]
+        return WhatNext("see what each of them holds", " && ".join(lines))
+
+    def after_agreement(self, comparison: Comparison) -> WhatNext:
+        """Later steps, where there were some; else what a recording could not see."""
+        trained = min((count for count in comparison.trained if count is not None), default=0)
+        later = sorted({trained // 2, trained - 1} - set(comparison.steps))
+        optimizers = all(  # updates by hand are seen from the first step on alone
+            rank.manifest.optimizers for run in self.both for rank in run.ranks.values()
+        )
+        if trained > len(comparison.steps) and later and optimizers:
+            steps = ",".join(map(str, later))
+            recorded = [
+                record_again(run, steps=steps, save=run.manifest.options.save, word="later")
+                for run in self.both
+            ]
+            return self._recorded("compare later steps", recorded, verb="compare")
+        return WhatNext("see what a recording could not", _line("show", self.candidate.path))
+
+    def _with_seed(self) -> WhatNext:
+        recorded = [
+            record_again(run, steps=options.steps, save=options.save, seed=0, word="seeded")
+            for run in self.both
+            for options in (run.manifest.options,)
+        ]
+        return self._recorded("give both the same random numbers", recorded, verb="compare")
+
+    def _recorded(
+        self, words: str, recorded: Sequence[RecordAgain], *, verb: str = "replay"
+    ) -> WhatNext:
+        """The commands that record, and what is done with it, on one line."""
+        paths = [one.path for one in recorded]
+        if len(paths) == 1:
+            last = _line("replay", *paths, "--all")
+        elif self.manner.options or verb == "compare":
+            last = _line("compare", *paths, *self.manner.options)
+        else:
+            last = _line(verb, *paths)
+        if not all(one.is_whole for one in recorded):
+            words += " (put in what the recording does not keep of its command)"
+        return WhatNext(words, " && ".join([*(one.line for one in recorded), last]))
+
+    @property
+    def _paths(self) -> tuple[object, ...]:
+        return tuple(run.path for run in self.both)
+
+
+def _line(*words: object) -> str:
+    return shell_line([*program(), *map(str, words)])
+
+
+def is_whole(call: Call) -> bool:
+    """Whether a call has tensors that were saved whole."""
+    return any(record.content.loader is not None for record in call.records)

@@ -1,0 +1,124 @@
+"""The line under a verdict: whoever pastes it gets further."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from workplace import Ended, Workplace
+
+TRAIN = """
+import sys
+import torch
+from torch import nn
+
+fault = sys.argv[1]
+torch.manual_seed(1 if fault in ("init", "random") else 0)
+model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Dropout(0.5), nn.Linear(8, 2))
+if fault == "random":
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Dropout(0.5), nn.Linear(8, 2))
+    torch.manual_seed(2)
+else:
+    torch.manual_seed(3)
+if fault == "forward":
+    model[1].register_forward_hook(lambda module, args, output: output * 1.01)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batch = torch.linspace(-1, 1, 32).reshape(4, 8)
+for step in range(4):
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Workplace:
+    """A training recorded as it is and with faults, named after them; folder and script need quoting."""
+    place = Workplace(tmp_path_factory.mktemp("work") / "it's here", programs)
+    script = place.script("my train.py", TRAIN)
+    for name in ("sound", "again", "forward", "init", "random"):
+        done = place.record("-o", name, "--", "python", script, name)
+        assert done.code == 0, done.err
+    return place
+
+
+def pasted(place: Workplace, printed: str) -> tuple[str, Ended]:
+    """What the last lines of a comparison say comes next, and what comes of it in a shell."""
+    words, line = printed.rstrip("\n").splitlines()[-2:]
+    assert words.startswith("What next: ")
+    assert line.startswith("  lockstep ")
+    return line.strip(), place.run("bash", "-c", line)
+
+
+def test_an_origin_without_whole_tensors_is_recorded_with_and_run_again(place: Workplace) -> None:
+    compared = place.run("lockstep", "compare", "sound", "forward")
+    assert compared.code == 1
+
+    line, done = pasted(place, compared.out)
+
+    assert "--only 1 --save tensors --steps 0 " in line
+    assert "sound: step 0, 1 / torch.nn.functional.gelu #0" in done.out.replace(
+        "reference", "sound"
+    )
+    # and what is compared then leads on without recording
+    again = place.run("lockstep", "compare", "sound-whole", "forward-whole")
+    assert again.code == 1
+    assert again.out.splitlines()[-1] == "  lockstep replay sound-whole forward-whole"
+
+
+def test_what_is_no_operator_is_shown(place: Workplace) -> None:
+    compared = place.run("lockstep", "compare", "sound", "init")
+
+    line, done = pasted(place, compared.out)
+
+    assert line.count("lockstep show ") == 2
+    assert done.code == 0
+    assert done.out.count("rank0 step 0: 0 / torch.nn.Linear #0, init") == 2
+
+
+def test_other_random_numbers_are_made_the_same(place: Workplace) -> None:
+    compared = place.run("lockstep", "compare", "sound", "random")
+    assert "random stream differs" in compared.out
+
+    line, _ = pasted(place, compared.out)
+
+    assert line.count("--seed 0") == 2
+    assert line.endswith(" && lockstep compare sound-seeded random-seeded")
+
+
+def test_after_agreement_come_later_steps(place: Workplace) -> None:
+    compared = place.run("lockstep", "compare", "sound", "again")
+    assert compared.code == 0
+
+    line, done = pasted(place, compared.out)
+
+    assert line.count("--steps 2,3 ") == 2
+    assert done.code == 0
+    assert "AGREE: steps 2-3 of 4 trained" in done.out
+    # and where there are none, the recording itself
+    assert done.out.splitlines()[-1] == "  lockstep show again-later"
+
+
+def test_nothing_to_compare_is_shown(place: Workplace) -> None:
+    done = place.record("-o", "third", "--steps", "2", "--", "python", "my train.py", "sound")
+    assert done.code == 0
+
+    compared = place.run("lockstep", "compare", "sound", "third")
+    assert compared.code == 2
+
+    line, shown = pasted(place, compared.out)
+    assert shlex.split(line) == ["lockstep", "show", "sound", "&&", "lockstep", "show", "third"]
+    assert shown.code == 0
+
+
+def test_from_another_folder_the_training_still_runs_in_its_own(
+    place: Workplace, tmp_path: Path
+) -> None:
+    left, right = place.path / "sound", place.path / "forward"
+    compared = place.run("lockstep", "compare", left, right, cwd=tmp_path)
+    line = compared.out.splitlines()[-1]
+
+    assert line.count(f"(cd {shlex.quote(str(place.path))} && lockstep record") == 2
+    assert "-- python 'my train.py' forward) && lockstep replay" in line
