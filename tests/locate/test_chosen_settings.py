@@ -47,6 +47,8 @@ DEFAULTS = {
     "start": 0,
     "shift": 1,
     "lr": 1e-2,
+    "rows": 4,
+    "how": "",
 }
 
 
@@ -80,8 +82,18 @@ class Net(nn.Module):
         x = x * functional.softmax(x, dim=self.choice["dim"])
         x = functional.avg_pool1d(x, 3, 1, 1, count_include_pad=self.choice["padding"])
         x = functional.leaky_relu(torch.roll(x, self.choice["shift"], 1), self.choice["slope"])
-        out: Tensor = self.leave(x).mean(1)
+        out: Tensor = self.leave(x + _of_so_many_rows(x, self.choice)).mean(1)
         return out
+
+
+def _of_so_many_rows(x: Tensor, choice: Choice) -> Tensor:
+    """A tensor of its own extent, which the sound training does not add up."""
+    rows = choice["rows"]
+    if choice["how"] == "from Python":
+        return x[torch.tensor([number % 4 for number in range(rows)])].sum(0)
+    if choice["how"] == "broadcast":
+        return torch.ones(rows if rows == 4 else 1, 1, 1)
+    return torch.zeros(())
 
 
 class WrongKernel(TorchDispatchMode):
@@ -200,3 +212,55 @@ def test_another_way_to_write_a_setting_is_none(save: str) -> None:
     # Then a wrong kernel behind it is a fault
     origin = compared(Choice((("dim", 2),), "aten._softmax.default"), save).origins[0]
     assert origin.kind is Kind.FAULT
+
+
+def test_gradients_around_another_setting_are_no_second_origin_where_only_modules_are_seen() -> (
+    None
+):
+    origin = only_origin(compared(Choice((("eps", 1e-2),)), level="module"))
+    assert (origin.kind, origin.module) == (Kind.SETUP, "blocks.0.norm")
+
+
+def with_rows(how: str, rows: int) -> Path:
+    return recorded(Choice((("how", how), ("rows", rows))), "sketch", "api")
+
+
+def test_another_extent_that_python_gives_is_said_where_it_begins() -> None:
+    # Given a candidate that picks more rows, by a list
+    found = lockstep.compare_recordings(with_rows("from Python", 4), with_rows("from Python", 6))
+    # Then the list is the origin, not the first gradient that has another shape because of it
+    origin = only_origin(found)
+    assert (origin.kind, origin.op) == (Kind.SETUP, "torch.tensor")
+    assert origin.reason.startswith("argument 0 is [0, 1, 2, 3] in the reference and [0, 1, 2, 3,")
+
+
+def test_another_extent_that_changes_nothing_is_no_origin() -> None:
+    # Given ones that are broadcast in one run and spread out in the other
+    found = lockstep.compare_recordings(with_rows("broadcast", 4), with_rows("broadcast", 6))
+    assert found.origins == ()
+
+
+def test_an_input_of_another_shape_is_not_said_to_be_equal(tmp_path: Path) -> None:
+    # Given modules alone, one of which is given fewer rows
+    for rows in (4, 6):
+        torch.manual_seed(0)
+        enter, leave, x = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3), torch.randn(6, WIDTH)
+        model = _Cut(enter, leave, rows)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        with lockstep.record(tmp_path / str(rows), steps=1, level="module"):
+            model(x).pow(2).mean().backward()
+            optimizer.step()
+    (origin, *_) = lockstep.compare_recordings(tmp_path / "4", tmp_path / "6").origins
+    # Then the reason tells the input from what leads to it
+    assert "inputs are bitwise equal" not in origin.reason
+    assert "what was seen to lead there is bitwise equal, this input has shape" in origin.reason
+
+
+class _Cut(nn.Module):
+    def __init__(self, enter: nn.Module, leave: nn.Module, rows: int) -> None:
+        super().__init__()
+        self.enter, self.leave, self.rows = enter, leave, rows
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.leave(self.enter(x)[: self.rows])
+        return out

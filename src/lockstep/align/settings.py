@@ -12,6 +12,7 @@ from typing import Any
 from lockstep.core.dtypes import is_floating
 from lockstep.core.records import Call
 from lockstep.core.redaction import is_withheld
+from lockstep.core.site import Role
 
 _LARGEST = frozenset(
     {65504.0, (2 - 2.0**-7) * 2.0**127, (2 - 2.0**-23) * 2.0**127, sys.float_info.max, math.inf}
@@ -104,7 +105,8 @@ def chosen_otherwise(reference: Call, candidate: Call) -> list[str]:
     if reference.site.op != candidate.site.op:
         return []
     differing = differing_settings(reference.arguments, candidate.arguments)
-    words = [str(one) for one in differing if _changes_numbers(one, reference)]
+    same_shapes = _result_shapes(reference) == _result_shapes(candidate)
+    words = [str(one) for one in differing if _changes_numbers(one, reference, same_shapes)]
     return words + [
         one
         for one in given_in_one(reference.arguments, candidate.arguments)
@@ -112,10 +114,14 @@ def chosen_otherwise(reference: Call, candidate: Call) -> list[str]:
     ]
 
 
-def _changes_numbers(setting: Setting, call: Call) -> bool:
+def _result_shapes(call: Call) -> list[tuple[int, ...]]:
+    return [tuple(record.shape) for record in call.with_role(Role.OUTPUT)]
+
+
+def _changes_numbers(setting: Setting, call: Call, same_shapes: bool) -> bool:
     if setting.names_dtypes or setting.name.removeprefix("kwargs.") in _NO_NUMBERS:
         return False
-    shaping = call.site.op.rpartition(".")[2] in _SHAPING
+    shaping = same_shapes and call.site.op.rpartition(".")[2] in _SHAPING
     extents = {len(record.shape) + more for record in call.records for more in (0, 1)}
     return not shaping and not _counts_from_the_end(setting.reference, setting.candidate, extents)
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from lockstep.align.settings import chosen_otherwise
-from lockstep.core.finding import Kind, Origin
+from lockstep.align.step import Aligned
+from lockstep.core.finding import Finding, Kind, Origin, Outcome
 from lockstep.core.operators import agreed_name
-from lockstep.core.site import CallKind, Phase
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.judge.protocol import AGREES
+from lockstep.locate.module_differences import is_within
+from lockstep.locate.origins import origin_at, place_of
 from lockstep.locate.step_origins import StepOrigins
-from lockstep.locate.words import listed
+from lockstep.locate.words import listed, what_leaves
+
+_OTHER_DATA = "the script makes it of other numbers"
 
 
 class SettingCauses(StepOrigins):
@@ -18,30 +25,105 @@ class SettingCauses(StepOrigins):
     __slots__ = ()
 
     def run(self) -> None:
-        """Put the settings in front."""
+        """Put the settings in front, and count what modules around them send back with them."""
+        self._other_extents()
+        self._withdraw_around()
         self.each(self._named)
 
-    def _named(self, origin: Origin) -> Origin:
+    def _other_extents(self) -> None:
+        """A tensor that the script makes of another shape in either run, where the loss does not follow from the rest.
+
+        By itself it is no origin: a mask may be spread out in one run and broadcast in the other.
+        """
+        item = self._first_made_otherwise()
+        if item is None or not self._loss_is_off():
+            return
+        pair = item.complete(Role.OUTPUT)[0]
+        if any(origin.sequence <= pair.present.sequence for origin in self.found()):
+            return
+        measured = self.rank.ledger.measure(pair)
+        words = chosen_otherwise(item.reference, item.candidate) or [_OTHER_DATA]
+        reason = "; ".join([*words, what_leaves(measured, AGREES)])
+        finding = Finding(
+            pair, Outcome.DIFFER, measured.metrics, math.nan, math.nan, reason, kind=Kind.SETUP
+        )
+        self.withdraw([one for one in self.found() if _has_other_shape(one)])
+        place = place_of(item, pair, self.step.module_classes)
+        self.rank.origins.insert(origin_at(place, finding, reason, Kind.SETUP), reason)
+
+    def _first_made_otherwise(self) -> Aligned | None:
+        made = (
+            item
+            for item in self.step.of_kind(CallKind.OPERATOR)
+            if not item.reference.with_role(Role.INPUT)
+            and any(
+                self.rank.ledger.measure(one).shape_differs for one in item.complete(Role.OUTPUT)
+            )
+        )
+        return min(made, key=lambda item: item.reference.sequence, default=None)
+
+    def _loss_is_off(self) -> bool:
+        states = [
+            self.rank.ledger.state(pair)
+            for item in self.step.of_kind(CallKind.LOSS)
+            for pair in item.complete(Role.LOSS)
+        ]
+        return any(one is not None and one.outcome is not Outcome.AGREE for one in states)
+
+    def _withdraw_around(self) -> None:
+        """The gradients of modules in which a setting differs, where nothing is seen of what is inside."""
+        places = {
+            place
+            for origin in self.found()
+            for words in [self._words(origin)]
+            if words
+            for place in self._where(origin.op, words)
+        }
+        self.withdraw(
+            [
+                origin
+                for origin in self.found()
+                if origin.kind is Kind.FAULT
+                and origin.phase is Phase.BACKWARD
+                and self._is_of_module(origin)
+                and any(is_within(place, origin.module) for place in places)
+            ]
+        )
+
+    def _is_of_module(self, origin: Origin) -> bool:
+        call = self.call_of(origin)
+        return call is not None and call.kind is CallKind.MODULE
+
+    def _words(self, origin: Origin) -> list[str]:
+        """The settings that differ at an origin that no other cause has been found for."""
         item = self.item_of(origin)
         named_elsewhere = origin.reason != origin.finding.reason
         if origin.kind is not Kind.SETUP or origin.phase is Phase.OPTIMIZER:
-            return origin
+            return []
         if item is None or named_elsewhere:
-            return origin
-        words = chosen_otherwise(item.reference, item.candidate)
+            return []
+        return chosen_otherwise(item.reference, item.candidate)
+
+    def _named(self, origin: Origin) -> Origin:
+        words = self._words(origin)
         if not words:
             return origin
         numbers = [one for one in origin.reason.split("; ") if one not in words]
-        where = self._where(origin.op, words)
+        where = [path or "the model" for path in self._where(origin.op, words)]
         at = f" at {listed(where)}" if len(where) > 1 else ""
         return replace(origin, reason="; ".join([f"{'; '.join(words)}{at}", *numbers]))
 
     def _where(self, op: str, words: list[str]) -> list[str]:
         """Modules in which an operator is called with these settings otherwise."""
         found = (
-            item.reference.site.module or "the model"
+            item.reference.site.module
             for item in self.step.of_kind(CallKind.OPERATOR, CallKind.MODULE)
             if agreed_name(item.reference.site.op, item.candidate.site.op) == op
             and chosen_otherwise(item.reference, item.candidate) == words
         )
         return list(dict.fromkeys(found))
+
+
+def _has_other_shape(origin: Origin) -> bool:
+    left, right = origin.finding.pair.reference, origin.finding.pair.candidate
+    return left is not None and right is not None and left.shape != right.shape

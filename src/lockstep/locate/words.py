@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from lockstep.core.finding import Evidence
+from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, word_for_evidence
 from lockstep.measure.measured_pair import Measured
 
@@ -13,16 +14,19 @@ SETTING_UNTESTED = "the setting alone was not tried: that takes whole tensors"
 """Said of a result that differs where the settings do, as long as the call was not run again with the other ones."""
 
 
-def what_enters(entering: Sequence[Measured]) -> str:
-    """How well the inputs agree."""
+def what_enters(entering: Sequence[Measured], *, leads_to_input: bool = False) -> str:
+    """How well the inputs agree; of an input itself, what was seen to lead to it."""
     if not entering:
         return "no recorded call explains it"
+    what, equal, agree = "inputs", "are bitwise equal", "agree"
+    if leads_to_input:
+        what, equal, agree = "what was seen to lead there", "is bitwise equal", "agrees"
     if all(item.equal for item in entering):
-        return "inputs are bitwise equal"
+        return f"{what} {equal}"
     worst = max(entering, key=lambda item: item.relative if item.known else -1.0)
     if not math.isfinite(worst.difference):
-        return "inputs agree as far as they can be compared"
-    return f"inputs agree ({word_for_evidence(worst)}rel {worst.difference:.1g})"
+        return f"{what} {agree} as far as can be compared"
+    return f"{what} {agree} ({word_for_evidence(worst)}rel {worst.difference:.1g})"
 
 
 def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
@@ -60,7 +64,10 @@ def origin_reason(
     name: str = "",
 ) -> str:
     """Why a site is an origin; `settings` say of themselves what was set otherwise."""
-    text = f"{what_enters(entering)}, {what_leaves(output, judgement, name)}"
+    is_input = output.pair.present.role is Role.INPUT and not name
+    enters = what_enters(entering, leads_to_input=is_input)
+    leaves = what_leaves(output, judgement, "this input" if is_input else name)
+    text = f"{enters}, {leaves}"
     evidence = [judgement.words] if judgement.words else []
     return "; ".join([text, *evidence, *(str(setting) for setting in settings)])
 
