@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 import lockstep
 from lockstep.core.finding import CallPair, Pair
@@ -76,6 +78,40 @@ def altered(call: Call, role: Role, index: int, array: Array) -> Call:
         for record in call.records
     )
     return replace(call, records=records)
+
+
+class Beneath(TorchFunctionMode):
+    """Another kernel for one operator, below the recorder: the recording shows the call as it was made.
+
+    Parameters
+    ----------
+    op
+        Bare name of the operator.
+    kernel
+        Called with the function and its arguments instead.
+    """
+
+    def __init__(self, op: str, kernel: Callable[..., Any]) -> None:
+        super().__init__()
+        self._op, self._kernel = op, kernel
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.__name__ != self._op or not torch.is_grad_enabled():
+            return func(*args, **(kwargs or {}))
+        return self._kernel(func, *args, **(kwargs or {}))
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Stand below all modes that there are."""
+        above = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+        for mode in (self, *reversed(above)):
+            _push_mode(mode)
+        yield
+        above = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+        for mode in reversed(above[:-1]):
+            _push_mode(mode)
 
 
 def judged(

@@ -104,7 +104,10 @@ def test_the_second_half_of_an_axis_is_named(calls: dict[str, Call]) -> None:
     assert found.words == "right but for the second half of axis 1"
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("fp16 or TF32: the same on these inputs", torch.float16), ("bf16", torch.bfloat16)],
+)
 def test_rounded_inputs_are_named_with_their_format(
     calls: dict[str, Call], name: str, dtype: torch.dtype
 ) -> None:

@@ -291,6 +291,15 @@ against a result; a random one foretells so much once in ten thousand."""
 FEWEST_FITTED = 8
 """Elements below which nothing that was fitted, or only says where an error stands, is an explanation."""
 
+ALIKE = 2.0
+"""Times what the best explanation leaves up to which another one is the same on the inputs at hand; both are said."""
+
+FAITHFUL_SHARE = 0.1
+"""Share of an error that the reference may be off its own re-run where that stands for the right result."""
+
+FAITHFUL_ROUNDINGS = 64.0
+"""Unit roundoffs, times the norm, that it may be off besides where the result is a further one of the same call."""
+
 SENTINEL_SIZE = 1e30
 """Magnitude from which on an element stands for minus infinity, in a mask, and is no result: next to it no error of the
 other elements shows."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import torch
 
 from lockstep.core.finding import Instead
 from lockstep.replay.explanation.hypothesis import Prediction
+from lockstep.replay.explanation.outcome import Outcome
 from lockstep.replay.explanation.subject import Subject
 
 _MOST_SLICED = 1 << 22
@@ -17,9 +18,9 @@ _MOST_SLICED = 1 << 22
 
 def sign(subject: Subject) -> Iterator[Prediction]:
     """The other sign, or zero."""
-    yield Prediction(Instead.SIGN, "the result with the other sign", -subject.truth)
+    yield everywhere(subject, Instead.SIGN, "the result with the other sign", torch.neg)
     if not bool(subject.actual.any()):
-        yield Prediction(Instead.FACTOR, "zero", torch.zeros_like(subject.truth))
+        yield everywhere(subject, Instead.FACTOR, "zero", torch.zeros_like)
 
 
 def offset(subject: Subject) -> Iterator[Prediction]:
@@ -27,18 +28,33 @@ def offset(subject: Subject) -> Iterator[Prediction]:
     if bool(subject.counted.any()):
         by = float((subject.actual - subject.truth)[subject.counted].mean())
         words = f"the result {'plus' if by > 0 else 'minus'} {abs(by):.4g}"
-        yield Prediction(Instead.OFFSET, words, subject.truth + by, fitted=1)
+        yield everywhere(subject, Instead.OFFSET, words, lambda right: right + by, fitted=1)
 
 
 def factors(subject: Subject) -> Iterator[Prediction]:
     """The result times a constant: the one of least squares."""
-    truth, actual, counted = subject.truth, subject.actual, subject.counted
-    right, found = truth[counted], actual[counted]
+    right, found = subject.truth[subject.counted], subject.actual[subject.counted]
     size = float(right @ right)
     if size > 0:
         factor = float(right @ found) / size
         words = f"the result times {factor:.5g}"
-        yield Prediction(Instead.FACTOR, words, truth * factor, fitted=1)
+        yield everywhere(subject, Instead.FACTOR, words, lambda true: true * factor, fitted=1)
+
+
+def everywhere(
+    subject: Subject,
+    kind: Instead,
+    words: str,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    fitted: int = 0,
+) -> Prediction:
+    """What a change of the right result says of it, and of each other result of the call that is wrong."""
+
+    def beside(outcome: Outcome) -> torch.Tensor | None:
+        return None if outcome.right else change(outcome.truth)
+
+    return Prediction(kind, words, change(subject.truth), beside, fitted=fitted)
 
 
 def places(subject: Subject) -> Iterator[Prediction]:
@@ -49,10 +65,10 @@ def places(subject: Subject) -> Iterator[Prediction]:
     if count == 0:
         return
     values = torch.where(off, actual, truth)
-    lost = off & ~(actual.isfinite() & subject.reference.isfinite())
+    lost = off & ~(actual.isfinite() & truth.isfinite())
     if bool(lost.any()):
         if bool((lost == off).all()):
-            words = _not_finite(actual, subject.reference, lost)
+            words = _not_finite(actual, truth, lost)
             yield Prediction(Instead.NOT_FINITE, words, values, placed=True)
         return
     if count == 1 and actual.numel() > 1:
@@ -70,7 +86,7 @@ def _off(subject: Subject) -> torch.Tensor:
     truth, actual = subject.truth, subject.actual
     same = (actual == truth) | (actual.isnan() & truth.isnan())
     lost = ~same & ~(actual.isfinite() & truth.isfinite())
-    far = (actual - truth).abs() > max(subject.floor, 0.0)
+    far = (actual - truth).abs() > subject.main.floor
     return lost | (far & ~same)
 
 

@@ -1,4 +1,4 @@
-"""All families of hypotheses, simplest first, on one result."""
+"""All families of hypotheses, on the results of one call: what somebody may have written before what merely fits."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from lockstep.core.finding import Explanation
 from lockstep.replay.explanation.error_shapes import factors, offset, places, sign
 from lockstep.replay.explanation.fitted_settings import fitted
 from lockstep.replay.explanation.hypothesis import Prediction, best
+from lockstep.replay.explanation.other_inputs import in_other_memory, inputs
 from lockstep.replay.explanation.other_precisions import precisions
-from lockstep.replay.explanation.other_settings import (
-    another_operator,
-    as_called,
-    left_out,
-    settings,
-)
-from lockstep.replay.explanation.other_updates import updates
+from lockstep.replay.explanation.other_settings import another_operator, as_called, settings
+from lockstep.replay.explanation.other_updates import fitted_updates, updates
 from lockstep.replay.explanation.right_elsewhere import another_tensor, moved, terms
 from lockstep.replay.explanation.subject import Subject
 from lockstep.replay.explanation.unexplained import Unexplained
 
-FAMILIES: tuple[Callable[[Subject], Iterator[Prediction]], ...] = (
+Family = Callable[[Subject], Iterator[Prediction]]
+
+WRITTEN: tuple[Family, ...] = (
     as_called,
-    updates,
-    sign,
-    factors,
-    precisions,
     another_operator,
-    another_tensor,
+    updates,
     settings,
-    left_out,
+    inputs,
+    precisions,
+    in_other_memory,
+    another_tensor,
+    sign,
     moved,
-    offset,
     fitted,
-    places,
-    terms,
+    fitted_updates,
+    factors,
 )
-"""In order of what is tried; the first family that explains a result does."""
+"""What somebody may have written, in order of what is tried: the first that explains all results does."""
+
+FITTING: tuple[Family, ...] = (offset, places, terms)
+"""What says little more than where the error is."""
 
 
 def explained(question: Unexplained, memory_bytes: int) -> Explanation | None:
-    """What the candidate computes instead; None where nothing explains it to its noise floor.
+    """What the candidate computes instead; None where nothing explains all results of the call to their noise floors.
 
     Raises
     ------
@@ -48,8 +48,14 @@ def explained(question: Unexplained, memory_bytes: int) -> Explanation | None:
         If its tensors were not saved whole, or take more memory than they may.
     """
     subject = Subject(question, memory_bytes)
-    for family in FAMILIES:
+    alone = None
+    for family in WRITTEN:
         found = best(subject, family(subject))
-        if found is not None:
-            return found
-    return None
+        if found is not None and not found.alone:
+            return found.explanation
+        alone = alone or found
+    for family in FITTING if alone is None else ():
+        alone = best(subject, family(subject))
+        if alone is not None:
+            break
+    return None if alone is None else alone.explanation

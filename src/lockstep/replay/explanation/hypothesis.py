@@ -1,39 +1,58 @@
-"""What a hypothesis says, and the one scorer that decides whether it explains a result."""
+"""What a hypothesis says, and the one scorer that decides whether it explains the results of a call."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from lockstep.core.finding import Explanation, Instead
-from lockstep.judge.tolerances import CHANCE_DIGITS, CLEAR_OF_FLOOR, FEWEST_FITTED
+from lockstep.judge.tolerances import (
+    ALIKE,
+    CHANCE_DIGITS,
+    CLEAR_OF_FLOOR,
+    EXPLAINED_MARGIN,
+    FEWEST_FITTED,
+)
+from lockstep.replay.explanation.outcome import Outcome, spread_of
+
+_MOST_TIES = 3
+"""Explanations that are the same on the inputs at hand, and are all said."""
 
 
 class Target(Protocol):
     """What is to be explained; see `lockstep.replay.explanation.subject.Subject`."""
 
-    actual: torch.Tensor
-    truth: torch.Tensor
-    floor: float
-    counted: torch.Tensor
+    @property
+    def main(self) -> Outcome:
+        """The result at which the two runs part."""
+
+    @property
+    def beside(self) -> Sequence[Outcome]:
+        """The other results of the same call."""
+
+
+def _nothing(outcome: Outcome) -> torch.Tensor | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a hypothesis says that the candidate's result is.
+    """What a hypothesis says that the candidate's results are.
 
     Parameters
     ----------
     kind, words
         As printed.
     values
-        Double precision, of the result's shape.
+        Of the main result, in double precision.
+    beside
+        What it says of another result of the call; None where it leaves that as it should be.
     fitted
-        Numbers that were taken from the result itself.
+        Numbers that were taken from the results themselves.
     placed
         Whether it says where the error is and not what: then elements taken over from the result prove nothing, and
         the others, which must be right, prove it.
@@ -42,69 +61,102 @@ class Prediction:
     kind: Instead
     words: str
     values: torch.Tensor
+    beside: Callable[[Outcome], torch.Tensor | None] = _nothing
     fitted: int = 0
     placed: bool = False
 
 
-Hypotheses = Callable[..., Iterator[Prediction]]
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """A prediction that explains every result of the call, with what it leaves of the main one."""
+
+    prediction: Prediction
+    left: float
+    alone: bool
 
 
-def best(target: Target, predictions: Iterable[Prediction]) -> Explanation | None:
-    """The prediction with the least residual of those that explain the result to its noise floor."""
-    found: tuple[float, Explanation] | None = None
-    for prediction in predictions:
-        residual = _residual(target, prediction)
-        if residual is not None and (found is None or residual < found[0]):
-            found = residual, _explanation(target, prediction, residual)
-    return None if found is None else found[1]
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An explanation; `alone` where the other results of the call are right though it foretells that they are not."""
+
+    explanation: Explanation
+    alone: bool
 
 
-def _residual(target: Target, prediction: Prediction) -> float | None:
-    """Norm of what a prediction leaves, where it explains the rest; else None."""
-    values = prediction.values
-    if values.shape != target.actual.shape or not _same_infinities(target.actual, values):
+def best(target: Target, predictions: Iterable[Prediction]) -> Found | None:
+    """The prediction that leaves least of those that explain all results to their noise floors; with its ties."""
+    found = [fit for one in predictions if (fit := _fit(target, one)) is not None]
+    if not found:
         return None
-    error = norm_of(target.actual - target.truth, target.counted)
-    residual = norm_of(target.actual - values, target.counted)
-    size = norm_of(target.truth, target.counted)
-    grown = norm_of(values, target.counted) / size if size > 0 else 1.0
-    floor = target.floor * max(1.0, grown)
-    if residual > floor:
+    alone = all(fit.alone for fit in found)
+    found = [fit for fit in found if fit.alone is alone]
+    first = min(found, key=lambda fit: fit.left)
+    noise = max(ALIKE * first.left, target.main.floor / EXPLAINED_MARGIN)
+    ties = [first, *(fit for fit in found if fit is not first and fit.left <= noise)]
+    words = _told(ties) + (" (in this result alone)" if alone else "")
+    share = _share(target.main, first.left)
+    return Found(Explanation(first.prediction.kind, words, share), alone)
+
+
+def _told(ties: Sequence[_Fit]) -> str:
+    words = list(dict.fromkeys(fit.prediction.words for fit in ties))
+    if len(words) == 1:
+        return words[0]
+    first, *rest = (text.split(" ") for text in words[:_MOST_TIES])
+    shared = 0  # words that all begin with are said once
+    while all(shared < len(other) - 1 for other in (first, *rest)) and all(
+        other[shared] == first[shared] for other in rest
+    ):
+        shared += 1
+    told = " or ".join([" ".join(first), *(" ".join(other[shared:]) for other in rest)])
+    more = f" (and {len(words) - _MOST_TIES} more)" if len(words) > _MOST_TIES else ""
+    return f"{told}{more}: the same on these inputs"
+
+
+def _fit(target: Target, prediction: Prediction) -> _Fit | None:
+    """A prediction with what it leaves, where it explains every result of the call."""
+    main = target.main
+    left = main.left_by(prediction.values)
+    if left is None or _is_idle(main, prediction):
         return None
-    count = int(target.counted.sum())
+    explained, alone = [(main, prediction.values)], False
+    for outcome in target.beside:
+        said = prediction.beside(outcome)
+        fits = said is not None and outcome.left_by(said) is not None
+        if not fits and not outcome.right:
+            return None
+        alone |= said is not None and not fits
+        if fits and said is not None and not outcome.right:
+            explained.append((outcome, said))
+    return _Fit(prediction, left, alone) if _is_proven(prediction, explained) else None
+
+
+def _is_idle(main: Outcome, prediction: Prediction) -> bool:
+    """Whether an error is too near to noise for a prediction to say anything."""
     if prediction.placed:
-        return residual if count >= FEWEST_FITTED else None
-    if error < CLEAR_OF_FLOOR * floor or (prediction.fitted and count < FEWEST_FITTED):
-        return None
-    off = spread_of(target.actual - target.truth, target.counted) - prediction.fitted
-    digits = math.log10(error / floor) if floor > 0 else math.inf
-    return residual if off * digits >= CHANCE_DIGITS else None
+        return False
+    return main.error < CLEAR_OF_FLOOR * main.floor_of(prediction.values)
 
 
-def _explanation(target: Target, prediction: Prediction, residual: float) -> Explanation:
-    error = norm_of(target.actual - target.truth, target.counted)
-    lost = not bool((target.actual.isfinite() | ~target.truth.isfinite()).all())
+def _is_proven(prediction: Prediction, explained: Sequence[tuple[Outcome, torch.Tensor]]) -> bool:
+    """Whether the results that a prediction foretells are more than chance gives it."""
+    count = sum(int(outcome.counted.sum()) for outcome, _ in explained)
+    if (prediction.placed or prediction.fitted) and count < FEWEST_FITTED:
+        return False
+    if prediction.placed:
+        return True
+    digits, left = 0.0, float(prediction.fitted)
+    for outcome, values in explained:
+        off = spread_of(outcome.actual - outcome.truth, outcome.counted)
+        off, left = max(0.0, off - left), max(0.0, left - off)
+        floor = outcome.floor_of(values)
+        digits += off * (math.log10(outcome.error / floor) if floor > 0 else math.inf) if off else 0
+    return digits >= CHANCE_DIGITS
+
+
+def _share(main: Outcome, left: float) -> float:
+    """The part of the squared error that is explained."""
+    lost = not bool((main.actual.isfinite() | ~main.truth.isfinite()).all())
     # Next to an element that is not finite the rest of the error is nothing.
-    share = 1.0 if lost or error == 0 else 1.0 - (residual / error) ** 2
-    return Explanation(prediction.kind, prediction.words, min(1.0, max(0.0, share)))
-
-
-def _same_infinities(actual: torch.Tensor, values: torch.Tensor) -> bool:
-    same = (actual == values) | (actual.isnan() & values.isnan())
-    return bool((same | (actual.isfinite() & values.isfinite())).all())
-
-
-def norm_of(values: torch.Tensor, counted: torch.Tensor) -> float:
-    """Euclidean norm of the elements that count."""
-    found = float(torch.linalg.vector_norm(values[counted]))
-    return found if math.isfinite(found) else math.inf
-
-
-def spread_of(values: torch.Tensor, counted: torch.Tensor) -> float:
-    """Effective number of elements that carry a tensor, `(sum e^2)^2 / sum e^4`."""
-    squares = values[counted].square()
-    peak = float(squares.max()) if squares.numel() else 0.0
-    if peak == 0.0 or not math.isfinite(peak):
-        return 0.0
-    squares = squares / peak
-    return float(squares.sum() ** 2 / squares.square().sum())
+    share = 1.0 if lost or main.error == 0 else 1.0 - (left / main.error) ** 2
+    return min(1.0, max(0.0, share))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 
 from lockstep.core.finding import Instead
 from lockstep.core.records import TensorRecord
+from lockstep.core.site import Role
 from lockstep.replay.explanation.hypothesis import Prediction
-from lockstep.replay.explanation.subject import Change, Subject
+from lockstep.replay.explanation.outcome import Outcome
+from lockstep.replay.explanation.subject import Attempt, Change, Subject
 from lockstep.replay.rerun import Alter
 
 _FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -28,39 +32,73 @@ def _by_tf32(tensor: torch.Tensor) -> torch.Tensor:
 def precisions(subject: Subject) -> Iterator[Prediction]:
     """Rounded inputs, a rounded or saturated result."""
     yield from _rounded_results(subject, subject.truth, "the result")
+    built = subject.rebuilt
+    if built is None:
+        return
     ways = {**{name: _by_dtype(dtype) for name, dtype in _FORMATS.items()}, "TF32": _by_tf32}
+    shapes = {len(record.shape) for record in built.inputs.values() if _wide(record)}
+    which = {"its inputs": 0} | (
+        {"its inputs but vectors": 2} if min(shapes, default=2) < 2 else {}
+    )
     for name, rounded in ways.items():
-        for which, only in (("its inputs", 0), ("its inputs but vectors", 2)):
-            made = subject.again(change=_rounding(rounded, only))
-            if made is not None:
-                words = f"the same operator with {which} rounded to {name}"
-                yield Prediction(Instead.PRECISION, words, made)
-                if made.shape == subject.truth.shape:
-                    yield from _rounded_results(subject, made, f"{words} and its result")
+        for what, only in which.items():
+            words = f"the same operator with {what} rounded to {name}"
+            attempt = subject.attempt(change=_rounding(rounded, only))
+            if attempt is None:
+                continue
+            plain = None if subject.backward else _rounding(rounded, only, gradients=False)
+            ways_back = [attempt, *([] if plain is None else [replace(attempt, change=plain)])]
+            beside = partial(_cast_back, ways_back, name)
+            yield Prediction(Instead.PRECISION, words, attempt.values, beside)
+            yield from _rounded_results(subject, attempt.values, f"{words} and its result")
 
 
-def _rounding(rounded: Alter, dimensions: int) -> Change:
+def _cast_back(attempts: Sequence[Attempt], name: str, outcome: Outcome) -> torch.Tensor | None:
+    """Another result of a call with rounded inputs: gradients may be rounded before backward, after it, or not."""
+    found = [made for one in attempts if (made := one.beside(outcome)) is not None]
+    if name in _FORMATS:
+        back = (_rounded(outcome.actual, made, _FORMATS[name]) for made in list(found))
+        found += [made for made in back if made is not None]
+    fitting = [made for made in found if outcome.left_by(made) is not None]
+    return next(iter((*fitting, *found)), None)
+
+
+def _wide(record: TensorRecord) -> bool:
+    return record.dtype in ("float32", "float64")
+
+
+def _rounding(rounded: Alter, dimensions: int, *, gradients: bool = True) -> Change:
     def change(record: TensorRecord, tensor: torch.Tensor) -> torch.Tensor:
         wide = tensor.dtype in (torch.float32, torch.float64)
+        wide &= gradients or record.role is not Role.GRAD_OUTPUT
         return rounded(tensor) if wide and tensor.dim() >= dimensions else tensor
 
     return change
 
 
 def _rounded_results(subject: Subject, exact: torch.Tensor, words: str) -> Iterator[Prediction]:
-    """A result rounded: each element representable, and next to the exact one."""
-    actual = subject.actual
+    """A result rounded, and each other one of the call that is wrong."""
     for name, dtype in _FORMATS.items():
-        held = actual.to(dtype).double()
-        if not bool(((held == actual) | actual.isnan()).all()):
+        values = _rounded(subject.actual, exact, dtype)
+        if values is None:
             continue
-        nearest = exact.to(dtype).double()
-        half = torch.maximum((nearest - exact).abs(), _half_step(exact, dtype))
-        # Noise takes some elements over the middle between two neighbours; they are rounded the other way.
-        near = (actual - exact).abs() <= half * 1.01
-        yield Prediction(
-            Instead.PRECISION, f"{words} rounded to {name}", torch.where(near, actual, nearest)
-        )
+
+        def beside(outcome: Outcome, dtype: torch.dtype = dtype) -> torch.Tensor | None:
+            return None if outcome.right else _rounded(outcome.actual, outcome.truth, dtype)
+
+        yield Prediction(Instead.PRECISION, f"{words} rounded to {name}", values, beside)
+
+
+def _rounded(actual: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+    """A rounded result: each element representable, and next to the exact one; else None."""
+    held = actual.to(dtype).double()
+    if not bool(((held == actual) | actual.isnan()).all()):
+        return None
+    nearest = exact.to(dtype).double()
+    half = torch.maximum((nearest - exact).abs(), _half_step(exact, dtype))
+    # Noise takes some elements over the middle between two neighbours; they are rounded the other way.
+    near = (actual - exact).abs() <= half * 1.01
+    return torch.where(near, actual, nearest)
 
 
 def _half_step(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

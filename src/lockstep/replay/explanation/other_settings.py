@@ -1,20 +1,21 @@
-"""Hypotheses about arguments and inputs: the candidate's own, and others of the same kind."""
+"""Hypotheses about settings: the candidate's own arguments, another operator, each argument otherwise."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 
 from lockstep.core.finding import Instead
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
+from lockstep.replay.explanation.argument_names import Argument, arguments_of, named
 from lockstep.replay.explanation.hypothesis import Prediction
-from lockstep.replay.explanation.subject import Change, Subject
+from lockstep.replay.explanation.subject import Subject
 from lockstep.replay.rebuild import Rebuilt, rebuild
 from lockstep.replay.refusals import CannotReplay
 
@@ -22,26 +23,45 @@ _LARGEST_EPSILON = 1e-2
 """Values up to which a number among the arguments may be an epsilon."""
 
 _EPSILONS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)
-_WORDS = (("none", "tanh"), ("mean", "sum"), ("zeros", "reflect", "replicate", "circular"))
+_WORDS = (
+    ("none", "tanh"),
+    ("mean", "sum", "none", "batchmean"),
+    ("zeros", "border", "reflection"),
+    ("constant", "reflect", "replicate", "circular"),
+    ("nearest", "nearest-exact", "bilinear", "bicubic", "area", "linear", "trilinear"),
+)
 """Arguments of torch's operators that are words, with what else they may be."""
 
-_MOST_DIMENSIONS = 8
+_MOST_NEAR = 8
+"""Size of a whole number up to which those around zero are tried."""
+
+_LARGEST_INTEGER = 1 << 20
+_IDLE = frozenset(
+    {"inplace", "out", "size_average", "reduce", "return_indices", "is_grads_batched", "dtype"}
+)
+"""Arguments that change no result, or its shape."""
+
+_POSITIVE = re.compile(
+    r"group|stride|kernel|dilation|factor|layers|heads|size|chunks|sections|repeats"
+)
+"""Names of whole numbers of which there is at least one: a native kernel may divide by them."""
+
+_DIMENSIONS = frozenset({"dim", "dim0", "dim1", "axis", "axis0", "axis1", "start_dim", "end_dim"})
 
 
 def as_called(subject: Subject) -> Iterator[Prediction]:
     """The candidate's call with its own arguments."""
     left, right = subject.question.reference_call, subject.question.candidate_call
-    if left is None or right is None or subject.call is not right:
+    if left is None or right is None or subject.base is None or not subject.base.of_candidate:
         return
     words = otherwise(left, right)
     if right.kind is not CallKind.OPERATOR or not words:
         return
     try:
-        made = subject.again(rebuilt=rebuild(right))
+        built = rebuild(right)
     except CannotReplay:
         return
-    if made is not None:
-        yield Prediction(Instead.SETTING, f"called with {words}", made)
+    yield from subject.predicted(Instead.SETTING, f"called with {words}", rebuilt=built)
 
 
 def another_operator(subject: Subject) -> Iterator[Prediction]:
@@ -57,7 +77,7 @@ def another_operator(subject: Subject) -> Iterator[Prediction]:
     made = subject.as_candidate()
     if made is not None:
         words = f"{right.site.op} where the reference calls {left.site.op}"
-        yield Prediction(Instead.OPERATOR, words, made)
+        yield Prediction(Instead.OPERATOR, words, *made)
 
 
 def _taken(call: Call) -> set[str | None]:
@@ -65,42 +85,23 @@ def _taken(call: Call) -> set[str | None]:
 
 
 def settings(subject: Subject) -> Iterator[Prediction]:
-    """Each plain argument otherwise, each alone."""
+    """Each plain argument otherwise, each alone; one that was not given too."""
     built = subject.rebuilt
     if built is None:
         return
-    for path, value in leaves(built):
-        for other in _others(value):
-            made = subject.again(rebuilt=with_value(built, path, other))
-            if made is not None:
-                words = f"the same operator with {told(path)}={other} instead of {value}"
-                yield Prediction(Instead.SETTING, words, made)
+    for argument in arguments_of(built):
+        if argument.name in _IDLE:
+            continue
+        for other in _others(argument, _rank(built)):
+            words = f"the same operator with {argument.name}={told(other)} instead of {told(argument.value)}"
+            other_call = argument.replaced(built, other)
+            yield from subject.predicted(Instead.SETTING, words, rebuilt=other_call)
+    yield from _shifted_causal_mask(subject, built)
 
 
-def left_out(subject: Subject) -> Iterator[Prediction]:
-    """One input left out (zeros, or ones), doubled, rolled or transposed."""
-    if subject.call is None or subject.rebuilt is None:
-        return
-    for index, record in subject.rebuilt.inputs.items():
-        for words, changed in _CHANGES.items():
-            made = subject.again(change=_only(record, changed))
-            if made is not None:
-                name = record.name or f"input {index}"
-                yield Prediction(Instead.INPUT, f"the same operator with {name} {words}", made)
-    rows = max(
-        (record.shape[0] for record in subject.rebuilt.inputs.values() if record.shape), default=1
-    )
-    for record in subject.rebuilt.inputs.values():
-        for by in (1, -1) if record.dtype in ("int32", "int64") else ():
-            made = subject.again(change=_only(record, partial(_moved, by=by, rows=rows)))
-            if made is not None:
-                words = f"the same operator with {by:+d} on each index in {record.name}"
-                yield Prediction(Instead.INPUT, words, made)
-    yield from _shifted_causal_mask(subject, subject.rebuilt)
-
-
-def _moved(tensor: torch.Tensor, by: int, rows: int) -> torch.Tensor:
-    return (tensor + by) % rows
+def _rank(built: Rebuilt) -> int:
+    """Dimensions of the first tensor."""
+    return next((len(record.shape) for record in built.inputs.values()), 1) or 1
 
 
 def _shifted_causal_mask(subject: Subject, built: Rebuilt) -> Iterator[Prediction]:
@@ -112,94 +113,94 @@ def _shifted_causal_mask(subject: Subject, built: Rebuilt) -> Iterator[Predictio
         return
     for by, what in ((1, "shows one token of the future"), (-1, "hides the token itself")):
         seen = torch.ones(queries.shape[-2], keys.shape[-2], dtype=torch.bool).tril(diagonal=by)
-        kwargs = {**built.kwargs, "is_causal": False, "attn_mask": seen}
-        made = subject.again(rebuilt=replace(built, kwargs=kwargs))
-        if made is not None:
-            yield Prediction(Instead.SETTING, f"a causal mask that {what}", made)
+        shifted = replace(built, kwargs={**built.kwargs, "is_causal": False, "attn_mask": seen})
+        yield from subject.predicted(Instead.SETTING, f"a causal mask that {what}", rebuilt=shifted)
 
 
-def _zeros(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(tensor) if tensor.is_floating_point() else tensor
-
-
-def _ones(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.ones_like(tensor) if tensor.is_floating_point() else tensor
-
-
-def _twice(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor * 2 if tensor.is_floating_point() else tensor
-
-
-def _rolled(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.roll(1, dims=-1) if tensor.dim() else tensor
-
-
-def _rolled_back(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.roll(-1, dims=-1) if tensor.dim() else tensor
-
-
-def _transposed(tensor: torch.Tensor) -> torch.Tensor:
-    square = tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2]
-    return tensor.transpose(-1, -2).contiguous() if square else tensor
-
-
-_CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "left out (zero)": _zeros,
-    "left out (one)": _ones,
-    "doubled": _twice,
-    "rolled by one along its last axis": _rolled,
-    "rolled back by one along its last axis": _rolled_back,
-    "transposed": _transposed,
-}
-
-
-def _only(wanted: TensorRecord, changed: Callable[[torch.Tensor], torch.Tensor]) -> Change:
-    def change(record: TensorRecord, tensor: torch.Tensor) -> torch.Tensor:
-        return changed(tensor) if record is wanted else tensor
-
-    return change
-
-
-Path = tuple[Any, ...]
-
-
-def leaves(built: Rebuilt) -> Iterator[tuple[Path, Any]]:
-    """Plain arguments one level deep, with where they stand."""
-    for number, value in enumerate(built.args):
-        yield ("args", number), value
-    for name, value in built.kwargs.items():
-        yield ("kwargs", name), value
-
-
-def with_value(built: Rebuilt, path: Path, value: Any) -> Rebuilt:
-    """The same call with another value in one place."""
-    where, key = path
-    if where == "kwargs":
-        return replace(built, kwargs={**built.kwargs, key: value})
-    return replace(built, args=(*built.args[:key], value, *built.args[key + 1 :]))
-
-
-def _others(value: Any) -> Iterator[Any]:
+def _others(argument: Argument, rank: int) -> Iterator[Any]:
     """What else an argument may be."""
+    value = argument.value
     if isinstance(value, bool):
         yield not value
+    elif value is None:
+        yield from (1.0,) if argument.name == "scale" else (True, 0)
     elif isinstance(value, int):
-        if -_MOST_DIMENSIONS <= value < _MOST_DIMENSIONS:
-            yield from (other for other in range(-4, 4) if other != value)
+        if argument.name in _DIMENSIONS:
+            yield from _dimensions(value, rank)
+        else:
+            least = 1 if _POSITIVE.search(argument.name) else -_LARGEST_INTEGER
+            yield from (other for other in _integers(value) if other >= least)
     elif isinstance(value, float) and math.isfinite(value):
-        if 0.0 < value <= _LARGEST_EPSILON:
-            yield from (other for other in (*_EPSILONS, 10 * value, value / 10) if other != value)
-        elif 0.0 < value < 1.0:
-            yield from (0.0, 1.0 - value)
+        yield from _numbers(value)
     elif isinstance(value, str):
         for words in _WORDS:
             yield from (other for other in words if value in words and other != value)
+    elif isinstance(value, slice):
+        yield from _slices(value)
+    elif isinstance(value, (tuple, list)) and value:
+        yield from _sequences(argument, rank)
 
 
-def told(path: Path) -> str:
-    """How an argument is called."""
-    where, key = path
-    return f"argument {key}" if where == "args" else str(key)
+def _dimensions(value: int, rank: int) -> Iterator[int]:
+    """The other axes, counted from the end where this one is."""
+    start = -rank if value < 0 else 0
+    yield from (start + axis for axis in range(rank) if start + axis != value)
+
+
+def _integers(value: int) -> Iterator[int]:
+    """Off by one, doubled, halved; what is near."""
+    if not -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
+        return
+    near = range(-4, 5) if abs(value) <= _MOST_NEAR else ()
+    others = (value + 1, value - 1, 2 * value, value // 2, 0, *near)
+    yield from (other for other in dict.fromkeys(others) if other != value)
+
+
+def _numbers(value: float) -> Iterator[float]:
+    if value == 0.0:
+        yield from (0.1, 0.05, 0.2, 0.5, 1.0)
+    elif 0.0 < value <= _LARGEST_EPSILON:
+        yield from (other for other in (*_EPSILONS, 10 * value, value / 10) if other != value)
+    elif 0.0 < value < 1.0:
+        yield from (0.0, 1.0 - value, 1.0)
+    else:
+        yield from (0.0, 2 * value, value / 2, -value)
+
+
+def _slices(value: slice) -> Iterator[slice]:
+    """Positions off by one, from the start, the stop, or both."""
+    start, stop, step = value.start, value.stop, value.step
+    for by in (1, -1):
+        moved_start = None if start is None else start + by
+        moved_stop = None if stop is None else stop + by
+        yield slice(moved_start, moved_stop, step)
+
+
+def _sequences(argument: Argument, rank: int) -> Iterator[Any]:
+    """All items off by one, doubled, halved; each item otherwise; the other way round."""
+    value, kind = argument.value, type(argument.value)
+    if all(isinstance(item, int) and not isinstance(item, bool) for item in value):
+        whole = ([item + 1, item - 1, 2 * item, item // 2] for item in value)
+        least = 1 if _POSITIVE.search(argument.name) else -_LARGEST_INTEGER
+        for items in zip(*whole, strict=True) if len(value) > 1 else ():
+            if min(items) >= least:
+                yield kind(items)
+        if len(set(value)) > 1:
+            yield kind(reversed(value))
+    for number, item in enumerate(value):
+        if isinstance(item, (int, slice)) and not isinstance(item, bool):
+            for other in _others(replace(argument, value=item), rank):
+                yield kind([*value[:number], other, *value[number + 1 :]])
+
+
+def told(value: Any) -> str:
+    """A value as a user would write it."""
+    if isinstance(value, slice):
+        ends = [value.start, value.stop, *([] if value.step is None else [value.step])]
+        return ":".join("" if end is None else str(end) for end in ends)
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(told(item) for item in value) + "]"
+    return str(float(f"{value:.12g}")) if isinstance(value, float) else str(value)
 
 
 def otherwise(left: Call, right: Call) -> str:
@@ -209,16 +210,18 @@ def otherwise(left: Call, right: Call) -> str:
         for name in dict.fromkeys((*left.arguments, *right.arguments))
         if left.arguments.get(name) != right.arguments.get(name)
     ]
-    words = [
-        f"{_name(name)}={_said(right, name)} where the reference has {_said(left, name)}"
+    built = _built(left), _built(right)
+    return ", ".join(
+        f"{named(built[1] or built[0], name)}={_said(right, name)} where the reference has {_said(left, name)}"
         for name in names[:3]
-    ]
-    return ", ".join(words)
+    )
 
 
-def _name(name: str) -> str:
-    place = name.partition(".")[2]
-    return f"argument {place}" if place.isdigit() else place
+def _built(call: Call) -> Rebuilt | None:
+    try:
+        return rebuild(call)
+    except CannotReplay:
+        return None
 
 
 def _said(call: Call, name: str) -> str:

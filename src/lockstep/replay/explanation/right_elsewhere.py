@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 
 from lockstep.core.finding import Instead
 from lockstep.core.records import TensorRecord
+from lockstep.replay.explanation.error_shapes import everywhere
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.subject import Subject
 from lockstep.replay.refusals import CannotReplay
@@ -22,22 +24,27 @@ _FARTHEST = 1 << 18
 
 def moved(subject: Subject) -> Iterator[Prediction]:
     """Rolled by one along an axis, two axes exchanged, an axis reversed."""
-    truth = subject.truth
-    for axis, extent in enumerate(truth.shape):
+    for words, change in _moves(subject.truth.shape):
+        yield everywhere(subject, Instead.ELSEWHERE, f"the result {words}", change)
+
+
+def _moves(shape: Sequence[int]) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
+    for axis, extent in enumerate(shape):
         if extent < 2:
             continue
         for by in (1, -1):
-            words = f"the result rolled by {by} along axis {axis}"
-            yield Prediction(Instead.ELSEWHERE, words, truth.roll(by, dims=axis))
-        words = f"the result reversed along axis {axis}"
-        yield Prediction(Instead.ELSEWHERE, words, truth.flip(axis))
-        for other in range(axis + 1, truth.dim()):
-            exchanged = truth.transpose(axis, other)
-            words = f"the result with axes {axis} and {other} exchanged"
-            if exchanged.shape == truth.shape:
-                yield Prediction(Instead.ELSEWHERE, words, exchanged)
-            words = f"the result of axes {axis} and {other} exchanged, read in the old shape"
-            yield Prediction(Instead.ELSEWHERE, words, exchanged.reshape(truth.shape))
+            yield f"rolled by {by} along axis {axis}", partial(torch.roll, shifts=by, dims=axis)
+        yield f"reversed along axis {axis}", partial(torch.flip, dims=(axis,))
+        for other in range(axis + 1, len(shape)):
+            both = f"axes {axis} and {other} exchanged"
+            if extent == shape[other]:
+                yield f"with {both}", partial(torch.transpose, dim0=axis, dim1=other)
+            else:
+                yield f"of {both}, read in the old shape", partial(_reread, axes=(axis, other))
+
+
+def _reread(tensor: torch.Tensor, axes: tuple[int, int]) -> torch.Tensor:
+    return tensor.transpose(*axes).reshape(tensor.shape)
 
 
 def another_tensor(subject: Subject) -> Iterator[Prediction]:

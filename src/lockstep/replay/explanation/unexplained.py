@@ -19,6 +19,11 @@ class Unexplained:
         The operators or updates that gave it; None where none was recorded.
     others
         Tensors of the reference, of the same shape, from this step and the one before.
+    earlier
+        Calls of the candidate that stand for the same one earlier: at this place in the step before, and of the same
+        operator in this step.
+    seconds
+        How long the answer may take.
     """
 
     reference: TensorRecord
@@ -26,3 +31,5 @@ class Unexplained:
     reference_call: Call | None
     candidate_call: Call | None
     others: tuple[TensorRecord, ...] = ()
+    earlier: tuple[Call, ...] = ()
+    seconds: float = 60.0
