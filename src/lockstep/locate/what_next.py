@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lockstep.core.errors import RecordingError
 from lockstep.core.finding import Comparison, Kind, Origin, Verdict, WhatNext
-from lockstep.core.records import Call
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.core.text import shell_line
 from lockstep.locate.explained_origins import made_by
@@ -50,11 +51,19 @@ def made_at(
 ) -> tuple[Call | None, Call | None]:
     """The operator or update of each run that gave what an origin is about; None where there is none."""
     pair = origin.finding.pair
-    left, right = (
-        None if record is None or record.role not in _MADE else made_by(run, record, origin.op)[1]
-        for run, record in ((reference, pair.reference), (candidate, pair.candidate))
+    return (
+        _made(origin, reference, pair.reference),
+        _made(origin, candidate, pair.candidate),
     )
-    return left, right
+
+
+def _made(origin: Origin, run: Recording, record: TensorRecord | None) -> Call | None:
+    if record is None or record.role not in _MADE:
+        return None
+    try:
+        return made_by(run, record, origin.op)[1]
+    except RecordingError:  # damaged there: the verdict stands without
+        return None
 
 
 _MADE = frozenset({*FORWARD, *BACKWARD, *UPDATED, Role.LOSS})

@@ -138,6 +138,8 @@ def _new_place(path: Path, word: str) -> Path:
 def _other_folder(manifest: RunManifest) -> str | None:
     """The folder that the command was typed in, where that is here and another than this one."""
     folder = Path(manifest.cwd)
-    if not folder.is_absolute() or not folder.is_dir():
+    try:
+        here = not folder.is_absolute() or not folder.is_dir() or folder.samefile(Path())
+    except OSError:  # no such name can be, as one of a megabyte
         return None
-    return None if folder.samefile(Path()) else str(folder)
+    return None if here else str(folder)
