@@ -83,6 +83,8 @@ def change(extra: str, parameters: list[nn.Parameter]) -> None:
             parameter.grad = gradient.clamp(-FAR, FAR)
     if extra == "gradient norm that is logged":
         norm.item()
+    if extra == "clipping without a limit, for its norm":
+        nn.utils.clip_grad_norm_(parameters, float("inf"))
     if extra == "copies that are clamped for a log":
         for gradient in gradients:
             gradient.clone().clamp_(-FAR, FAR).max().item()
@@ -163,7 +165,10 @@ def test_what_nothing_depends_on_is_said_and_is_no_difference(extra: str) -> Non
     assert all("nothing that is recorded" in one for one in unaligned_sentences(found))
 
 
-@pytest.mark.parametrize("extra", ["division by 1", "gradients zeroed in place"])
+@pytest.mark.parametrize(
+    "extra",
+    ["division by 1", "gradients zeroed in place", "clipping without a limit, for its norm"],
+)
 def test_what_no_numbers_could_have_made_different_is_no_difference(extra: str) -> None:
     # Given a run that divides by a plain 1, or that zeroes gradients where the other drops them
     found = against_plain(extra)

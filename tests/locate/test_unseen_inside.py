@@ -15,6 +15,7 @@ import lockstep
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Kind, Verdict
 from lockstep.core.site import Phase
+from lockstep.report.comparison.screen import headline
 
 Change = Callable[["Net"], None]
 
@@ -144,6 +145,50 @@ def doubled(model: Net) -> None:
 def test_sound_compiled_code_leaves_the_same_buffers(runs: Runs) -> None:
     found = runs.against_eager(unchanged)
     assert (found.verdict, found.origins, found.setup) == (Verdict.AGREE, (), ())
+
+
+def test_the_headline_says_what_was_compiled(runs: Runs) -> None:
+    # Given a compiled training and the same one, eager
+    found = runs.against_eager(unchanged)
+    # Then the headline says that they were compared at a boundary, and whose
+    boundary = "compared at the boundary of compiled code: the model in the candidate"
+    assert boundary in headline(found)
+    # And that of two eager ones does not
+    eager = runs.of(unchanged, compiled=False), runs.of(unchanged, compiled=False)
+    assert "compiled" not in headline(compare_recordings(*eager))
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+def test_a_function_compiled_with_the_model_inside_is_compared_at_its_boundary(
+    weight: float, tmp_path: Path
+) -> None:
+    # Given a training whose model and loss are compiled as one function, and the same one, eager
+    model, batch, target = Net().eval(), torch.randn(16, 4), torch.randn(16, 2)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    for name, factor in (("eager", 1.0), ("compiled", weight)):
+        torch._dynamo.reset()
+        model.load_state_dict(start)
+
+        def whole(value: Tensor, wanted: Tensor, factor: float = factor) -> Tensor:
+            return (
+                factor * F.mse_loss(model(value), wanted)
+                if factor != 1
+                else F.mse_loss(model(value), wanted)
+            )
+
+        called = torch.compile(whole, backend="aot_eager") if name == "compiled" else whole
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        with lockstep.record(tmp_path / name, steps=2):
+            for _ in range(2):
+                optimizer.zero_grad()
+                called(batch, target).backward()
+                optimizer.step()
+    # When they are compared
+    found = compare_recordings(tmp_path / "eager", tmp_path / "compiled")
+    # Then the sound one agrees, and one with another loss is seen by what leaves it
+    agrees = weight == 1.0
+    assert (found.verdict is Verdict.AGREE) == agrees
+    assert "torch.compile(" in headline(found)
 
 
 @pytest.mark.parametrize("change", [other_momentum, no_statistics])

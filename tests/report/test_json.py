@@ -55,6 +55,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "setup": [],
         "not_compared": list(diverged.not_compared),
         "unrecorded": [],
+        "compiled": [],
         "notes": list(diverged.notes),
         "what_next": None,
         "judged_by": "error-model",

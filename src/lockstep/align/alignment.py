@@ -52,10 +52,25 @@ def align_calls(
     for left, right in _grouped(reference, known_as, {CallKind.OPERATOR}, same_parent):
         partners.update(_aligned_group(left, right))
     found = {left: right for left, (right, _) in partners.items()}
-    pairs = {left: (right, method, False) for left, (right, method) in partners.items()}
+    whole, other = (
+        {call.id for call in side if _is_compiled(call)} for side in (reference, candidate)
+    )
+    pairs = {
+        # A compiled function may hold all that comes before the other run's call in its place.
+        left: (right, method, method == _SAME_PLACE and (left in whole) != (right in other))
+        for left, (right, method) in partners.items()
+    }
     for one in align_by_content(reference, candidate, found):
         pairs[one.reference.id] = (one.candidate.id, one.method, one.only_results)
     return _in_time(reference, candidate, pairs, names)
+
+
+_SAME_PLACE = "same place"
+
+
+def _is_compiled(call: Call) -> bool:
+    """Whether a call is one of a compiled function, as `lockstep.capture.reach` names them."""
+    return call.site.op.startswith("torch.compile(")
 
 
 _ALL_BUT_OPERATORS = frozenset(CallKind) - {CallKind.OPERATOR}
@@ -116,7 +131,7 @@ def _aligned_group(left: list[Call], right: list[Call]) -> dict[int, tuple[int, 
             if len(before) == len(after) == 1 and _output_shapes(before[0]) == _output_shapes(
                 after[0]
             ):
-                partners[before[0].id] = (after[0].id, "same place")
+                partners[before[0].id] = (after[0].id, _SAME_PLACE)
     return partners
 
 

@@ -288,6 +288,7 @@ class Comparison:
     `agree` says that every loss, gradient and parameter of every step in `steps` was judged and explained; what was not
     stands in `not_compared`. `trained` is how many steps the two trainings had in all, where that is known, and
     `unrecorded` what was trained beside and stands in no recording.
+    `compiled` tells, in words, which run compiled what: of it only the boundary was compared.
     """
 
     reference: str
@@ -312,6 +313,7 @@ class Comparison:
     trained: tuple[int | None, int | None] = (None, None)
     unrecorded: tuple[str, ...] = ()
     what_next: WhatNext | None = None
+    compiled: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """What `lockstep compare` prints, once `lockstep.report` is loaded: see `print_comparisons_as`."""

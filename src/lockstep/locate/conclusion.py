@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from lockstep.align.step import AlignedStep
@@ -28,10 +28,11 @@ from lockstep.locate.dtype_changes import DtypeChanges
 from lockstep.locate.idle_calls import IdleCalls
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.lone_effects import lone_effects
-from lockstep.locate.model_setup import ModelSetup, model_setup
+from lockstep.locate.model_setup import ModelSetup, compiled_in, model_setup
 from lockstep.locate.origins import Origins, once_over_ranks
 from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.unaligned_calls import Unaligned
+from lockstep.locate.words import listed
 from lockstep.reading.paired_steps import Pairing
 from lockstep.store.reader import RankRecording, Recording
 
@@ -154,8 +155,18 @@ def conclusion(
         other_classes=gathered.unaligned.classes,
         setup=tuple(gathered.setup),
         trained=(_trained(reference), _trained(candidate)),
+        compiled=tuple(_compiled(reference, candidate)),
         unrecorded=tuple(dict.fromkeys((*reference.unrecorded, *candidate.unrecorded))),
     )
+
+
+def _compiled(reference: Recording, candidate: Recording) -> Iterator[str]:
+    """What each run compiled, in words."""
+    for side, recording in (("reference", reference), ("candidate", candidate)):
+        manifests = (rank.manifest for rank in recording.ranks.values())
+        names = list(dict.fromkeys(name for one in manifests for name in compiled_in(one)))
+        if names:
+            yield f"{listed(names)} in the {side}"
 
 
 def _trained(recording: Recording) -> int | None:

@@ -524,7 +524,13 @@ def idle_causes(effects: Sequence[LoneEffect]) -> list[list[LoneEffect]]:
         together
         for together in causes.values()
         if not any(one.works_on and one.effect is Effect.REACHES for one in together)
+        and not any(_has_no_limit(one.call) for one in together)
     ]
+
+
+def _has_no_limit(call: Call) -> bool:
+    """Whether a call has infinity for its limit, as clipping has that is only there for the norm that it returns."""
+    return any(value in ("inf", math.inf) for value in call.arguments.values())
 
 
 def _cause(one: LoneEffect) -> tuple[object, ...]:

@@ -214,5 +214,19 @@ _NO_MATTER = frozenset({"foreach", "fused", "capturable", "differentiable", "ini
 
 def _compiled(left: RankManifest, right: RankManifest) -> Iterator[str]:
     for side, manifest in (("reference", left), ("candidate", right)):
-        if any(one.reason.startswith("compiled: recorded at") for one in manifest.not_seen):
+        if compiled_in(manifest):
             yield side
+
+
+def compiled_in(manifest: RankManifest) -> list[str]:
+    """What a process compiled and was recorded at its boundary: classes, module paths and functions."""
+    return [
+        _NAMED.get(what, f"module {what}" if what[:1].isdigit() else what)
+        for gap in manifest.not_seen
+        if gap.reason.startswith("compiled: recorded at")
+        and (what := gap.what.removeprefix("inside of "))
+    ]
+
+
+_NAMED = {"torch._dynamo.eval_frame.OptimizedModule": "the model"}
+"""What has no name of its own where `torch.compile` was given a whole model."""

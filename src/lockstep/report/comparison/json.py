@@ -49,6 +49,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "setup": [dataclasses.asdict(one) for one in comparison.setup],
         "not_compared": list(comparison.not_compared),
         "unrecorded": list(comparison.unrecorded),
+        "compiled": list(comparison.compiled),
         "notes": list(comparison.notes),
         "what_next": None
         if comparison.what_next is None

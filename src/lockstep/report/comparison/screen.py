@@ -179,7 +179,11 @@ def _agreement(comparison: Comparison, tally: Tally) -> str:
     if tally.equal == comparison.compared and len(said) == 1:
         said[0] = "all equal bit by bit"
     beside = ", ".join(comparison.unrecorded)
-    return ", ".join([compared, *said]) + (f"; not recorded: {beside}" if beside else "")
+    words = ", ".join([compared, *said])
+    if comparison.compiled:
+        what = " and ".join(comparison.compiled)
+        words = f"{words}; compared at the boundary of compiled code: {what}"
+    return f"{words}; not recorded: {beside}" if beside else words
 
 
 def _unaligned_words(comparison: Comparison, count: int) -> str:
