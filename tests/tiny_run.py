@@ -44,6 +44,8 @@ def _rank(run: TinyRun) -> Any:
     return SimpleNamespace(
         steps=numbers,
         complete_steps=numbers,
+        states=(),
+        losses=(),
         index=lambda told: None,
         calls=lambda step, kind=None: [
             call for call in run.steps[step] if kind in (None, call.kind)

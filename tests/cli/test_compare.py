@@ -115,6 +115,7 @@ def test_json_has_every_key_of_the_contract(
         "origins": list,
         "steps": list,
         "trained": dict,
+        "ends": dict,
         "inherited": int,
         "compared": int,
         "equal": int,

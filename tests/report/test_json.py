@@ -43,6 +43,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "origins": [origin],
         "steps": list(diverged.steps),
         "trained": {"reference": None, "candidate": None},
+        "ends": None,
         "inherited": 1,
         "compared": 3,
         "equal": 1,

@@ -132,8 +132,7 @@ def _after_fork() -> None:
     if recorder is None:
         return
     may_be_left = recorder.may_be_left
-    if active_recorder() is recorder:
-        recorder.abandon_in_child()
+    recorder.abandon_in_child()
     if may_be_left:
         arm_from_environment()
     else:

@@ -142,6 +142,10 @@ class ModuleNames:
                     return True
         return False
 
+    def modules(self) -> list[tuple[str, Module]]:
+        """Every module that was met, with its path."""
+        return [(path, module) for module, path in self._paths.items()]
+
     def trainable(self) -> dict[str, bool]:
         """Whether each parameter requires a gradient, by its name."""
         return {

@@ -83,6 +83,11 @@ class StepTally:
         if not torch.compiler.is_compiling():
             self._steps += 1
 
+    @property
+    def steps(self) -> int:
+        """How many there were so far."""
+        return self._steps
+
     def stop(self) -> int:
         """Stop counting; gives the count."""
         self._handle.remove()
@@ -109,6 +114,7 @@ class Optimizers:
         self._steps = steps
         self._is_known = is_known
         self._all: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._in_order: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
         self.trainers = Trainers(lambda: list(self._all), steps.another_trains)
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._idle: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -158,6 +164,16 @@ class Optimizers:
         if self._running:
             self._tally = StepTally(self._running[-1].optimizer)
 
+    @property
+    def counted_on(self) -> int:
+        """How many steps there were since `count_on`, 0 where they are not counted."""
+        return 0 if self._tally is None else self._tally.steps
+
+    def taking_part(self) -> list[Optimizer]:
+        """The optimizers of the recorded training, in the order in which they were made."""
+        taking_part = set(self.trainers.taking_part())
+        return [optimizer for optimizer in self._in_order if optimizer in taking_part]
+
     def count_no_more(self) -> int | None:
         """How many steps there were since `count_on`, None where it was not counted."""
         tally, self._tally = self._tally, None
@@ -167,8 +183,12 @@ class Optimizers:
         """Those made before; one that only wraps another never steps by itself."""
         for optimizer in optimizers:
             if "param_groups" in vars(optimizer):
-                self._all.add(optimizer)
+                self._add(optimizer)
                 self._from_before.add(optimizer)
+
+    def _add(self, optimizer: Optimizer) -> None:
+        self._all.add(optimizer)
+        self._in_order.setdefault(optimizer)
 
     def compiler_loaded(self) -> None:
         """Something was compiled: from here on the hooks might be traced, and must not be."""
@@ -213,7 +233,7 @@ class Optimizers:
         self._stepped.clear()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._all.add(optimizer)
+        self._add(optimizer)
         if not self.trainers.steps(optimizer):
             return
         update = _Update(optimizer, _has_closure(args, kwargs))
@@ -310,7 +330,7 @@ class Optimizers:
         def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             if self._handles:
-                self._all.add(optimizer)
+                self._add(optimizer)
                 self.trainers.made(optimizer)
                 self._steps.optimizer_created()
 

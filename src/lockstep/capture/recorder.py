@@ -24,11 +24,13 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from lockstep.capture import setup
+from lockstep.capture.afterwards import Afterwards, owners_of
 from lockstep.capture.calls import Calls
 from lockstep.capture.compiled_code import CompiledCodeGate, untraced, wrap_compile
 from lockstep.capture.environment import TRAINS, leave_note
 from lockstep.capture.gaps import gap_of
 from lockstep.capture.interception import Patch, Taps
+from lockstep.capture.last_states import NamedModule
 from lockstep.capture.live_modules import LivingModules, living
 from lockstep.capture.module_paths import ModuleNames
 from lockstep.capture.optimizers import Optimizers, names_in_groups, plain_options
@@ -40,6 +42,7 @@ from lockstep.capture.trainers import Trainers
 from lockstep.capture.waiting import wait_until_written
 from lockstep.core.errors import CaptureError, LockstepError
 from lockstep.core.manifest import (
+    END,
     OTHER_TRAININGS,
     Event,
     NotSeen,
@@ -127,6 +130,7 @@ class Recorder:
         self._beginning = threading.RLock()
         self._failure = ""
         self._kept: Callable[[str], str] = masked
+        self._afterwards: Afterwards | None = None
         self._claim: Claim | None = None
         self._finished = False
         self._patches = [
@@ -203,20 +207,59 @@ class Recorder:
         """
         if self._manifest is not None:
             self._manifest.ended_by = ended_by
-        later = self._optimizers.count_no_more()
         if self._manifest is not None and self.optimizer_seen and not self._finished:
             self._manifest.trained = self._step
         self._end(interrupted=interrupted)
         writer, self._closing = self._closing, None
-        if writer is not None:
+        if writer is not None and self._manifest is not None:
             wait_until_written(writer)
-            if later is not None and self._manifest is not None:
-                self._manifest.trained = self._step + later
-                writer.amend(partial(setup.as_json, self._manifest, self._kept))
+            self._write_end(writer, self._manifest)
+        self._forget_end()
         if self.began and (self._is_no_training or self._holds_nothing):
             self.began = False
             shutil.rmtree(self._rank_directory, ignore_errors=True)
         self._release()
+
+    def _write_end(self, writer: RankWriter, manifest: RankManifest) -> None:
+        """Add what the training became behind its recorded steps to a recording that was closed."""
+        afterwards, why_not = self._afterwards, ""
+        if afterwards is not None and not (self._options.exit_after or writer.failure):
+            with Silence(self.fail):
+                tables, why_not = afterwards.finish()
+                why_not = writer.write_behind(tables) or why_not
+            why_not = why_not or self._failure
+        later = self._optimizers.count_no_more()
+        if later is not None:
+            manifest.trained = self._step + later
+        if why_not:
+            manifest.not_seen.append(NotSeen(END, why_not))
+        if later is not None or afterwards is not None:
+            writer.amend(partial(setup.as_json, manifest, self._kept))
+
+    def _forget_end(self) -> None:
+        """Listen for nothing any more."""
+        self._optimizers.count_no_more()
+        if self._afterwards is not None:
+            self._afterwards.forget()
+            self._afterwards = None
+
+    def _begin_afterwards(self, session: Session) -> None:
+        """The last recorded step has ended: keep what comes."""
+        if self._failure or session.writer.failure or self._options.apart:
+            return
+        self._afterwards = Afterwards(
+            self._options.save,
+            lambda text: self._kept(text),
+            lambda: self._step + self._optimizers.counted_on,
+            self._sites.wants,
+        )
+        with Silence(self.fail):
+            second_names = frozenset(self._names.tied())
+            self._afterwards.begin(
+                [NamedModule(one, path, second_names) for path, one in self._names.modules()],
+                self._optimizers.taking_part(),
+                owners_of(self._names.owners.values()),
+            )
 
     def _release(self) -> None:
         """Let go of this rank's directory."""
@@ -263,13 +306,19 @@ class Recorder:
         if self._open:
             updated = self._updated_by_hand()
             self._end_step(complete=updated or not interrupted)
+        self._unhook_parameters()  # they would seem to lead back to what holds them
+        if self._session is not None:
+            self._begin_afterwards(self._session)
         self._disarm()
+        if self._afterwards is not None:
+            self._afterwards.listen()
         self._close_session()
 
     def abandon_in_child(self) -> None:
         """After a fork: forget everything the parent holds, write nothing."""
         self._finished = True
         self._open = False
+        self._forget_end()
         self._disarm()
         self._session = self._closing = None
         self._release()
@@ -326,6 +375,9 @@ class Recorder:
             return setup.as_json(manifest, self._kept)
 
         self._session, self._closing = None, writer
+        if self._afterwards is not None:
+            for name, (table, rows) in self._afterwards.recorded().items():
+                writer.add_table(name, table, rows)
         writer.end(last_manifest)
 
     # --- steps ---------------------------------------------------------------------------------------------------

@@ -273,6 +273,52 @@ class SetupDifference:
         return f"set-up: {self.name} {self.reference} / {self.candidate}"
 
 
+class Course(str, Enum):
+    """What two trainings did behind their recorded steps."""
+
+    EQUAL = "equal"
+    APART = "part later"
+    NOISE = "apart as the recorded steps are"
+    UNKNOWN = "not recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """How two trainings went on behind their recorded steps, and how far apart they ended.
+
+    Parameters
+    ----------
+    course
+        What became of them.
+    words
+        That in words.
+    certain
+        With `Course.APART`: whether it is more than rounding can make of it.
+    parted_at
+        The first step whose loss differs where the recorded steps are equal bit by bit; None where none was seen.
+    final_losses
+        The last loss of the reference and of the candidate, as far as both went.
+    rel_l2, largest, largest_rel_l2
+        How far apart all parameters ended, `|c - r| / max(|c|, |r|)`, dimensionless and estimated from sketches; the
+        parameter that is furthest apart, and how far. NaN and "" where it is not known.
+    steps_to_record
+        Steps of both that show where the runs part, the first and the one behind the last; None where they do not.
+    notes
+        What else is known, a sentence each.
+    """
+
+    course: Course
+    words: str
+    certain: bool = False
+    parted_at: int | None = None
+    final_losses: tuple[float | None, float | None] = (None, None)
+    rel_l2: float = float("nan")
+    largest: str = ""
+    largest_rel_l2: float = float("nan")
+    steps_to_record: tuple[int, int] | None = None
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class WhatNext:
     """The command that leads on from a verdict, on one line and quoted for a shell, and in `words` what it is for."""
@@ -286,9 +332,10 @@ class Comparison:
     """Everything that comparing two recordings found.
 
     `agree` says that every loss, gradient and parameter of every step in `steps` was judged and explained; what was not
-    stands in `not_compared`. `trained` is how many steps the two trainings had in all, where that is known, and
-    `unrecorded` what was trained beside and stands in no recording.
-    `compiled` tells, in words, which run compiled what: of it only the boundary was compared.
+    stands in `not_compared`. `trained` is how many steps the two trainings had in all, where that is known,
+    `unrecorded` what was trained beside and stands in no recording, `ends` how the trainings went on behind their
+    recorded steps, None where that was not to be compared, and `compiled`, in words, which run compiled what: of it only
+    the boundary was compared.
     """
 
     reference: str
@@ -314,6 +361,7 @@ class Comparison:
     unrecorded: tuple[str, ...] = ()
     what_next: WhatNext | None = None
     compiled: tuple[str, ...] = ()
+    ends: Ends | None = None
 
     def __str__(self) -> str:
         """What `lockstep compare` prints, once `lockstep.report` is loaded: see `print_comparisons_as`."""

@@ -67,6 +67,9 @@ class StepSummary:
 OTHER_TRAININGS = "trainings of other threads"
 """What is not seen where several threads of a process train."""
 
+END = "the end of the training"
+"""What is not seen where states at the end could not be taken or written."""
+
 
 @dataclass(slots=True)
 class NotSeen:

@@ -72,6 +72,17 @@ numbers, which come out as zeros."""
 UNKNOWN_GAIN = 4.0
 """What an operator of which nothing is known does to a relative error."""
 
+# --- The ends of trainings -------------------------------------------------------------------------------------------
+
+PARTED_STEPS = 8
+"""Steps from the first loss that differs on within which a loss must be `sqrt(unit roundoff)` off for more than
+rounding to have parted two runs that were equal bit by bit until then. A rounding starts at the unit roundoff, 6e-8 in
+single precision, and would have to grow 4096 times in eight steps."""
+
+END_ROUNDINGS = 8.0
+"""Roundings of what follows trained parameters, as a mean of weights does, where these are equal bit by bit until the
+end; and one more per step, as the square root of their number, since independent roundings add up so."""
+
 # --- Calibration -----------------------------------------------------------------------------------------------------
 
 CALIBRATION_MARGIN = 5.0

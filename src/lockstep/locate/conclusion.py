@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import (
     Comparison,
+    Course,
+    Ends,
     Evidence,
     Finding,
     Metrics,
@@ -25,6 +27,7 @@ from lockstep.locate.choices import flipped_choices
 from lockstep.locate.circumstances import circumstances
 from lockstep.locate.coverage import Coverage
 from lockstep.locate.dtype_changes import DtypeChanges
+from lockstep.locate.ends import ends_between
 from lockstep.locate.idle_calls import IdleCalls
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.lone_effects import lone_effects
@@ -123,8 +126,12 @@ def conclusion(
     if stopper is None and gathered.aligned == 0:
         not_compared.append("no call of one run could be aligned with a call of the other")
     not_compared.extend(gathered.coverage.gaps(findings))
+    ends = None if stopper or steps is not None else _ends(pairing, findings)
+    parted = ends is not None and ends.course is Course.APART
+    if ends is not None and parted and not ends.certain:
+        not_compared.append(f"the runs part later: {ends.words}")
     verdict = Verdict.AGREE
-    if origins or uniform:
+    if origins or uniform or (ends is not None and parted and ends.certain):
         verdict = Verdict.DIVERGED
     elif not_compared:
         verdict = Verdict.INCOMPARABLE
@@ -157,6 +164,7 @@ def conclusion(
         trained=(_trained(reference), _trained(candidate)),
         compiled=tuple(_compiled(reference, candidate)),
         unrecorded=tuple(dict.fromkeys((*reference.unrecorded, *candidate.unrecorded))),
+        ends=ends,
     )
 
 
@@ -167,6 +175,12 @@ def _compiled(reference: Recording, candidate: Recording) -> Iterator[str]:
         names = list(dict.fromkeys(name for one in manifests for name in compiled_in(one)))
         if names:
             yield f"{listed(names)} in the {side}"
+
+
+def _ends(pairing: Pairing, findings: Sequence[Finding]) -> Ends:
+    """How the two went on behind the recorded steps."""
+    equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
+    return ends_between(pairing.ranks.both, pairing.names, equal=equal)
 
 
 def _trained(recording: Recording) -> int | None:

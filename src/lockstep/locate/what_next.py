@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.core.errors import RecordingError
-from lockstep.core.finding import Comparison, Kind, Origin, Verdict, WhatNext
+from lockstep.core.finding import Comparison, Course, Kind, Origin, Verdict, WhatNext
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.core.text import shell_line
@@ -41,6 +41,8 @@ def what_next(
         return asked.after_origin(comparison.origins[0])
     if comparison.uniform:
         return asked.after_uniform(comparison)
+    if comparison.ends is not None and comparison.ends.steps_to_record is not None:
+        return asked.after_parting(*comparison.ends.steps_to_record)
     if comparison.verdict is Verdict.INCOMPARABLE:
         return asked.after_nothing(comparison)
     return asked.after_agreement(comparison)
@@ -126,6 +128,19 @@ class _Asked:
         recorded = [record_again(run, only=only, steps=step) for run in self.both]
         return self._recorded("record one of them with whole tensors, and run it again", recorded)
 
+    def after_parting(self, first: int, behind: int) -> WhatNext:
+        """Where the recorded steps are equal and what follows is not: the steps in which the two part."""
+        recorded = [
+            record_again(
+                run,
+                steps=f"{first}:{behind}",
+                save=run.manifest.options.save,
+                word=f"step-{behind - 1}",
+            )
+            for run in self.both
+        ]
+        return self._recorded("see where the two part", recorded, verb="compare")
+
     def after_nothing(self, comparison: Comparison) -> WhatNext:
         """Where nothing was compared, what each recording holds; where some was, every pair and what is said of it."""
         if comparison.compared:
@@ -141,7 +156,8 @@ class _Asked:
         optimizers = all(  # updates by hand are seen from the first step on alone
             rank.manifest.optimizers for run in self.both for rank in run.ranks.values()
         )
-        if trained > len(comparison.steps) and later and optimizers:
+        seen_to_the_end = comparison.ends is not None and comparison.ends.course is Course.EQUAL
+        if trained > len(comparison.steps) and later and optimizers and not seen_to_the_end:
             steps = ",".join(map(str, later))
             recorded = [
                 record_again(run, steps=steps, save=run.manifest.options.save, word="later")

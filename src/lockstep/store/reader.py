@@ -21,6 +21,7 @@ from lockstep.core.manifest import OTHER_TRAININGS, RankManifest, RunManifest, m
 from lockstep.core.progress import CountedProgress
 from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
+from lockstep.core.states import LaterLoss, StateRecord
 from lockstep.core.version import DISTRIBUTION
 from lockstep.store import schema
 from lockstep.store.context_texts import conditions_in, layout_in
@@ -28,6 +29,7 @@ from lockstep.store.integrity import GROWING, Files, check_manifest
 from lockstep.store.limits import check_directory, read_manifest, values_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
+from lockstep.store.state_tables import losses_in, states_in
 from lockstep.store.stored_contents import StoredContents
 from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
 
@@ -157,6 +159,7 @@ class RankRecording:
         self._files = Files(path, self._listed())
         self._chunks = Chunks(path, self._files, closed=self.is_closed)
         sketched = read_sketches and self.manifest.schema >= schema.SKETCHES_SINCE
+        self._sketched = sketched
         self._contents = StoredContents(self._chunks, with_sketches=sketched)
         self._records = LatestChunks(
             self._chunks, "records", schema.RECORDS, lambda frame: frame, _MOST_ROWS
@@ -247,6 +250,35 @@ class RankRecording:
             return pl.DataFrame(schema=schema.MODULES)
         self._files.check(path)
         return read_table(path, schema.MODULES)
+
+    @cached_property
+    def states(self) -> tuple[StateRecord, ...]:
+        """Parameters, buffers and optimizer state at the first and last recorded step, and at the end, where kept.
+
+        Raises
+        ------
+        CorruptError
+            If a row makes no sense.
+        """
+        return tuple(
+            state
+            for name in (schema.STATES_FILE, schema.END_FILE)
+            if (table := self._table(name, schema.STATES)) is not None
+            for state in states_in(self.path / name, table, with_sketches=self._sketched)
+        )
+
+    @cached_property
+    def losses(self) -> tuple[LaterLoss, ...]:
+        """The losses behind the recorded steps, in order of time."""
+        table = self._table(schema.LOSSES_FILE, schema.LOSSES)
+        return () if table is None else losses_in(table)
+
+    def _table(self, name: str, columns: pl.Schema) -> pl.DataFrame | None:
+        """A table that not every recording has; one that its manifest does not list is none of it."""
+        if name not in self.manifest.files:
+            return None
+        self._files.check(self.path / name)
+        return read_table(self.path / name, columns)
 
     def calls(self, step: int, *, kind: CallKind | None = None) -> list[Call]:
         """All calls of one step, or those of one kind, with their records, in order of time.

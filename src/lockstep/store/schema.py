@@ -10,6 +10,8 @@ ref/
     tensors-00000.safetensors whole tensors by content number; since version 3 some as a formula over others, see
                               `lockstep.store.tensors`
     stacks.parquet  modules.parquet
+    states.parquet              parameters, buffers and optimizer state at the first and last recorded step
+    end.parquet losses.parquet  the same at the end of the training, and the losses behind the recorded steps
 ```
 """
 
@@ -121,6 +123,24 @@ MODULES = pl.Schema(
         "settings": pl.String(),
     }
 )
+STATES = pl.Schema(
+    {
+        "moment": pl.String(),
+        "step": pl.Int32(),
+        "module": pl.String(),
+        "name": pl.String(),
+        "role": pl.String(),
+        "trainable": pl.Boolean(),
+        **{
+            name: kind
+            for name, kind in CONTENTS.items()
+            if name not in ("content", "stored", "shard")
+        },
+    }
+)
+"""A sketch stands at the first row of its digest and dtype alone."""
+LOSSES = pl.Schema({"step": pl.Int32(), "value": pl.Float64(), "dtype": pl.String()})
+STATES_FILE, END_FILE, LOSSES_FILE = "states.parquet", "end.parquet", "losses.parquet"
 
 
 def chunk_name(table: str, number: int) -> str:

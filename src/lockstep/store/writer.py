@@ -16,7 +16,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.formulas import Stored
@@ -288,11 +289,41 @@ class RankWriter:
         self._queue.put(partial(self._write_given, manifest))
         self._queue.put(None)
 
+    def add_table(self, name: str, table: pl.Schema, rows: list[Row]) -> None:
+        """Write a table of its own, behind everything queued before it."""
+        self._queue.put(lambda: self._write_table(name, parquet_bytes(table, rows)))
+
+    def _write_table(self, name: str, data: bytes) -> None:
+        if not self.failure:
+            if self._max_bytes is not None and self.bytes_written + len(data) > self._max_bytes:
+                self.failure = f"--max-bytes {self._max_bytes} reached"
+                return
+            _leave_room(self.directory, len(data) + _ROOM_FOR_A_FILE * len(self._files))
+            self._replace(name, partial(_write, data=data))
+
+    def write_behind(self, tables: Mapping[str, tuple[pl.Schema, list[Row]]]) -> str:
+        """Write tables after all else was written; the manifest that lists them is to follow by `amend`.
+
+        Returns why they were not written, or "". A recording that was moved or replaced since stays as it is.
+        """
+        try:
+            if self.failure or not self._is_in_place():
+                return self.failure or "the recording was moved or replaced while the training ran"
+            for name, (table, rows) in tables.items():
+                self._write_table(name, parquet_bytes(table, rows))
+        except OSError as error:
+            return f"{error.strerror or error} ({self.directory})"
+        failure, self.failure = self.failure, ""  # what was recorded before is whole
+        return failure
+
     def amend(self, manifest: Callable[[], dict[str, Any]]) -> None:
         """Replace the last manifest after all was written; one that was moved or replaced since stays as it is."""
         with suppress(OSError):  # the recording is whole without
-            if (self.directory / schema.MANIFEST).read_bytes() == self._manifest_written:
+            if self._is_in_place():
                 self._write_given(manifest)
+
+    def _is_in_place(self) -> bool:
+        return (self.directory / schema.MANIFEST).read_bytes() == self._manifest_written
 
     def close(self) -> None:
         """Write what is left and wait for the thread to end."""

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.finding import Comparison, Explanation, Origin, UnalignedCalls
+from lockstep.core.finding import Comparison, Ends, Explanation, Origin, UnalignedCalls
 from lockstep.report.comparison.tally import tally_of
 
 JSON_SCHEMA_VERSION = 1
@@ -34,6 +34,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "origins": origins,
         "steps": list(comparison.steps),
         "trained": dict(zip(("reference", "candidate"), comparison.trained, strict=True)),
+        "ends": _ends(comparison.ends),
         "inherited": comparison.inherited,
         "compared": comparison.compared,
         "equal": tally.equal,
@@ -107,6 +108,26 @@ def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:
         "margin": _number(origin.finding.margin),
         "reason": origin.reason,
         "explanation": _explanation(origin.explanation),
+    }
+
+
+def _ends(ends: Ends | None) -> dict[str, Any] | None:
+    """How the trainings went on behind their recorded steps; null where that was not to be compared."""
+    if ends is None:
+        return None
+    return {
+        "course": ends.course.value,
+        "words": ends.words,
+        "parted_at": ends.parted_at,
+        "final_losses": {
+            name: None if loss is None else _number(loss)
+            for name, loss in zip(("reference", "candidate"), ends.final_losses, strict=True)
+        },
+        "rel_l2": _number(ends.rel_l2),
+        "largest": ends.largest,
+        "largest_rel_l2": _number(ends.largest_rel_l2),
+        "steps_to_record": None if ends.steps_to_record is None else list(ends.steps_to_record),
+        "notes": list(ends.notes),
     }
 
 

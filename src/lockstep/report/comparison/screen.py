@@ -21,6 +21,7 @@ from lockstep.core.finding import (
 )
 from lockstep.core.site import Phase
 from lockstep.judge.fixed_rule import accuracy_reached
+from lockstep.report.comparison import end_words
 from lockstep.report.comparison.lone_calls import unaligned_sentences
 from lockstep.report.comparison.pairs import reached_word, tensor_name
 from lockstep.report.comparison.tally import Tally, tally_of
@@ -97,6 +98,7 @@ def render_comparison(
         add_paragraph(text, _tolerance(origin))
     _add_uniform(text, comparison)
     _add_next_origins(text, comparison, tally)
+    _add_ends(text, comparison)
     _add_counts(text, comparison, tally)
     _add_setup(text, comparison)
     _add_unaligned(text, comparison, show_all=show_all)
@@ -155,6 +157,8 @@ def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
         _add_with_source(text, f" at {where}", source, used=len(comparison.verdict.name))
     elif comparison.verdict is Verdict.DIVERGED and comparison.uniform:
         add_line(text, f": {_uniform(comparison.uniform[0])}; no single operator is at fault")
+    elif comparison.verdict is Verdict.DIVERGED and (parted := end_words.parting(comparison)):
+        add_line(text, f" behind the recorded steps: {parted}; {_agreement(comparison, tally)}")
     elif comparison.verdict is Verdict.DIVERGED:
         add_line(text, f": {comparison.inherited} tensors differ, but none can be named the first")
     else:
@@ -183,6 +187,7 @@ def _agreement(comparison: Comparison, tally: Tally) -> str:
     if comparison.compiled:
         what = " and ".join(comparison.compiled)
         words = f"{words}; compared at the boundary of compiled code: {what}"
+    words += end_words.in_headline(comparison.ends)
     return f"{words}; not recorded: {beside}" if beside else words
 
 
@@ -302,6 +307,11 @@ def _add_counts(text: Text, comparison: Comparison, tally: Tally) -> None:
             add_paragraph(text, words, first=f"{count:>8}  ", indent=" " * 10)
     if comparison.compared:
         add_paragraph(text, _judgement(comparison))
+
+
+def _add_ends(text: Text, comparison: Comparison) -> None:
+    """How the trainings went on."""
+    _add_list(text, "Behind the recorded steps", end_words.paragraphs(comparison))
 
 
 def _add_setup(text: Text, comparison: Comparison) -> None:

@@ -1,0 +1,123 @@
+"""What is kept of a training behind its recorded steps: its losses, and what stands at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import polars as pl
+import torch
+from torch.optim.optimizer import Optimizer
+
+from lockstep.capture.last_states import (
+    LastStates,
+    NamedModule,
+    OptimizedNames,
+    held_by_optimizer,
+)
+from lockstep.capture.later_losses import LaterLosses
+from lockstep.capture.state_taker import Held, StateTaker
+from lockstep.core.states import Moment
+from lockstep.store import schema
+from lockstep.store.encoding import Row
+
+Tables = dict[str, tuple[pl.Schema, list[Row]]]
+
+
+class Afterwards:
+    """Keeps losses and states once the recorded steps are over.
+
+    Parameters
+    ----------
+    save
+        "stats", "sketch" or "tensors", as for contents; no tensor is kept whole.
+    kept
+        Gives what is kept of a text.
+    step_now
+        How many steps have ended.
+    wants
+        Whether a tensor is wanted, by the path of its module and its name.
+    """
+
+    def __init__(
+        self,
+        save: str,
+        kept: Callable[[str], str],
+        step_now: Callable[[], int],
+        wants: Callable[[str, str], bool],
+    ) -> None:
+        self._taker = StateTaker(save, kept)
+        self._step_now, self._wants = step_now, wants
+        self._losses = LaterLosses(step_now)
+        self._last = LastStates(self._taker, step_now, wants)
+        self._began = False
+
+    def begin(
+        self,
+        modules: Sequence[NamedModule],
+        optimizers: Sequence[Optimizer],
+        owners: dict[int, tuple[str, str]],
+    ) -> None:
+        """The last recorded step has ended: take what there is now, and wait for what goes.
+
+        `owners` are path and full name of each parameter and buffer that is known, by identity.
+        """
+        by_module = frozenset(id(held.tensor) for named in modules for held in named.held())
+        called = [
+            OptimizedNames(owners, by_module, f"{number}." if number else "")
+            for number in range(len(optimizers))
+        ]
+        both = list(zip(optimizers, called, strict=True))
+        held = [one for named in modules for one in named.held()]
+        for optimizer, names in both:
+            held += held_by_optimizer(optimizer.state, optimizer.param_groups, names)
+        self._take(Moment.LAST, held)
+        held.clear()
+        for named in modules:
+            self._last.watch_module(named)
+        for optimizer, names in both:
+            self._last.watch_optimizer(optimizer, names)
+        self._began = True
+
+    def listen(self) -> None:
+        """Keep the losses from now on; all other taps are out."""
+        if self._began:
+            self._losses.listen()
+
+    def _take(self, moment: Moment, held: Iterable[Held]) -> None:
+        wanted = (one for one in held if self._wants(one.module, one.name))
+        self._taker.take(moment, self._step_now(), wanted)
+
+    def recorded(self) -> Tables:
+        """Tables of the recorded steps."""
+        return {schema.STATES_FILE: (schema.STATES, self._taker.rows(Moment.FIRST, Moment.LAST))}
+
+    def finish(self) -> tuple[Tables, str]:
+        """The end has come: its tables, and why something is not in them, or ""."""
+        self._losses.stop()
+        if not self._began:
+            return {}, "recording stopped before"
+        self._last.finish()
+        tables: Tables = {
+            schema.END_FILE: (schema.STATES, self._taker.rows(Moment.END)),
+            schema.LOSSES_FILE: (schema.LOSSES, self._losses.rows()),
+        }
+        return tables, _why_not_all(self._last)
+
+    def forget(self) -> None:
+        """Listen no more, and let go."""
+        self._losses.stop()
+        self._last.forget()
+
+
+def _why_not_all(last: LastStates) -> str:
+    if last.failures:
+        error = last.failures[0]
+        return f"{type(error).__name__}: {error}"
+    if last.unseen:
+        return f"{last.unseen[0] or 'the model'} went before the process ended, and its tensors lead back to it"
+    return ""
+
+
+def owners_of(owned: Iterable[tuple[torch.Tensor, str, str]]) -> dict[int, tuple[str, str]]:
+    """Path and full name by identity."""
+    return {id(tensor): (path, name) for tensor, path, name in owned}

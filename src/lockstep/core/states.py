@@ -1,0 +1,65 @@
+"""What a training's parameters, buffers and optimizers hold at a moment, and its losses behind the recorded steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from lockstep.core.records import Content
+from lockstep.core.site import Role
+
+
+class Moment(str, Enum):
+    """When a state was taken."""
+
+    FIRST = "first"
+    LAST = "last"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecord:
+    """A parameter, a buffer, or a tensor of an optimizer's state at a moment.
+
+    Parameters
+    ----------
+    moment
+        Before the first recorded step, behind the last one, or the end: when what holds it went, or the process ended.
+    step
+        How many steps had ended by then.
+    module
+        Path of the module that holds it; "" for the model itself and for what no module holds.
+    name
+        Full name of the parameter or buffer; for a state `weight|exp_avg`.
+    role
+        `Role.PARAM`, `Role.BUFFER` or `Role.STATE`.
+    trainable
+        Whether it required a gradient.
+    content
+        What it held; no tensor is kept whole.
+    """
+
+    moment: Moment
+    step: int
+    module: str
+    name: str
+    role: Role
+    trainable: bool
+    content: Content
+
+    @property
+    def key(self) -> tuple[Role, str]:
+        """What tells it from others of its moment."""
+        return self.role, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class LaterLoss:
+    """A loss behind the recorded steps: what backward began from.
+
+    `step` is the step that it was of, `value` its number in double precision, `dtype` what it was kept in.
+    """
+
+    step: int
+    value: float
+    dtype: str

@@ -1,0 +1,370 @@
+"""How two trainings went on behind their recorded steps: their losses, and what they hold at their end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lockstep.align.names import NameMap
+from lockstep.core.dtypes import is_floating, unit_roundoff
+from lockstep.core.finding import Course, Ends
+from lockstep.core.manifest import END
+from lockstep.core.records import Content
+from lockstep.core.site import Role
+from lockstep.core.sketch import distance
+from lockstep.core.states import LaterLoss, Moment, StateRecord
+from lockstep.judge.tolerances import END_ROUNDINGS, PARTED_STEPS
+from lockstep.locate.words import listed
+from lockstep.store.reader import RankRecording
+
+_SIDES = ("reference", "candidate")
+States = dict[tuple[Role, str], StateRecord]
+_NO_STATES: States = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One training of one rank behind its recorded steps.
+
+    `why_none` tells why its end is not known, "" where it is; `ended_by` what ended it before its time; `last` and
+    `end` are its states behind the last recorded step and at the end, by the reference's names.
+    """
+
+    steps: int | None
+    losses: tuple[LaterLoss, ...] = ()
+    last: States = field(default_factory=dict)
+    end: States = field(default_factory=dict)
+    ended_by: str = ""
+    why_none: str = ""
+
+    @property
+    def length(self) -> int | None:
+        """How long it was: in steps, or else in losses behind the recorded steps."""
+        return self.steps if self.steps is not None or not self.losses else len(self.losses)
+
+
+def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
+    """What a rank's recording holds of its end; `names` are those of a candidate."""
+    found: dict[Moment, States] = {moment: {} for moment in Moment}
+    for state in rank.states:
+        key = state.key if names is None else (state.role, names.tensor(state.name))
+        found[state.moment][key] = state
+    end = found[Moment.END]
+    return Side(
+        rank.manifest.trained,
+        rank.losses,
+        found[Moment.LAST],
+        end,
+        rank.manifest.ended_by,
+        "" if end else _why_none(rank),
+    )
+
+
+def _why_none(rank: RankRecording) -> str:
+    manifest = rank.manifest
+    if not rank.is_closed:
+        return "was cut off"
+    if manifest.stopped_because:
+        return "stopped recording before"
+    reasons = [gap.reason for gap in manifest.not_seen if gap.what == END]
+    return f"has none: {reasons[0]}" if reasons else "has none"
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnds:
+    """How the trainings of one rank went on."""
+
+    course: Course
+    words: str
+    certain: bool = False
+    parted_at: int | None = None
+
+
+def course_of(reference: Side, candidate: Side, *, equal: bool) -> RankEnds:
+    """What became of the trainings of one rank.
+
+    Parameters
+    ----------
+    reference, candidate
+        The two.
+    equal
+        Whether all that was recorded of their steps is equal bit by bit.
+    """
+    sides = (reference, candidate)
+    parted = _first_other_loss(sides) if equal else None
+    if parted is not None:
+        return _parted(sides, parted)
+    if reason := _not_comparable(sides):
+        return RankEnds(Course.UNKNOWN, reason)
+    if reference.length != candidate.length:
+        unit = "steps" if reference.steps is not None else "backward passes"
+        words = (
+            f"the reference trained {reference.length} {unit} and the candidate {candidate.length}"
+        )
+        return RankEnds(Course.APART, words)
+    if other := _other_course(sides):
+        return RankEnds(Course.APART, other, certain=True)
+    if not equal:
+        return RankEnds(Course.NOISE, "")
+    return _equal_or_not(sides)
+
+
+def _not_comparable(sides: tuple[Side, Side]) -> str:
+    """Why the ends cannot be held against each other, or ""."""
+    without = [(name, side) for name, side in zip(_SIDES, sides, strict=True) if not side.end]
+    if len(without) == 2:
+        return "the ends were not recorded"
+    if without:
+        name, side = without[0]
+        return f"the end was not recorded in the {name}, which {side.why_none}"
+    cut = [(name, side) for name, side in zip(_SIDES, sides, strict=True) if side.ended_by]
+    if cut and sides[0].length != sides[1].length:
+        name, side = cut[0]
+        return f"the ends are of other steps: the {name} was ended by {side.ended_by}"
+    return ""
+
+
+# --- losses -------------------------------------------------------------------------------------
+
+
+def _first_other_loss(sides: tuple[Side, Side]) -> int | None:
+    """Place of the first loss that is not the same bit by bit, as far as both went."""
+    for place, (left, right) in enumerate(zip(sides[0].losses, sides[1].losses, strict=False)):
+        if left.step != right.step or not _same(left.value, right.value):
+            return place
+    return None
+
+
+def _same(left: float, right: float) -> bool:
+    return left == right or (math.isnan(left) and math.isnan(right))
+
+
+def _parted(sides: tuple[Side, Side], place: int) -> RankEnds:
+    left, right = (side.losses[place] for side in sides)
+    if left.step != right.step:
+        step = min(left.step, right.step)
+        words = f"behind step {step} the two do not take the same number of backward passes a step"
+        return RankEnds(Course.APART, words, certain=True, parted_at=step)
+    words = f"the loss of step {left.step} is the first that differs: {left.value:.9g} / {right.value:.9g}"
+    following = [
+        pair
+        for pair in zip(sides[0].losses[place:], sides[1].losses[place:], strict=False)
+        if pair[0].step < left.step + PARTED_STEPS
+    ]
+    certain = any(_is_more_than_rounding(*pair) for pair in following)
+    return RankEnds(Course.APART, words, certain=certain, parted_at=left.step)
+
+
+def _is_more_than_rounding(left: LaterLoss, right: LaterLoss) -> bool:
+    if left.step != right.step or _same(left.value, right.value):
+        return left.step != right.step
+    if not (math.isfinite(left.value) and math.isfinite(right.value)):
+        return True
+    roundoff = max(unit_roundoff(left.dtype), unit_roundoff(right.dtype))
+    size = max(abs(left.value), abs(right.value))
+    return abs(left.value - right.value) > math.sqrt(roundoff) * size
+
+
+# --- states -------------------------------------------------------------------------------------
+
+
+def _equal_or_not(sides: tuple[Side, Side]) -> RankEnds:
+    """What the states at the end say where recorded steps and later losses are equal bit by bit."""
+    left, right = sides[0].end, sides[1].end
+    alone = [
+        key
+        for key in (*left, *right)
+        # What one run alone had before is none of the end's, and said of the recorded steps.
+        if (key in left) != (key in right) and (key in sides[0].last) == (key in sides[1].last)
+    ]
+    if alone:
+        words = (
+            f"{listed(_names(alone))} is there at the end of the {_side_with(alone[0], left)} alone"
+        )
+        return RankEnds(Course.APART, words, certain=True)
+    both = [key for key in left if key in right]
+    unread = [
+        key for key in both if left[key].content.digest is None or right[key].content.digest is None
+    ]
+    others = [key for key in both if key not in unread and not _is_equal(left[key], right[key])]
+    if others:
+        tolerance = END_ROUNDINGS + math.sqrt(sides[0].length or 0)
+        certain = any(
+            _is_beyond(left[key].content, right[key].content, tolerance) for key in others
+        )
+        words = (
+            f"{listed(_names(others))} {'differ' if len(others) > 1 else 'differs'} at the end"
+            + ("" if not sides[0].losses else ", behind equal losses")
+        )
+        return RankEnds(Course.APART, words, certain=certain)
+    if unread:
+        words = (
+            f"{listed(_names(unread))} could not be read at the end: {left[unread[0]].content.note}"
+        )
+        return RankEnds(Course.UNKNOWN, words)
+    return RankEnds(Course.EQUAL, "")
+
+
+def _names(keys: Sequence[tuple[Role, str]]) -> list[str]:
+    """Names, those of parameters and buffers first."""
+    ordered = sorted(keys, key=lambda key: key[0] is Role.STATE)
+    return [name.replace("|", "'s ") for _, name in ordered]
+
+
+def _side_with(key: tuple[Role, str], reference: States) -> str:
+    return _SIDES[key not in reference]
+
+
+def _is_equal(left: StateRecord, right: StateRecord) -> bool:
+    return left.content.digest == right.content.digest and left.content.dtype == right.content.dtype
+
+
+def _is_beyond(left: Content, right: Content, roundings: float) -> bool:
+    """Whether two contents are further apart than so many roundings make them."""
+    if left.dtype != right.dtype or not is_floating(left.dtype):
+        return True
+    apart = relative(left, right)
+    return math.isnan(apart) or apart > roundings * unit_roundoff(left.dtype)
+
+
+def relative(left: Content, right: Content) -> float:
+    """`|c - r| / max(|c|, |r|)` by sketches; 0 for equal bits, NaN where it is not known."""
+    if left.digest is not None and (left.digest, left.dtype) == (right.digest, right.dtype):
+        return 0.0
+    apart = absolute(left, right)
+    size = max(_norm(left), _norm(right))
+    return apart / size if size > 0 else apart
+
+
+def absolute(left: Content, right: Content) -> float:
+    """`|c - r|` by sketches; NaN where it is not known."""
+    if left.numel != right.numel or left.sketch is None or right.sketch is None:
+        return math.nan
+    return distance(left.sketch, right.sketch)
+
+
+def _norm(content: Content) -> float:
+    return math.nan if content.statistics is None else content.statistics.norm
+
+
+def _other_course(sides: tuple[Side, Side]) -> str:
+    """A parameter that one run leaves as it was at the last recorded step, and the other goes on to train."""
+    found: dict[int, list[str]] = {0: [], 1: []}
+    for key in sides[0].end:
+        role, name = key
+        if role is Role.STATE or any(key not in side.last or key not in side.end for side in sides):
+            continue
+        moved = [_moved(side.last[key].content, side.end[key].content) for side in sides]
+        for index in (0, 1):
+            if moved[index] == 0.0 and moved[1 - index] > 0.0:
+                found[index].append(name)
+    for index, names in found.items():
+        if names:
+            verb = "do" if len(names) > 1 else "does"
+            return (
+                f"{listed(names)} {verb} not change behind the recorded steps in the {_SIDES[index]},"
+                f" and {'do' if len(names) > 1 else 'does'} in the {_SIDES[1 - index]}"
+            )
+    return ""
+
+
+def _moved(last: Content, end: Content) -> float:
+    """How far something went since the last recorded step; 0 where not one bit did, NaN where that is not clear."""
+    if last.digest is None or end.digest is None:
+        return math.nan
+    apart = relative(last, end)
+    roundoff = unit_roundoff(end.dtype)
+    if apart == 0.0:
+        return 0.0
+    return apart if apart > math.sqrt(roundoff) or not is_floating(end.dtype) else math.nan
+
+
+# --- over all ranks -----------------------------------------------------------------------------
+
+
+def ends_between(
+    ranks: Mapping[str, tuple[RankRecording, RankRecording]],
+    names: Mapping[str, NameMap],
+    *,
+    equal: bool,
+) -> Ends:
+    """How two trainings went on, of all ranks that both have.
+
+    Parameters
+    ----------
+    ranks
+        Rank of the reference and of the candidate, by name.
+    names
+        What the candidate calls otherwise, by rank.
+    equal
+        Whether all that was recorded of their steps is equal bit by bit.
+    """
+    sides = {
+        name: (side_of(both[0]), side_of(both[1], names[name])) for name, both in ranks.items()
+    }
+    found = {name: course_of(*both, equal=equal) for name, both in sides.items()}
+    if not found:
+        return Ends(Course.UNKNOWN, "the ends were not recorded")
+    name, worst = min(found.items(), key=lambda item: _order(item[1]))
+    words = worst.words if len(found) == 1 or not worst.words else f"{name}: {worst.words}"
+    far = _how_far(list(sides.values())) if worst.course in (Course.NOISE, Course.APART) else _NEAR
+    return Ends(
+        worst.course,
+        words,
+        worst.certain,
+        worst.parted_at,
+        _final_losses(sides[name]),
+        far[0],
+        far[2],
+        far[1],
+        _steps_to_record(sides[name], worst) if worst.course is Course.APART else None,
+    )
+
+
+_NEAR = (math.nan, math.nan, "")
+
+
+def _how_far(sides: Sequence[tuple[Side, Side]]) -> tuple[float, float, str]:
+    """How far apart all parameters ended, then the one that is furthest apart: how far, and its name."""
+    apart, size, furthest = 0.0, 0.0, (0.0, "")
+    for left, right in sides:
+        for key, state in left.end.items():
+            other = right.end.get(key)
+            if key[0] is not Role.PARAM or other is None:
+                continue
+            one, two = state.content, other.content
+            far = 0.0 if _is_equal(state, other) else absolute(one, two)
+            if not math.isnan(far):
+                apart, size = math.hypot(apart, far), math.hypot(size, max(_norm(one), _norm(two)))
+                furthest = max(furthest, (relative(one, two), key[1]))
+    return (apart / size if size > 0 else math.nan), furthest[0], furthest[1]
+
+
+def _final_losses(sides: tuple[Side, Side]) -> tuple[float | None, float | None]:
+    """The last loss of each, as far as both went."""
+    count = min(len(side.losses) for side in sides)
+    left, right = (side.losses[count - 1].value if count else None for side in sides)
+    return left, right
+
+
+def _steps_to_record(sides: tuple[Side, Side], ends: RankEnds) -> tuple[int, int]:
+    """Steps that are to be recorded to see where the runs part, as a range without its end.
+
+    A loss that differs is of the step in which the runs part, or of the one behind it. Where no loss tells, the runs
+    part in the last step; without any loss the middle halves what is left.
+    """
+    if ends.parted_at is not None:
+        return max(0, ends.parted_at - 1), ends.parted_at + 1
+    lengths = [side.steps for side in sides if side.steps is not None]
+    until = min(lengths, default=1)
+    if all(side.losses for side in sides):
+        return max(0, until - 1), until
+    first = min((state.step for side in sides for state in side.last.values()), default=0)
+    return (first + until) // 2, (first + until) // 2 + 1
+
+
+def _order(ends: RankEnds) -> tuple[int, bool, int]:
+    courses = (Course.APART, Course.UNKNOWN, Course.NOISE, Course.EQUAL)
+    parted = math.inf if ends.parted_at is None else ends.parted_at
+    return courses.index(ends.course), not ends.certain, int(min(parted, 1 << 40))

@@ -1,0 +1,56 @@
+"""How two trainings went on behind their recorded steps, in words."""
+
+from __future__ import annotations
+
+import math
+
+from lockstep.core.finding import Comparison, Course, Ends
+
+
+def in_headline(ends: Ends | None) -> str:
+    """What an agreement says of the ends: `; equal to the end of the training`, or that it does not reach so far."""
+    if ends is None:
+        return ""
+    if ends.course is Course.EQUAL:
+        return "; equal bit by bit to the end of the training"
+    if ends.course is Course.UNKNOWN:
+        return f"; {ends.words}"
+    if ends.course is Course.NOISE:
+        return f"; {how_far(ends)}"
+    return ""
+
+
+def how_far(ends: Ends) -> str:
+    """How far apart the trainings ended."""
+    if math.isnan(ends.rel_l2):
+        return "how far apart the trainings end is not known"
+    words = f"the trainings end rel {ends.rel_l2:.2g} apart"
+    return (
+        f"{words}, {ends.largest} the most (rel {ends.largest_rel_l2:.2g})"
+        if ends.largest
+        else words
+    )
+
+
+def parting(comparison: Comparison) -> str:
+    """Where runs part that were equal bit by bit, or took another course, "" where they did not."""
+    ends = comparison.ends
+    if ends is None or ends.course is not Course.APART:
+        return ""
+    return f"the runs part later: {ends.words}"
+
+
+def paragraphs(comparison: Comparison) -> list[str]:
+    """What stands in the section of the ends; nothing where the headline has it all."""
+    ends = comparison.ends
+    if ends is None:
+        return []
+    found = []
+    if ends.course is Course.APART and comparison.origins:
+        found.append(ends.words)
+    if ends.course in (Course.APART, Course.NOISE):
+        found.append(how_far(ends))
+    left, right = ends.final_losses
+    if ends.course in (Course.APART, Course.NOISE) and left is not None and right is not None:
+        found.append(f"last loss {left:.9g} / {right:.9g}")
+    return [*found, *ends.notes]

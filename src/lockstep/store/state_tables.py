@@ -1,0 +1,92 @@
+"""Tables of states and of later losses: as rows to be written, and as typed records again."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from lockstep.core.errors import CorruptError
+from lockstep.core.records import Content, Sketch, Statistics
+from lockstep.core.site import Role
+from lockstep.core.sketch import SKETCH_SIZE
+from lockstep.core.states import LaterLoss, Moment, StateRecord
+from lockstep.store.limits import MOST_ELEMENTS
+
+_ROLES = frozenset({Role.PARAM, Role.BUFFER, Role.STATE})
+
+
+def states_in(path: Path, table: pl.DataFrame, *, with_sketches: bool) -> Iterator[StateRecord]:
+    """The states of a table that was read, those of one moment and name once.
+
+    Raises
+    ------
+    CorruptError
+        If a row makes no sense.
+    """
+    sketches: dict[tuple[str | None, str], bytes] = {}
+    seen: set[tuple[Moment, Role, str]] = set()
+    for number, row in enumerate(table.iter_rows(named=True)):
+        try:
+            moment, role = Moment(row["moment"]), Role(row["role"])
+        except ValueError as error:
+            raise CorruptError(path, f"row {number} is malformed ({error})") from error
+        key = (moment, role, row["name"])
+        if role not in _ROLES or key in seen:
+            raise CorruptError(path, f"row {number} is malformed: {role.value} {row['name']!r:.80}")
+        seen.add(key)
+        if row["sketch"] is not None:
+            if len(row["sketch"]) != 8 * SKETCH_SIZE:
+                raise CorruptError(path, f"the sketch of row {number} has a wrong length")
+            sketches[row["digest"], row["dtype"]] = row["sketch"]
+        sketch = sketches.get((row["digest"], row["dtype"])) if with_sketches else None
+        content = _content(path, number, row, sketch)
+        yield StateRecord(
+            moment, row["step"], row["module"], row["name"], role, row["trainable"], content
+        )
+
+
+def _content(path: Path, number: int, row: dict[str, Any], sketch: bytes | None) -> Content:
+    extents: list[int | None] = row["shape"]
+    shape = tuple(extent for extent in extents if extent is not None and extent >= 0)
+    if len(shape) < len(extents) or math.prod(shape) > MOST_ELEMENTS:
+        raise CorruptError(path, f"row {number} has an impossible shape {tuple(extents)}")
+    return Content(
+        number,
+        sys.intern(row["dtype"]),
+        shape,
+        sys.intern(row["device"]),
+        row["digest"],
+        _statistics(row),
+        None if sketch is None else partial(_sketch, sketch),
+        row["note"] or "",
+    )
+
+
+def _statistics(row: dict[str, Any]) -> Statistics | None:
+    if row["norm"] is None:
+        return None
+    minimum, maximum, mean = (
+        math.nan if row[name] is None else row[name] for name in ("minimum", "maximum", "mean")
+    )
+    counts = [row[name] or 0 for name in ("nan_count", "inf_count", "zero_count")]
+    return Statistics(minimum, maximum, mean, row["norm"], *counts)
+
+
+def _sketch(data: bytes) -> Sketch:
+    return np.frombuffer(data, dtype="<f8")
+
+
+def losses_in(table: pl.DataFrame) -> tuple[LaterLoss, ...]:
+    """The losses of a table that was read, in order of time."""
+    columns = (table[name].to_list() for name in ("step", "value", "dtype"))
+    return tuple(
+        LaterLoss(step, value, sys.intern(dtype))
+        for step, value, dtype in zip(*columns, strict=True)
+    )
