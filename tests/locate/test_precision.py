@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from lockstep.cli.main import main
 from lockstep.core.finding import Comparison, Kind, Verdict
 from lockstep.core.site import Phase
 from lockstep.devices.emulation.mode import emulate
+from lockstep.report.comparison.screen import headline
 
 
 class Net(nn.Module):
@@ -219,13 +221,34 @@ def test_a_whole_model_in_another_dtype_is_a_uniform_change(
     assert {"enter", "blocks.0.1", "blocks.1.3", "leave"} <= {one.module for one in change.members}
 
 
-def test_a_uniform_change_is_no_success_for_a_shell(
-    mixed: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--strict",), 1)])
+def test_another_precision_throughout_stops_a_shell_that_is_strict(
+    mixed: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    code: int,
 ) -> None:
     # Given a candidate of which no operator is at fault, but all round to fewer bits
-    code = main(["compare", str(mixed()), str(mixed(autocast=torch.float16))])
-    # Then a script that asks for the exit code does not go on
-    assert code == 1
+    paths = str(mixed()), str(mixed(autocast=torch.float16))
+    # Then a script goes on unless it asks for the reference's precision
+    assert main(["compare", *options, *paths]) == code
+    # And the first line neither says that they agree, nor that an operator leaves the reference
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.startswith("DIVERGED: results are float16 instead of float32")
-    assert "no single operator is at fault" in printed
+    assert printed.startswith(
+        "ANOTHER PRECISION throughout, no operator at fault: results are float16 instead of float32"
+    )
+    assert "DIVERGED" not in printed
+    assert "AGREE" not in printed
+
+
+def test_another_precision_passes_no_fault_and_nothing_unjudged(mixed: Callable[..., Path]) -> None:
+    found = lockstep.compare_recordings(mixed(), mixed(autocast=torch.float16))
+    assert (found.verdict, found.exit_code()) == (Verdict.DIVERGED, 0)
+    # Given what was not compared beside it, or one block more that is set up otherwise
+    less = replace(found, not_compared=("the gradient of a",))
+    fault = lockstep.compare_recordings(mixed(), mixed(second_in_half=True))
+    # Then both stop a shell
+    assert (less.exit_code(), replace(found, origins=fault.origins).exit_code()) == (1, 1)
+    assert headline(less).startswith(
+        "DIVERGED: another precision throughout, no operator at fault in what was judged"
+    )

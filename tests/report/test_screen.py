@@ -90,11 +90,12 @@ def test_a_uniform_change_names_its_members_and_no_culprit(diverged: Comparison)
     change = UniformChange("matmul inputs round to fp16", sites)
 
     # When it is all there is
-    text = plain(dataclasses.replace(diverged, origins=(), uniform=(change,)))
+    alone = dataclasses.replace(diverged, origins=(), uniform=(change,), not_compared=())
+    text = plain(alone)
 
     # Then the headline is the class, and its first members are listed
     assert text.startswith(
-        "DIVERGED: matmul inputs round to fp16, at 5 sites; no single operator is at fault\n"
+        "ANOTHER PRECISION throughout, no operator at fault: matmul inputs round to fp16, at 5 sites\n"
     )
     assert "  matmul inputs round to fp16, at 5 sites: a, b, c, d and 1 more\n" in text
 

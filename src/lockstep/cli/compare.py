@@ -12,7 +12,7 @@ import click
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.comparison import Rule, compare_recordings, read_indices
 from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.finding import Comparison
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.selection import StepSelection
 from lockstep.measure.passes import prepare
@@ -22,7 +22,6 @@ from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.output import check_output_file
 from lockstep.store.reader import Recording, open_recording
 
-_EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGED: 1, Verdict.INCOMPARABLE: 2}
 _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
 
 
@@ -77,6 +76,9 @@ _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
 @click.option(
     "--no-rerun", is_flag=True, help="Run no operator again: for recordings from strangers."
 )
+@click.option(
+    "--strict", is_flag=True, help="Exit with 1 where another precision throughout is all, too."
+)
 @click.option("--force", is_flag=True, help="Replace report files that are there.")
 def compare(
     reference: Path,
@@ -95,12 +97,14 @@ def compare(
     steps: str,
     memory_bytes: int,
     no_rerun: bool,
+    strict: bool,
     force: bool,
 ) -> int:
     """Compare two recordings and name the first operator where CANDIDATE leaves REFERENCE.
 
-    Exit code 0 if they agree, 1 if they differ, 2 if they cannot be compared. What the two were set
-    up with otherwise (`set-up: threads 2 / 1`) and calls that only one of them makes are printed too.
+    Exit code 0 if they agree, 1 if they differ, 2 if they cannot be compared. Another precision
+    throughout, with no operator at fault, is 0, and 1 with --strict. What the two were set up with
+    otherwise (`set-up: threads 2 / 1`) and calls that only one of them makes are printed too.
 
     \b
     lockstep compare ref cand
@@ -137,7 +141,7 @@ def compare(
         with progress_bar(f"writing {path}"):
             _write_report(comparison, path, write)
         click.echo(f"wrote {path}", err=as_json)
-    return _EXIT_CODES[comparison.verdict]
+    return comparison.exit_code(strict=strict)
 
 
 def _prepare(recordings: Sequence[Recording]) -> None:

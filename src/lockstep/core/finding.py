@@ -334,8 +334,8 @@ class Comparison:
     `agree` says that every loss, gradient and parameter of every step in `steps` was judged and explained; what was not
     stands in `not_compared`. `trained` is how many steps the two trainings had in all, where that is known,
     `unrecorded` what was trained beside and stands in no recording, `ends` how the trainings went on behind their
-    recorded steps, None where that was not to be compared, and `compiled`, in words, which run compiled what: of it only
-    the boundary was compared.
+    recorded steps, None where that was not to be compared, and `compiled`, in words, which run compiled what: of it
+    only the boundary was compared.
     """
 
     reference: str
@@ -363,9 +363,35 @@ class Comparison:
     compiled: tuple[str, ...] = ()
     ends: Ends | None = None
 
+    @property
+    def other_precision_alone(self) -> bool:
+        """Whether all that differs is another precision throughout: all was judged, and no operator is at fault."""
+        part_later = self.ends is not None and self.ends.course is Course.APART
+        return bool(self.uniform) and not (self.origins or self.not_compared or part_later)
+
+    def exit_code(self, *, strict: bool = False) -> int:
+        """What a verb that compares tells a shell; the one place where that is decided.
+
+        Parameters
+        ----------
+        strict
+            Whether another precision throughout, of which no operator is at fault, is a difference too.
+
+        Returns
+        -------
+        int
+            0: they agree, or all that differs is another precision throughout; 1: they differ; 2: it cannot be said.
+        """
+        if self.other_precision_alone and not strict:
+            return 0
+        return _EXIT_CODES[self.verdict]
+
     def __str__(self) -> str:
         """What `lockstep compare` prints, once `lockstep.report` is loaded: see `print_comparisons_as`."""
         return _drawn_by(self)
+
+
+_EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGED: 1, Verdict.INCOMPARABLE: 2}
 
 
 def _verdict_alone(comparison: Comparison) -> str:

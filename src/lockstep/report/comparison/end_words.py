@@ -46,7 +46,7 @@ def paragraphs(comparison: Comparison) -> list[str]:
     if ends is None:
         return []
     found = []
-    if ends.course is Course.APART and comparison.origins:
+    if ends.course is Course.APART and (comparison.origins or comparison.uniform):
         found.append(ends.words)
     if ends.course in (Course.APART, Course.NOISE):
         found.append(how_far(ends))

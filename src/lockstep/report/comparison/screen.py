@@ -90,7 +90,8 @@ def render_comparison(
     first = Page(width_of(text))
     _add_headline(first, comparison, tally)
     add_wrapped(text, first.plain)
-    text.stylize(_STYLES[comparison.verdict], 0, len(comparison.verdict.name))
+    style = "bold yellow" if comparison.other_precision_alone else _STYLES[comparison.verdict]
+    text.stylize(style, 0, len(_first_word(comparison)))
     for origin in comparison.origins[:1]:
         add_paragraph(text, _verdict(origin))
         if origin.explanation is not None:
@@ -146,9 +147,19 @@ def print_comparison(
     Console().print(text, soft_wrap=True, highlight=False)
 
 
+_NO_CULPRIT = "throughout, no operator at fault"
+
+
+def _first_word(comparison: Comparison) -> str:
+    """The verdict, but for runs of which none is wrong and each computes in a precision of its own."""
+    return "ANOTHER PRECISION" if comparison.other_precision_alone else comparison.verdict.name
+
+
 def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
-    text.append(comparison.verdict.name)
-    if comparison.verdict is Verdict.INCOMPARABLE:
+    text.append(_first_word(comparison))
+    if comparison.other_precision_alone:
+        add_line(text, f" {_NO_CULPRIT}: {_uniform(comparison.uniform[0])}")
+    elif comparison.verdict is Verdict.INCOMPARABLE:
         reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
         more = f"; {_agreement(comparison, tally)}" if comparison.compared else ""
         add_line(text, f": {reasons[0]}{more}")
@@ -156,7 +167,8 @@ def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
         where, source = _place(comparison.origins[0], tally), _source(comparison.origins[0])
         _add_with_source(text, f" at {where}", source, used=len(comparison.verdict.name))
     elif comparison.verdict is Verdict.DIVERGED and comparison.uniform:
-        add_line(text, f": {_uniform(comparison.uniform[0])}; no single operator is at fault")
+        words = f"another precision {_NO_CULPRIT} in what was judged"
+        add_line(text, f": {words}: {_uniform(comparison.uniform[0])}")
     elif comparison.verdict is Verdict.DIVERGED and (parted := end_words.parting(comparison)):
         add_line(text, f" behind the recorded steps: {parted}; {_agreement(comparison, tally)}")
     elif comparison.verdict is Verdict.DIVERGED:

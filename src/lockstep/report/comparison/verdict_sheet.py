@@ -27,7 +27,8 @@ def write_verdict_sheet(workbook: Any, comparison: Comparison) -> None:
     sheet = workbook.add_worksheet("Verdict")
     for column, width in enumerate(_WIDTHS):
         sheet.set_column(column, column, width)
-    colour = _COLOURS[comparison.verdict]
+    verdict = comparison.verdict
+    colour = _COLOURS[Verdict.INCOMPARABLE if comparison.other_precision_alone else verdict]
     plain, bold = workbook.add_format(), workbook.add_format({"bold": True, "bottom": 1})
     top = workbook.add_format({"bold": True, "font_size": 14, "font_color": colour})
     numbers = tuple(
