@@ -128,6 +128,7 @@ def test_json_has_every_key_of_the_contract(
         "setup": list,
         "not_compared": list,
         "unrecorded": list,
+        "compiled": list,
         "notes": list,
         "what_next": dict,
         "judged_by": str,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from workplace import Ended, Workplace
+
+import lockstep
+from lockstep.locate.what_next import Manner, what_next
 
 TRAIN = """
 import sys
@@ -88,17 +92,28 @@ def test_other_random_numbers_are_made_the_same(place: Workplace) -> None:
     assert line.endswith(" && lockstep compare sound-seeded random-seeded")
 
 
-def test_after_agreement_come_later_steps(place: Workplace) -> None:
+def test_after_agreement_comes_what_a_recording_could_not_see(place: Workplace) -> None:
     compared = place.run("lockstep", "compare", "sound", "again")
     assert compared.code == 0
+    assert "equal bit by bit to the end of the training" in " ".join(compared.out.split())
 
     line, done = pasted(place, compared.out)
 
-    assert line.count("--steps 2,3 ") == 2
+    assert line == "lockstep show again"
+    assert done.code == 0
+
+
+def test_after_agreement_without_ends_come_later_steps(place: Workplace) -> None:
+    # given recordings of which it is not known how their trainings went on
+    both = [lockstep.open(place.path / name) for name in ("sound", "again")]
+    found = replace(lockstep.compare_recordings(*both), ends=None)
+
+    following = what_next(found, *both, Manner())
+
+    assert following.command.count("--steps 2,3 ") == 2
+    done = place.run("bash", "-c", following.command)
     assert done.code == 0
     assert "AGREE: steps 2-3 of 4 trained" in done.out
-    # and where there are none, the recording itself
-    assert done.out.splitlines()[-1] == "  lockstep show again-later"
 
 
 def test_nothing_to_compare_is_shown(place: Workplace) -> None:

@@ -214,10 +214,19 @@ def _leads_to(holds: Iterable[Any], holder: object) -> bool:
         if id(item) in seen or isinstance(item, (type, types.ModuleType, str, int, float)):
             continue
         seen.add(id(item))
-        if isinstance(item, torch.Tensor) and item.grad_fn is not None:
+        if isinstance(item, torch.Tensor) and _has_graph(item):
             return True  # what a graph keeps alive, Python does not tell
         waiting.extend(_referents(item))
     return False
+
+
+def _has_graph(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.grad_fn is not None
+    except (
+        RuntimeError
+    ):  # a view that was written to in a way that autograd forbids, as FSDP1's parameters are
+        return True
 
 
 def _referents(item: object) -> Iterable[object]:
