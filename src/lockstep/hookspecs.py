@@ -36,8 +36,8 @@ class Verb:
     group
         The heading that it stands under there.
     load
-        Gives the command; called when the verb is used, so that `--help` is quick. Its return value is the exit code:
-        0 agrees or done, 1 differs, 2 failed. A `lockstep.LockstepError` that it raises is said in one sentence.
+        Gives the command; called when the verb is used, so that `--help` is quick. Its return value is the exit code,
+        see `lockstep.core.exit_codes`. A `lockstep.LockstepError` that it raises is said in one sentence.
     """
 
     name: str

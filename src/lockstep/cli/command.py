@@ -10,6 +10,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from lockstep.core.exit_codes import SIGNALLED
+
 _SIGNALS = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _FROM_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
 _GRACE_S = 3.0
@@ -55,7 +57,7 @@ class Command:
             code = self._process.wait()
         finally:
             self._restore()
-        return code if code >= 0 else 128 - code
+        return code if code >= 0 else SIGNALLED - code
 
     def _restore(self) -> None:
         for timer in self._timers:

@@ -14,6 +14,7 @@ import click
 
 from lockstep.core.distribution import shadow
 from lockstep.core.errors import LockstepError, UsageError
+from lockstep.core.exit_codes import ExitCode
 from lockstep.core.garbage import rare_collections
 from lockstep.core.text import message, printable
 from lockstep.core.version import VERSION
@@ -84,26 +85,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # what it cannot take is said here, not while Python ends
     except LockstepError as error:
         print(f"lockstep: {_told(error)}", file=sys.stderr)
-        return 2
+        return ExitCode.FAILED
     except click.ClickException as error:
         error.show()
-        return 2
+        return ExitCode.FAILED
     except click.Abort:
         print("lockstep: interrupted", file=sys.stderr)
-        return 130
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         _drop_output()
         sys.stderr.close()
-        return 2
+        return ExitCode.FAILED
     except (OSError, UnicodeEncodeError) as error:
         _drop_output()
         print(f"lockstep: {message(_in_words(error))}", file=sys.stderr)
-        return 2
+        return ExitCode.FAILED
     except Exception as error:  # a fault of our own: exit code 1 would say that two runs differ
         traceback.print_exc()
         print(f"lockstep: failed by a fault of its own ({type(error).__name__})", file=sys.stderr)
-        return 2
-    return code if isinstance(code, int) else 0
+        return ExitCode.FAILED
+    return code if isinstance(code, int) else ExitCode.AGREES
 
 
 def _told(error: LockstepError) -> str:

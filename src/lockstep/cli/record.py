@@ -15,6 +15,7 @@ import click
 from lockstep.capture.environment import Reached, Traces, environment_for, take_traces
 from lockstep.cli.command import Command
 from lockstep.core.errors import UsageError
+from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import MEMORY_BYTES, NotSeen, Options
 from lockstep.core.selection import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.devices.emulation.profiles import device_of, parse_profile, profile_table
@@ -155,7 +156,7 @@ def record(
     if recorded.why_nothing:
         failed = f"the command ended with exit code {code}; " if code else ""
         _say(f"nothing was recorded: {failed}{recorded.why_nothing}")
-        return code if recorded.as_asked else code or 2
+        return code if recorded.as_asked else code or ExitCode.FAILED
     _say(f"recorded {_what(recording)} in {_short(directory)}")
     problems = _unmatched_patterns(recording)
     if problems and not code:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from lockstep.core.exit_codes import ExitCode
 from lockstep.reading import calls_matching, check_choice
 from lockstep.report.recording import recording_json, render_calls, render_recording
 from lockstep.store.reader import open_recording
@@ -46,4 +47,4 @@ def show(
         click.echo(render_calls(calls))
     else:
         click.echo(render_recording(recording, step=step, rank=rank))
-    return 0
+    return ExitCode.AGREES

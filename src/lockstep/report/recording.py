@@ -8,13 +8,11 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+from lockstep.core.exit_codes import SIGNALLED
 from lockstep.core.manifest import RunManifest
 from lockstep.core.process import how_started, rank_number
 from lockstep.core.records import Call, Statistics, TensorRecord
 from lockstep.store.reader import RankRecording, Recording
-
-_KILLED_BY = 128
-"""What a shell adds to the number of the signal that ended a command; POSIX, "2.8.2 Exit Status for Commands"."""
 
 
 def render_recording(
@@ -87,7 +85,7 @@ def _end_of(manifest: RunManifest) -> str:
     if code is None:
         complete = manifest.state == "complete"
         return "recorded from inside the script" if complete else "still running or cut off"
-    number = code - _KILLED_BY
+    number = code - SIGNALLED
     name = f", {signal.Signals(number).name}" if number in signal.valid_signals() else ""
     return f"exit code {code}{name}"
 

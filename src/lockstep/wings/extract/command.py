@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lockstep.core.errors import OutputExistsError
+from lockstep.core.exit_codes import ExitCode
 from lockstep.core.replacement import replacing
 from lockstep.report.output import check_output_file
 from lockstep.store.reader import open_recording
@@ -51,7 +52,7 @@ def extract(
             f"{output}: cannot be written ({error.strerror or error}); give another place"
         ) from error
     click.echo(_told(chosen, output))
-    return 0
+    return ExitCode.AGREES
 
 
 def _told(chosen: Chosen, output: Path) -> str:

@@ -14,6 +14,7 @@ import click
 from lockstep.cli.paths import PATH
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.exit_codes import ExitCode
 from lockstep.plugins import migration_targets
 from lockstep.report.output import check_output_file
 from lockstep.wings.migrate.delivery.diff import unified_diff
@@ -269,10 +270,12 @@ def migrate(
             click.echo(f"wrote {path}", err=True)
     else:
         print_migration(plan, delivery, show_all=show_all)
-    verified = _verify(plan, collection, command, request, as_json=as_json) if command else 0
+    verified = (
+        _verify(plan, collection, command, request, as_json=as_json) if command else ExitCode.AGREES
+    )
     if plan.failures:
-        return 2
-    return 1 if check and _has_work(plan) else verified
+        return ExitCode.FAILED
+    return ExitCode.DIFFERS if check and _has_work(plan) else verified
 
 
 def _check_tensorflow(given: Mapping[str, object]) -> None:
@@ -436,7 +439,7 @@ def _undo(paths: tuple[Path, ...], *, force: bool) -> int:
     click.echo(f"restored {len(done.restored)} files, removed {len(done.removed)} that were added")
     if done.runs_left:
         click.echo(f"an earlier run can be undone too: {done.runs_left} left")
-    return 0
+    return ExitCode.AGREES
 
 
 # -- words

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
+from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison
 from lockstep.report.comparison.screen import render_comparison
 from lockstep.report.paragraphs import add_line, add_paragraph
@@ -16,20 +17,20 @@ from lockstep.report.paragraphs import add_line, add_paragraph
 class Result(enum.Enum):
     """What is known after it, each with its exit code."""
 
-    VERIFIED = ("VERIFIED", 0, "bold green")
+    VERIFIED = ("VERIFIED", ExitCode.AGREES, "bold green")
     """All tensors are equal bit by bit."""
-    AGREES = ("AGREES", 0, "bold green")
+    AGREES = ("AGREES", ExitCode.AGREES, "bold green")
     """No tensor differs beyond what rounding, or the original itself, explains."""
-    SAME_OUTPUT = ("SAME OUTPUT", 0, "bold green")
+    SAME_OUTPUT = ("SAME OUTPUT", ExitCode.AGREES, "bold green")
     """There was no training step to record, but both print the same."""
-    DIFFERS = ("DIFFERS", 1, "bold red")
+    DIFFERS = ("DIFFERS", ExitCode.DIFFERS, "bold red")
     """The migrated files compute or print something else."""
-    FAILED = ("FAILED", 1, "bold red")
+    FAILED = ("FAILED", ExitCode.DIFFERS, "bold red")
     """The original runs, the migrated files do not."""
-    UNPROVEN = ("NOT VERIFIED", 2, "bold yellow")
+    UNPROVEN = ("NOT VERIFIED", ExitCode.FAILED, "bold yellow")
     """Nothing can be said here."""
 
-    def __init__(self, words: str, exit_code: int, style: str) -> None:
+    def __init__(self, words: str, exit_code: ExitCode, style: str) -> None:
         self.words = words
         self.exit_code = exit_code
         self.style = style

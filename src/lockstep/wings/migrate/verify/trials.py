@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,6 +17,7 @@ import click
 
 from lockstep.cli.record import Recorded, run_recorded
 from lockstep.core.errors import UsageError
+from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Options
 from lockstep.wings.migrate.files.collection import Collection, Kind, from_here
 from lockstep.wings.migrate.plan import Plan
@@ -29,7 +29,6 @@ STEPS = "0:3"
 _SEED = 0
 _NAMED = 4
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
-_INTERRUPTED = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ class Trials:
                 )
         finally:
             ground.top.rename(self._folder / name)
-        if recorded.code == _INTERRUPTED:
+        if recorded.code == ExitCode.INTERRUPTED:
             raise click.Abort
         return Trial(recorded, out, err, ground, linked)
 

@@ -79,7 +79,7 @@ def verify(
     if not plan.new_files and not any(file.changed for file in plan.files):
         nothing = Verification(Result.VERIFIED, "no file changes, so there is nothing to compare")
         print_verification(nothing, to_error=to_error)
-        return 0
+        return nothing.result.exit_code
     folder = Path(tempfile.mkdtemp(prefix="lockstep-verify-")).resolve()
     keep = False
     try:
