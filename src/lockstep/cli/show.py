@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from lockstep.cli import options
 from lockstep.core.exit_codes import ExitCode
 from lockstep.reading import calls_matching, check_choice
+from lockstep.report.json_text import json_text
 from lockstep.report.recording import recording_json, render_calls, render_recording
 from lockstep.store.reader import open_recording
 
@@ -16,9 +17,9 @@ from lockstep.store.reader import open_recording
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("pattern", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-@click.option("--step", type=int, help="This step only.")
-@click.option("--rank", help="This rank only, as in rank0.")
+@options.as_json
+@options.step
+@options.rank
 def show(
     directory: Path, pattern: str | None, as_json: bool, step: int | None, rank: str | None
 ) -> int:
@@ -38,11 +39,7 @@ def show(
     if pattern is not None:
         calls = calls_matching(recording, pattern, step=step, rank=rank)
     if as_json:
-        click.echo(
-            json.dumps(
-                recording_json(recording, calls, step=step, rank=rank), indent=1, allow_nan=False
-            )
-        )
+        click.echo(json_text(recording_json(recording, calls, step=step, rank=rank)))
     elif calls is not None:
         click.echo(render_calls(calls))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,7 @@ from lockstep.core.exit_codes import SIGNALLED
 from lockstep.core.manifest import RunManifest
 from lockstep.core.process import how_started, rank_number
 from lockstep.core.records import Call, Statistics, TensorRecord
+from lockstep.report.json_text import enveloped, finite
 from lockstep.store.reader import RankRecording, Recording
 
 
@@ -37,12 +37,16 @@ def recording_json(
 ) -> dict[str, Any]:
     """The same as JSON values; with `calls` their records, else the sites."""
     ranks = {name: item for name, item in recording.ranks.items() if rank in (None, name)}
-    value: dict[str, Any] = {
-        "path": str(recording.path),
-        "manifest": dataclasses.asdict(recording.manifest),
-        "missing": list(recording.missing),
-        "ranks": {name: _finite(dataclasses.asdict(item.manifest)) for name, item in ranks.items()},
-    }
+    value: dict[str, Any] = enveloped(
+        {
+            "path": str(recording.path),
+            "manifest": dataclasses.asdict(recording.manifest),
+            "missing": list(recording.missing),
+            "ranks": {
+                name: finite(dataclasses.asdict(item.manifest)) for name, item in ranks.items()
+            },
+        }
+    )
     if calls is not None:
         value["calls"] = [_call_json(call) for call in calls]
     else:
@@ -229,7 +233,7 @@ def _call_json(call: Call) -> dict[str, Any]:
         "op": call.site.op,
         "call": call.site.call,
         "recomputed": call.recomputed,
-        "arguments": _finite(call.arguments),
+        "arguments": finite(call.arguments),
         "stack": [dataclasses.asdict(frame) for frame in call.stack],
         "records": [_record_json(record) for record in call.records],
     }
@@ -254,13 +258,4 @@ def _record_json(record: TensorRecord) -> dict[str, Any]:
 
 
 def _statistics_json(statistics: Statistics | None) -> dict[str, Any] | None:
-    return None if statistics is None else _finite(dataclasses.asdict(statistics))
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return None if statistics is None else finite(dataclasses.asdict(statistics))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import re
 from pathlib import Path
 from typing import Any
 
 from lockstep.core.finding import Comparison, Ends, Explanation, Origin, UnalignedCalls
 from lockstep.report.comparison.tally import tally_of
+from lockstep.report.json_text import finite, json_text
 
 JSON_SCHEMA_VERSION = 1
 
@@ -68,7 +67,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
 
 def render_json(comparison: Comparison) -> str:
     """The same as strict JSON text (RFC 8259: no NaN, no infinities), ASCII only."""
-    return json.dumps(comparison_json(comparison), indent=1, allow_nan=False)
+    return json_text(comparison_json(comparison))
 
 
 def write_json(comparison: Comparison, path: Path) -> None:
@@ -170,4 +169,5 @@ def _rank(name: str) -> dict[str, int | str]:
 
 
 def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    number: float | None = finite(value)
+    return number

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from lockstep.cli import options
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.replacement import replacing
@@ -24,9 +25,9 @@ _MOST_LINES = 20
     "-o", "--output", type=click.Path(path_type=Path), required=True,
     help="The file to write: .safetensors, .npz, .h5 or .txt.",
 )  # fmt: skip
-@click.option("--step", type=int, help="This step only.")
-@click.option("--rank", help="This rank only, as in rank0.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@options.step
+@options.rank
+@options.force
 def extract(
     recording: Path, site: str, output: Path, step: int | None, rank: str | None, force: bool
 ) -> int:

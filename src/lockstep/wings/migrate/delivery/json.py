@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
+from lockstep.report.json_text import json_text
 from lockstep.wings.migrate.delivery.rows import counts_of, counts_of_plan, edit_rows
 from lockstep.wings.migrate.plan import FilePlan, Plan, Row
 
@@ -39,7 +39,7 @@ def migration_json(plan: Plan) -> dict[str, Any]:
 
 def render_migration_json(plan: Plan) -> str:
     """The same as strict JSON text, ASCII only."""
-    return json.dumps(migration_json(plan), indent=1, allow_nan=False)
+    return json_text(migration_json(plan))
 
 
 def _file(file: FilePlan) -> dict[str, Any]:

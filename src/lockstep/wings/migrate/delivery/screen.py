@@ -9,16 +9,16 @@ from rich.console import Console
 from rich.text import Text
 
 from lockstep.report.paragraphs import add_line, add_paragraph, counted, printable
+from lockstep.report.table import Column, add_more, add_table
 from lockstep.wings.migrate.delivery.log import place_of
 from lockstep.wings.migrate.delivery.rows import (
-    Counts,
     advice_rows,
     counts_of,
     counts_of_plan,
     listed_rows,
 )
 from lockstep.wings.migrate.delivery.tables import api_of
-from lockstep.wings.migrate.plan import FilePlan, Outcome, Plan, Row
+from lockstep.wings.migrate.plan import Outcome, Plan, Row
 
 FILES = 12
 GROUPS = 8
@@ -203,8 +203,7 @@ def _add_failures(text: Text, plan: Plan, prefix: str, *, show_all: bool) -> Non
     shown = plan.failures if show_all else plan.failures[:FAILURES]
     for failure in shown:
         add_paragraph(text, printable(f"{prefix}{place_of(failure)}: {failure.reason}"))
-    if len(shown) < len(plan.failures):
-        add_line(text, f"  and {len(plan.failures) - len(shown)} more with --all")
+    add_more(text, len(plan.failures) - len(shown), indent="  ", more="with --all")
 
 
 def _add_not_read(text: Text, delivery: Delivery, *, show_all: bool) -> None:
@@ -229,14 +228,21 @@ def _add_files(text: Text, plan: Plan, prefix: str, *, show_all: bool) -> None:
     found.sort(key=lambda pair: (-pair[1].listed, -pair[1].rewritten, str(pair[0].path)))
     if not found:
         return
-    shown: Sequence[tuple[FilePlan, Counts]] = found if show_all else found[:FILES]
     text.append("\nFiles\n", style="bold")
-    add_line(text, "  rewritten  listed    kept")
-    for file, counts in shown:
-        numbers = f"{counts.rewritten:>11} {counts.listed:>7} {counts.kept:>7}"
-        add_line(text, f"{numbers}  {prefix}{file.path}")
-    if len(shown) < len(found):
-        add_line(text, f"  and {len(found) - len(shown)} more with --all")
+    rows = [
+        (counts.rewritten, counts.listed, counts.kept, f"{prefix}{file.path}")
+        for file, counts in found
+    ]
+    limit = None if show_all else FILES
+    add_table(text, _FILE_COLUMNS, rows, limit=limit, indent="  ", more="with --all")
+
+
+_FILE_COLUMNS = (
+    Column("rewritten", right=True),
+    Column("listed", right=True),
+    Column("kept", right=True, least=6),
+    Column(""),
+)
 
 
 def _add_written(text: Text, plan: Plan, delivery: Delivery) -> None:

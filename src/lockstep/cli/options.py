@@ -1,0 +1,63 @@
+"""Options that several verbs take, each with one meaning: `@options.step`, `@options.limit("calls")`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from lockstep.core.arguments import LEAST_MEMORY_BYTES
+from lockstep.core.manifest import MEMORY_BYTES
+
+F = TypeVar("F", bound=Callable[..., Any])
+Option = Callable[[F], F]
+
+step = click.option("--step", type=int, help="This step only.")
+rank = click.option("--rank", help="This rank only, as in rank0.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+force = click.option("--force", is_flag=True, help="Replace the file if it is there.")
+
+
+def site(what: str) -> Option[F]:
+    """`--site`, a pattern or a printed site: see `lockstep.reading.is_chosen`.
+
+    Parameters
+    ----------
+    what
+        What is done with it, as in "Run these calls again".
+    """
+    return click.option("--site", help=f"{what}: a pattern, or a site as compare prints it.")
+
+
+def limit(words: str, *, default: int | None = 10) -> Option[F]:
+    """`--limit`: how many of what is found are printed.
+
+    Parameters
+    ----------
+    words
+        The help, as in "Print at most so many results."
+    default
+        How many without it; None for all.
+    """
+    shown = default is not None
+    return click.option(
+        "--limit", type=click.IntRange(min=1), default=default, show_default=shown, help=words
+    )
+
+
+def memory_bytes(words: str) -> Option[F]:
+    """`--memory-bytes`: what a verb may take, by default as much as recording may.
+
+    Parameters
+    ----------
+    words
+        The help: what memory, and what becomes of what takes more.
+    """
+    return click.option(
+        "--memory-bytes",
+        type=click.IntRange(min=LEAST_MEMORY_BYTES),
+        default=MEMORY_BYTES,
+        show_default="1 GB",
+        help=words,
+    )
