@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -61,8 +63,8 @@ def test_the_example_adds_a_verb_a_format_and_a_device(
     assert capsys.readouterr().out == f"rank0: {tensors} tensors\n"
     # and its format is written beside the others
     assert main(["compare", str(reference), str(candidate), "-o", str(tmp_path / "out")]) == 1
-    written = {path.suffix: path for path in (tmp_path / "out").iterdir()}
-    assert set(written) == {".csv", ".json", ".md", ".xlsx"}
+    written = {path.name.removeprefix("comparison"): path for path in (tmp_path / "out").iterdir()}
+    assert set(written) == {".csv", ".json", ".largest.json", ".md", ".xlsx"}
     assert written[".md"].read_text().startswith("# diverged\n\n- ")
     # and scripts are migrated to its device
     (tmp_path / "train.py").write_text("import torch\nprint(torch.cuda.is_available())\n")
@@ -75,6 +77,45 @@ def test_the_example_adds_a_verb_a_format_and_a_device(
         stdout=subprocess.DEVNULL,
     )
     assert "print(torch.toy.is_available())" in (tmp_path / "toy.py").read_text()
+
+
+def test_a_whole_wing_takes_sixty_lines_with_its_test_and_its_page(
+    example: Path,
+    use: Callable[[Path], None],
+    lockstep_faulty_pair: FaultyPair,
+    lockstep_whole_recording: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # given the example's wing, and its test
+    files = [EXAMPLE / name for name in ("lockstep_largest.py", "test_lockstep_largest.py")]
+    assert sum(len(file.read_text().splitlines()) for file in files) <= 60
+
+    # then its test passes where the wing is installed
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull]
+    environment = {**os.environ, "PYTHONPATH": str(example)}
+    command += ["--rootdir", str(tmp_path), str(files[1])]
+    subprocess.run(command, check=True, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+
+    # and its verb lists ten differences as a table, the largest first
+    use(example)
+    reference, candidate = lockstep_faulty_pair.reference, lockstep_faulty_pair.candidate
+    assert main(["largest", str(reference), str(candidate)]) == 1
+    title, *rows = capsys.readouterr().out.splitlines()
+    assert title.split() == ["rel", "step", "role", "site"]
+    assert len(rows) == 10
+    sizes = [float(row.split()[0]) for row in rows]
+    assert sizes == sorted(sizes, reverse=True)
+    # and finds none between a recording and its copy
+    shutil.copytree(lockstep_whole_recording, tmp_path / "copy")
+    assert main(["largest", str(lockstep_whole_recording), str(tmp_path / "copy")]) == 0
+
+    # and its page holds the same of a comparison
+    page = tmp_path / "out"
+    assert main(["compare", str(reference), str(candidate), "-o", str(page)]) == 1
+    value = json.loads((page / "comparison.largest.json").read_text())
+    assert value["schema"] == 1
+    assert len(value["largest"]) == 10
 
 
 @pytest.mark.parametrize(
