@@ -26,7 +26,7 @@ from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
 from lockstep.locate.conclusion import Gathered, conclusion
 from lockstep.locate.explained_origins import explained_origins
-from lockstep.locate.ledger import Ledger, State
+from lockstep.locate.ledger import Ledger, State, last_updates
 from lockstep.locate.noise import measure_noise
 from lockstep.locate.updates import SetupWalk, UpdateWalk, gradients_of_backward
 from lockstep.locate.walk import StepWalk
@@ -217,7 +217,8 @@ def _compare_step(
         gathered.dtypes.note(step.aligned, step.module_classes)
         ledger.begin(number, (pair for item in step.aligned for pair in item.whole))
         SetupWalk(step, ledger, origins, gathered.judge).run()
-        StepWalk(step, ledger, origins, gathered.judge).run(progress)
+        updated = partial(last_updates, gathered.ledgers.values())
+        StepWalk(step, ledger, origins, gathered.judge, updated).run(progress)
         for parameter, state in _last_gradients(step, ledger).items():
             gradients[parameter].append(state)
     backward = cache(partial(gradients_of_backward, aligned, gathered.ledgers))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,8 +13,8 @@ from made_steps import Array, Run, met
 from lockstep.core.finding import Finding, Kind, Origin, Outcome
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.judge.error_model import ErrorModel
-from lockstep.locate.ledger import Ledger
-from lockstep.locate.origins import Origins
+from lockstep.locate.ledger import Ledger, last_updates
+from lockstep.locate.origins import Origins, place_of
 from lockstep.locate.walk import StepWalk
 
 Fault = Callable[[Array], Array]
@@ -205,3 +207,60 @@ def test_a_second_fault_is_named_where_the_first_cannot_explain_it(
     origins, _ = walked(run_of(), run_of(h=by(1.0001), y=by(second)))
     # then the second is one more origin only if it is off by far more than follows
     assert [origin.op for origin in origins] == ops
+
+
+def updated_on(rank: str, left: Array, right: Array) -> Ledger:
+    """What a rank knows of the update of its part of the parameter "w" in step 0, and of all that has come since."""
+    ledger = Ledger(read_tensors=True)
+    runs = []
+    for value in (left, right):
+        run = Run({"part": value})
+        call = run.call("torch.optim.AdamW", kind=CallKind.OPTIMIZER, phase=Phase.OPTIMIZER)
+        run.record(call, Role.PARAM_AFTER, "part", name="w")
+        runs.append(run)
+    (item,) = met(runs[0], runs[1], ledger).aligned
+    (pair,) = item.whole
+    place = replace(place_of(item, pair, {}), rank=rank)
+    ledger.last_updates["w"] = place, ledger.measure(pair)
+    return ledger
+
+
+def gathered(whole: Array) -> Run:
+    """The step after, which takes the whole parameter."""
+    run = Run({"part": whole[:1], "w": whole, "y": np.tanh(whole)}, step=1)
+    call = run.call("torch.tanh", ["w"], ["y"])
+    call.records = tuple(
+        replace(record, name="w") if record.role is Role.INPUT else record
+        for record in call.records
+    )
+    return run
+
+
+@pytest.mark.parametrize(
+    ("moved", "known", "outcome"),
+    [
+        (0.2, 2, Outcome.AGREE),  # the part of the other rank was moved as far by its own update
+        (0.0, 2, Outcome.DIFFER),  # nobody's update explains it
+        (0.0, 1, Outcome.INCOMPARABLE),  # nothing is known of the other rank
+    ],
+)
+def test_a_parameter_of_which_each_rank_has_a_part_follows_from_all_of_them(
+    moved: float, known: int, outcome: Outcome
+) -> None:
+    # given the own part equal, and another part that arrives a fifth further away
+    generator = np.random.default_rng(7)
+    own, other = (generator.standard_normal(32).astype(np.float32) for _ in range(2))
+    far = by(1.2)(other)
+    ledgers = [updated_on("rank0", own, own), updated_on("rank1", other, by(1 + moved)(other))]
+    step = met(
+        gathered(np.concatenate([own, other])),
+        gathered(np.concatenate([own, far])),
+        ledgers[0],
+    )
+    ledgers[0].parameter_names.add("w")
+    # when the step takes the whole
+    updated = partial(last_updates, ledgers[:known])
+    StepWalk(step, ledgers[0], Origins(), ErrorModel(), updated).run()
+    # then it is held against what all ranks' updates left
+    found = [one for one in ledgers[0].findings if one.pair.present.role is Role.INPUT]
+    assert [one.outcome for one in found] == [outcome]

@@ -51,6 +51,10 @@ class BufferUser:
     chosen: tuple[str, ...] = ()
 
 
+Updated = tuple[Place, Measured]
+"""An optimizer's update of a parameter, and what it left."""
+
+
 class Ledger:
     """States of all aligned tensors of one rank, kept from step to step, and every finding.
 
@@ -85,7 +89,7 @@ class Ledger:
         self.buffer_names: set[str] = set()
         self.buffer_users: dict[str, BufferUser] = {}
         self.buffers = Buffers()
-        self.last_updates: dict[str, tuple[Place, Measured]] = {}
+        self.last_updates: dict[str, Updated] = {}
         self.precision = precision or PrecisionClasses()
         self._read_tensors = read_tensors
         self._steps: set[int] = set()
@@ -228,6 +232,12 @@ def kind_of(state: State, *, inherited: bool) -> Kind | None:
     if state.outcome is Outcome.DIFFER:
         return Kind.FAULT
     return Kind.NOISE if measured.floating else Kind.DECISION
+
+
+def last_updates(ledgers: Iterable[Ledger], name: str) -> list[Updated]:
+    """The last updates of a parameter on several ranks, each of which may have a part of it."""
+    found = (ledger.last_updates.get(name) for ledger in ledgers)
+    return [one for one in found if one is not None]
 
 
 def key_of(pair: Pair) -> Key:

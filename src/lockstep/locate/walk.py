@@ -31,10 +31,12 @@ from lockstep.locate.ledger import (
     Key,
     Ledger,
     State,
+    Updated,
     agreeing,
     agreement_words,
     drifted,
     key_of,
+    last_updates,
     settled_words,
 )
 from lockstep.locate.operations import Operations
@@ -65,9 +67,19 @@ class StepWalk:
         What is known and found so far in this rank; both are added to.
     judge
         Decides what is explained.
+    updated
+        Gives the last updates of a parameter of that name on all ranks; those of this one by default.
     """
 
-    def __init__(self, step: AlignedStep, ledger: Ledger, origins: Origins, judge: Judge) -> None:
+    def __init__(
+        self,
+        step: AlignedStep,
+        ledger: Ledger,
+        origins: Origins,
+        judge: Judge,
+        updated: Callable[[str], Sequence[Updated]] | None = None,
+    ) -> None:
+        self._updated = updated or partial(last_updates, [ledger])
         self._step = step
         self._ledger = ledger
         self._origins = origins
@@ -210,10 +222,26 @@ class StepWalk:
             self._changed_unseen(item, measured)
             return
         place, after = last
-        judgement = self._judge.update([after], measured)
+        entering, seen = self._as_gathered(after, measured)
+        judgement = self._judge.update(entering, measured)
+        judgement = judgement if seen else as_open(judgement)
         name = f"{place.tensor} at the next step"
         cause = ("changed between steps", item.reference.step)
-        self._decide(item, measured, judgement, [after], lambda: place, name=name, cause=cause)
+        self._decide(item, measured, judgement, entering, lambda: place, name=name, cause=cause)
+
+    def _as_gathered(self, after: Measured, measured: Measured) -> tuple[list[Measured], bool]:
+        """What an update left of a parameter, on all ranks where each has a part; and whether that is the whole."""
+        if after.numel >= measured.numel:
+            return [after], True
+        step = after.pair.present.step
+        parts = [
+            other
+            for _, other in self._updated(measured.pair.present.name)
+            if other.pair.present.step == step
+        ]
+        together = pooled(parts)
+        whole = sum(other.numel for other in parts) >= measured.numel
+        return ([after] if together is None else [together]), whole
 
     def _buffer_arrival(self, item: Aligned, measured: Measured) -> None:
         """A buffer differs that no call was seen to change: the call that used it before did."""
