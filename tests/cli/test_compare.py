@@ -129,6 +129,8 @@ def test_json_has_every_key_of_the_contract(
         "not_compared": list,
         "unrecorded": list,
         "compiled": list,
+        "ranks": dict,
+        "endings": list,
         "notes": list,
         "what_next": dict,
         "judged_by": str,

@@ -57,6 +57,8 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "not_compared": list(diverged.not_compared),
         "unrecorded": [],
         "compiled": [],
+        "ranks": {"compared": [], "trained": 0},
+        "endings": [],
         "notes": list(diverged.notes),
         "what_next": None,
         "judged_by": "error-model",

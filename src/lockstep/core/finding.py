@@ -328,6 +328,19 @@ class WhatNext:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksCompared:
+    """Numbers of the ranks that were compared, and how many the trainings had."""
+
+    numbers: tuple[int, ...] = ()
+    world_size: int = 0
+
+    @property
+    def are_all(self) -> bool:
+        """Whether none was left out."""
+        return len(self.numbers) >= self.world_size
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Everything that comparing two recordings found.
 
@@ -335,7 +348,8 @@ class Comparison:
     stands in `not_compared`. `trained` is how many steps the two trainings had in all, where that is known,
     `unrecorded` what was trained beside and stands in no recording, `ends` how the trainings went on behind their
     recorded steps, None where that was not to be compared, and `compiled`, in words, which run compiled what: of it
-    only the boundary was compared.
+    only the boundary was compared. `ranks` are those that were compared, `endings` tells of commands that did not end
+    well.
     """
 
     reference: str
@@ -362,6 +376,8 @@ class Comparison:
     what_next: WhatNext | None = None
     compiled: tuple[str, ...] = ()
     ends: Ends | None = None
+    ranks: RanksCompared = RanksCompared()
+    endings: tuple[str, ...] = ()
 
     @property
     def other_precision_alone(self) -> bool:

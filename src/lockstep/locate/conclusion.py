@@ -34,6 +34,7 @@ from lockstep.locate.lone_effects import lone_effects
 from lockstep.locate.model_setup import ModelSetup, compiled_in, model_setup
 from lockstep.locate.origins import Origins, once_over_ranks
 from lockstep.locate.precision import PrecisionClasses
+from lockstep.locate.processes import endings, ranks_compared
 from lockstep.locate.unaligned_calls import Unaligned
 from lockstep.locate.words import listed
 from lockstep.reading.paired_steps import Pairing
@@ -165,6 +166,8 @@ def conclusion(
         compiled=tuple(_compiled(reference, candidate)),
         unrecorded=tuple(dict.fromkeys((*reference.unrecorded, *candidate.unrecorded))),
         ends=ends,
+        ranks=ranks_compared(pairing.ranks.both, reference, candidate),
+        endings=tuple(endings(reference, candidate)),
     )
 
 

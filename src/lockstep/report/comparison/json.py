@@ -50,6 +50,11 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "not_compared": list(comparison.not_compared),
         "unrecorded": list(comparison.unrecorded),
         "compiled": list(comparison.compiled),
+        "ranks": {
+            "compared": list(comparison.ranks.numbers),
+            "trained": comparison.ranks.world_size,
+        },
+        "endings": list(comparison.endings),
         "notes": list(comparison.notes),
         "what_next": None
         if comparison.what_next is None

@@ -16,6 +16,7 @@ from lockstep.core.finding import (
     Kind,
     Origin,
     Outcome,
+    RanksCompared,
     UniformChange,
     Verdict,
 )
@@ -107,7 +108,7 @@ def render_comparison(
     _add_list(text, "Not compared", comparison.not_compared[said:])
     events = [f"step {event.step}: {event.kind}: {event.detail}" for event in comparison.events]
     _add_list(text, "Events", events)
-    _add_list(text, "Notes", comparison.notes)
+    _add_list(text, "Notes", [*_unsaid(comparison), *comparison.notes])
     _add_what_next(text, comparison)
     if show_all or cosine is not None:
         add_paragraph(text, _signs(tally))
@@ -179,7 +180,7 @@ def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
 
 def _agreement(comparison: Comparison, tally: Tally) -> str:
     """What was compared and how it came out; what was not judged, where there is any."""
-    steps = _steps(comparison.steps, comparison.trained)
+    steps = _ranks(comparison.ranks) + _steps(comparison.steps, comparison.trained)
     if not comparison.compared:
         return f"{steps}no tensor was compared, so nothing was held against anything"
     compared = f"{steps}{comparison.compared} tensors compared"
@@ -200,7 +201,23 @@ def _agreement(comparison: Comparison, tally: Tally) -> str:
         what = " and ".join(comparison.compiled)
         words = f"{words}; compared at the boundary of compiled code: {what}"
     words += end_words.in_headline(comparison.ends)
+    words = "; ".join((words, *(one for one in comparison.endings if one not in words)))
     return f"{words}; not recorded: {beside}" if beside else words
+
+
+def _unsaid(comparison: Comparison) -> list[str]:
+    """What the headline of an agreement says of the processes, where it tells of a difference."""
+    if comparison.verdict is not Verdict.DIVERGED:
+        return []
+    ranks = _ranks(comparison.ranks).removesuffix(", ")
+    return [*([f"compared: {ranks}"] if ranks else []), *comparison.endings]
+
+
+def _ranks(ranks: RanksCompared) -> str:
+    """`rank 0 of 2, `; nothing where every rank was compared."""
+    if ranks.are_all or not ranks.numbers:
+        return ""
+    return f"rank{'s'[len(ranks.numbers) == 1 :]} {_span(ranks.numbers)} of {ranks.world_size}, "
 
 
 def _unaligned_words(comparison: Comparison, count: int) -> str:
@@ -218,13 +235,16 @@ def _steps(steps: Sequence[int], trained: Sequence[int | None]) -> str:
     """`steps 0-1 of 4 trained, `; without gaps as a range."""
     if not steps:
         return ""
-    if steps[-1] - steps[0] == len(steps) - 1:
-        shown = f"{steps[0]}-{steps[-1]}" if len(steps) > 1 else f"{steps[0]}"
-    else:
-        shown = ", ".join(map(str, steps))
     known = sorted({count for count in trained if count is not None and count > len(steps)})
     of = f" of {' and '.join(map(str, known))} trained" if known else ""
-    return f"{'steps' if len(steps) > 1 else 'step'} {shown}{of}, "
+    return f"{'steps' if len(steps) > 1 else 'step'} {_span(steps)}{of}, "
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """`0-3`, or every number where some between are left out."""
+    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ", ".join(map(str, numbers))
 
 
 def _place(origin: Origin, tally: Tally) -> str:
