@@ -16,6 +16,7 @@ from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.replay.explanation.explained import explained
 from lockstep.replay.explanation.unexplained import Unexplained
+from lockstep.store.reader import Recording
 
 MEMORY_BYTES = 8 << 30
 
@@ -33,10 +34,10 @@ class Bench:
         self._folder = folder
         self._count = 0
 
-    def call(
-        self, make: Program, *shapes: tuple[int, ...], op: str, kernel: Kernel | None = None
-    ) -> Call:
-        """The call of an operator with its results, forward and backward."""
+    def recording(
+        self, make: Program, *shapes: tuple[int, ...], op: str = "", kernel: Kernel | None = None
+    ) -> Recording:
+        """A program, with its backward; with another kernel for the operator, where one is given."""
 
         def program() -> None:
             generator = torch.Generator().manual_seed(0)
@@ -48,7 +49,13 @@ class Bench:
             (result * weights).sum().backward()
 
         self._count += 1
-        found = operators(recorded(self._folder / str(self._count), program))
+        return recorded(self._folder / str(self._count), program)
+
+    def call(
+        self, make: Program, *shapes: tuple[int, ...], op: str, kernel: Kernel | None = None
+    ) -> Call:
+        """The call of an operator with its results, forward and backward."""
+        found = operators(self.recording(make, *shapes, op=op, kernel=kernel))
         return next(one for one in found if one.site.op.endswith(op))
 
     def said(
@@ -171,3 +178,128 @@ def test_what_is_right_forward_and_wrong_at_random_backward_is_not_explained(ben
     random = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
     wrong = altered(reference, Role.GRAD_INPUT, 0, random)
     assert asked(reference, wrong, Role.GRAD_INPUT) is None
+
+
+def _centred(x: torch.Tensor) -> torch.Tensor:
+    return x - x.mean(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (lambda run, x, *args, **kwargs: _centred(x) / (x.var(-1, keepdim=True) + 1e-3).sqrt(),
+         "with its variance divided by n - 1 instead of n"),
+        (lambda run, x, *args, **kwargs: _centred(x) / (x.std(-1, unbiased=False, keepdim=True) + 1e-3),
+         "with eps outside of the root"),
+    ],
+)  # fmt: skip
+def test_another_form_of_a_normalisation_is_named(bench: Bench, kernel: Kernel, words: str) -> None:
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x * 0.1, (8,), eps=1e-3)
+
+    found = bench.said(normed, kernel, (6, 8), op="layer_norm")
+    assert found is not None
+    assert found.words == f"the same operator {words}"
+
+
+def test_a_term_that_a_backward_leaves_out_is_named(bench: Bench) -> None:
+    def kernel(run: Program, x: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+        e = torch.exp(x)
+        return e / e.sum(-1, keepdim=True).detach()
+
+    def soft(x: torch.Tensor) -> torch.Tensor:
+        return F.softmax(x, -1)
+
+    found = bench.said(soft, kernel, (6, 8), op="softmax", role=Role.GRAD_INPUT)
+    assert found is not None
+    assert found.kind is Instead.TERM
+    assert found.words == "the same operator without the term of the sum in its backward"
+
+
+@pytest.mark.parametrize(
+    ("make", "kernel", "shapes", "op", "words"),
+    [
+        (F.linear, lambda run, x, w: run(x[:, :-3], w[:, :-3]), ((5, 11), (6, 11)), "linear",
+         "with the last 3 indices of axis 1 of input and weight left out"),
+        (lambda x: torch.sum(x, 1), lambda run, x, dim: run(x[:, :4], dim), ((5, 8),), "sum",
+         "with the second half of axis 1 of input left out"),
+        (lambda x: F.glu(x, -1), lambda run, x, *args, **kwargs: run(x.roll(3, -1), -1), ((5, 6),), "glu",
+         "with axis 1 of input with its halves exchanged"),
+        (lambda x, y: torch.index_add(x, 0, torch.tensor([1, 3, 1]), y),
+         lambda run, x, dim, index, y: run(x, dim, index[1:], y[1:]), ((5, 6), (3, 6)), "index_add",
+         "with the last write to each index instead of their sum"),
+        (lambda x: F.relu(x), lambda run, x, **kwargs: F.relu6(x), ((5, 900),), "relu", ""),
+    ],
+)  # fmt: skip
+def test_a_part_that_is_left_out_or_stands_elsewhere_is_named(
+    bench: Bench,
+    make: Program,
+    kernel: Kernel,
+    shapes: tuple[tuple[int, ...], ...],
+    op: str,
+    words: str,
+) -> None:
+    found = bench.said(make, kernel, *shapes, op=op)
+    if not words:  # both are the same on these inputs
+        assert found is None
+        return
+    assert found is not None
+    assert found.words.startswith(f"the same operator {words}")
+
+
+def test_half_of_the_batch_that_is_left_out_of_one_gradient_is_named(bench: Bench) -> None:
+    reference = bench.call(F.linear, (6, 8), (5, 8), op="linear")
+    x, arrived = (
+        np.array(record_of(reference, role).load()) for role in (Role.INPUT, Role.GRAD_OUTPUT)
+    )
+    half = altered(reference, Role.GRAD_INPUT, 1, arrived[:3].T @ x[:3])
+    found = asked(reference, half, Role.GRAD_INPUT, 1)
+    assert found is not None
+    assert found.words == (
+        "the same backward with the second half of axis 0 of the incoming gradient left out (in this result alone)"
+    )
+
+
+def test_heads_in_another_order_are_read_off_the_result(bench: Bench) -> None:
+    def attended(x: torch.Tensor) -> torch.Tensor:
+        heads = x.reshape(2, 5, 4, 3).transpose(1, 2)
+        return F.scaled_dot_product_attention(heads, heads * 0.5, heads + 1)
+
+    def kernel(run: Program, *tensors: torch.Tensor) -> torch.Tensor:
+        return run(*tensors)[:, [2, 0, 1, 3]]
+
+    found = bench.said(attended, kernel, (2, 5, 12), op="scaled_dot_product_attention")
+    assert found is not None
+    assert found.kind is Instead.ELSEWHERE
+    assert found.words == "the result with the indices of axis 1 in the order 2 0 1 3"
+
+
+def test_gates_in_another_order_are_named(bench: Bench) -> None:
+    def recurrent(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        zeros = torch.zeros(1, 2, 3)
+        return torch.lstm(x, (zeros, zeros), [w, v], False, 1, 0.0, True, False, True)[0]
+
+    def kernel(run: Program, x: torch.Tensor, hx: object, params: object, *rest: object) -> object:
+        turned = [torch.cat([w[3:6], w[:3], w[6:]]) for w in params]
+        return run(x, hx, turned, *rest)
+
+    found = bench.said(recurrent, kernel, (2, 4, 5), (12, 5), (12, 3), op="lstm")
+    assert found is not None
+    assert found.words == "the same operator with its gates in the order f i g o instead of i f g o"
+
+
+def test_a_tensor_of_an_earlier_call_is_named(bench: Bench) -> None:
+    def twice(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, w) + F.linear(y, w)
+
+    first, second = (
+        one
+        for one in operators(bench.recording(twice, (5, 8), (5, 8), (6, 8)))
+        if one.site.op.endswith("linear")
+    )
+    stale = altered(second, Role.OUTPUT, 0, np.array(record_of(first, Role.OUTPUT).load()))
+    left, right = record_of(second, Role.OUTPUT), record_of(stale, Role.OUTPUT)
+    question = Unexplained(left, right, second, stale, earlier=(first,))
+    found = explained(question, MEMORY_BYTES)
+    assert found is not None
+    assert "with input of an earlier call" in found.words

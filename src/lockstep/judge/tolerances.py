@@ -302,6 +302,9 @@ against a result; a random one foretells so much once in ten thousand."""
 FEWEST_FITTED = 8
 """Elements below which nothing that was fitted, or only says where an error stands, is an explanation."""
 
+ALONE_DIGITS = 1.5
+"""Times as many digits where the other results of the call are right though the prediction says otherwise."""
+
 ALIKE = 2.0
 """Times what the best explanation leaves up to which another one is the same on the inputs at hand; both are said."""
 

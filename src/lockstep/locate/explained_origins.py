@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -9,13 +10,23 @@ from typing import Protocol
 from lockstep.core.errors import RecordingError
 from lockstep.core.finding import Explanation, Kind, Origin
 from lockstep.core.records import Call, TensorRecord
-from lockstep.core.site import CallKind
+from lockstep.core.site import CallKind, Role
 from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.refusals import CannotReplay
 from lockstep.store.reader import Recording
 
-MOST_ORIGINS = 3
-"""Origins that are explained: later ones are most often consequences, and each takes dozens of re-runs."""
+MOST_ORIGINS = 16
+"""Origins that are explained while there is time: later ones are most often consequences, and each takes hundreds of
+re-runs."""
+
+EXPLAIN_SECONDS = 12.0
+"""How long one comparison may take over what the candidate computes instead."""
+
+_MOST_SECONDS = 6.0
+"""How long it may take over one origin."""
+
+_MOST_EARLIER = 3
+"""Earlier calls that are offered as where a stale tensor comes from."""
 
 _MOST_OTHERS = 4096
 """Records of the step that are offered as terms or as other tensors."""
@@ -34,15 +45,18 @@ def explained_origins(
     origins: Sequence[Origin], reference: Recording, candidate: Recording, asked: Explains
 ) -> tuple[Origin, ...]:
     """The same origins, the first few with what the candidate computes instead, where that is found."""
-    found = [
-        _explained(origin, reference, candidate, asked) if origin.kind in _BLAMED else origin
-        for origin in origins[:MOST_ORIGINS]
-    ]
-    return (*found, *origins[MOST_ORIGINS:])
+    until = time.monotonic() + EXPLAIN_SECONDS
+    found = []
+    for origin in origins[:MOST_ORIGINS]:
+        seconds = min(until - time.monotonic(), _MOST_SECONDS)
+        if origin.kind in _BLAMED and seconds > 0:
+            origin = _explained(origin, reference, candidate, asked, seconds)
+        found.append(origin)
+    return (*found, *origins[len(found) :])
 
 
 def _explained(
-    origin: Origin, reference: Recording, candidate: Recording, asked: Explains
+    origin: Origin, reference: Recording, candidate: Recording, asked: Explains, seconds: float
 ) -> Origin:
     pair = origin.finding.pair
     if not (_is_whole(pair.reference) and _is_whole(pair.candidate)):
@@ -55,7 +69,8 @@ def _explained(
             for recording, record in ((reference, pair.reference), (candidate, pair.candidate))
         )
         others = _others(reference, left[0])
-        question = Unexplained(left[0], right[0], left[1], right[1], others)
+        earlier = () if right[1] is None else _earlier(candidate, right[1])
+        question = Unexplained(left[0], right[0], left[1], right[1], others, earlier, seconds)
         return replace(origin, explanation=asked.explanation(question))
     except (CannotReplay, RecordingError):
         return origin  # what cannot be run again is not explained, and the verdict stands without
@@ -107,3 +122,24 @@ def _others(recording: Recording, record: TensorRecord) -> tuple[TensorRecord, .
                     found.setdefault(own.content.id, own)
     found.pop(record.content.id, None)
     return tuple(found.values())[:_MOST_OTHERS]
+
+
+def _earlier(recording: Recording, call: Call) -> tuple[Call, ...]:
+    """The same call in the step before, and the latest of its operator before it in this step."""
+    if call.rank not in recording.ranks:
+        return ()
+    rank = recording.ranks[call.rank]
+    before = rank.calls(call.step - 1) if call.step - 1 in rank.steps else ()
+    found = [one for one in before if one.kind is call.kind and _stands_for(one, call)]
+    here = [
+        one
+        for one in rank.calls(call.step)
+        if one.kind is CallKind.OPERATOR and one.site.op == call.site.op and one.id < call.id
+    ]
+    return (*found[:1], *here[:-_MOST_EARLIER:-1])
+
+
+def _stands_for(one: Call, other: Call) -> bool:
+    """Whether a call is the same one in another step: of an optimizer, that on the same parameter."""
+    names = [[r.name for r in call.with_role(Role.PARAM)] for call in (one, other)]
+    return one.site == other.site and names[0] == names[1]

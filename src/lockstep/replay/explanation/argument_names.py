@@ -96,7 +96,9 @@ def _signature_of(built: Rebuilt) -> Mapping[str, Any]:
     for schema in schemas:
         if _fits(schema, built):
             return {
-                one.name: one.default_value if one.has_default_value() else _MISSING
+                "input" if one.name == "self" else one.name: one.default_value
+                if one.has_default_value()
+                else _MISSING
                 for one in schema.arguments
             }
     return {}

@@ -49,6 +49,8 @@ def base_of(question: Unexplained) -> Base | None:
     left, right = question.reference_call, question.candidate_call
     if left is None or left.kind is not CallKind.OPERATOR:
         return None
+    if question.reference.role is Role.INPUT:
+        return None  # what enters the call is no result of it
     try:
         built = rebuild(left)
     except CannotReplay:

@@ -1,4 +1,4 @@
-"""The same call with other tensors in it, made inside of the function: its gradients follow."""
+"""The same call with other tensors in it, or another result, made inside of the function: gradients follow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.replay.doubles import WRITTEN_OUT
 from lockstep.replay.explanation.subject import Change
-from lockstep.replay.rebuild import Rebuilt, Slot
+from lockstep.replay.rebuild import Rebuilt, Slot, tensors_in
 
 Alter = Callable[[torch.Tensor], torch.Tensor]
 """Makes another tensor out of one."""
@@ -56,6 +56,21 @@ def with_other(built: Rebuilt, others: Mapping[int, torch.Tensor]) -> Rebuilt:
         return found
 
     return with_tensors(built, change)
+
+
+def with_result(built: Rebuilt, number: int, alter: Alter) -> Rebuilt:
+    """The call with one of its results altered."""
+    plain = WRITTEN_OUT.get(built.op, built.function)
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        found = plain(*args, **kwargs)
+        if isinstance(found, torch.Tensor):
+            return alter(found) if number == 0 else found
+        results = tensors_in(found)
+        results[number] = alter(results[number])
+        return tuple(results)
+
+    return replace(built, op=f"{built.op}, changed", function=function)
 
 
 def arriving(alter: Alter) -> Change:

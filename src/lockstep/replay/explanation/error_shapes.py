@@ -8,9 +8,11 @@ from itertools import pairwise
 import torch
 
 from lockstep.core.finding import Instead
+from lockstep.replay.explanation.changed_inputs import with_result
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.outcome import Outcome
-from lockstep.replay.explanation.subject import Subject
+from lockstep.replay.explanation.subject import Attempt, Subject
+from lockstep.replay.held_results import BACKWARD
 
 _MOST_SLICED = 1 << 22
 """Elements up to which every slice of every axis is looked at."""
@@ -49,10 +51,21 @@ def everywhere(
     *,
     fitted: int = 0,
 ) -> Prediction:
-    """What a change of the right result says of it, and of each other result of the call that is wrong."""
+    """What a change of the right result says of it, and of each other result of the call that is wrong.
+
+    A gradient is what backward makes of a function that changes its result so.
+    """
+    built, number = subject.rebuilt, subject.question.reference.index
+    within: list[Attempt | None] = []
 
     def beside(outcome: Outcome) -> torch.Tensor | None:
-        return None if outcome.right else change(outcome.truth)
+        if outcome.right:
+            return None
+        if outcome.record.role not in BACKWARD or subject.backward or built is None:
+            return change(outcome.truth)
+        if not within:
+            within.append(subject.attempt(rebuilt=with_result(built, number, change)))
+        return None if within[0] is None else within[0].beside(outcome)
 
     return Prediction(kind, words, change(subject.truth), beside, fitted=fitted)
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from lockstep.core.finding import Explanation
 from lockstep.replay.explanation.error_shapes import factors, offset, places, sign
 from lockstep.replay.explanation.fitted_settings import fitted
 from lockstep.replay.explanation.hypothesis import Prediction, best
+from lockstep.replay.explanation.left_out_parts import (
+    incoming_parts,
+    input_parts,
+    last_writes,
+)
+from lockstep.replay.explanation.other_formulas import formulas, like_operators, without_term
 from lockstep.replay.explanation.other_inputs import in_other_memory, inputs
+from lockstep.replay.explanation.other_orders import gates, orders_of_inputs, orders_of_results
 from lockstep.replay.explanation.other_precisions import precisions
 from lockstep.replay.explanation.other_settings import another_operator, as_called, settings
 from lockstep.replay.explanation.other_updates import fitted_updates, updates
 from lockstep.replay.explanation.right_elsewhere import another_tensor, moved, terms
+from lockstep.replay.explanation.stale_tensors import stale
 from lockstep.replay.explanation.subject import Subject
 from lockstep.replay.explanation.unexplained import Unexplained
 
@@ -24,11 +33,21 @@ WRITTEN: tuple[Family, ...] = (
     updates,
     settings,
     inputs,
+    formulas,
+    without_term,
+    like_operators,
     precisions,
     in_other_memory,
+    gates,
+    last_writes,
+    incoming_parts,
+    input_parts,
+    stale,
     another_tensor,
     sign,
     moved,
+    orders_of_results,
+    orders_of_inputs,
     fitted,
     fitted_updates,
     factors,
@@ -48,6 +67,14 @@ def explained(question: Unexplained, memory_bytes: int) -> Explanation | None:
         If its tensors were not saved whole, or take more memory than they may.
     """
     subject = Subject(question, memory_bytes)
+    found = _best_of_all(subject)
+    if found is None:
+        return None
+    return replace(found, words=found.words.replace("the result", subject.noun, 1))
+
+
+def _best_of_all(subject: Subject) -> Explanation | None:
+    """What the first family says that explains all results, or else what holds for the main one alone."""
     alone = None
     for family in WRITTEN:
         found = best(subject, family(subject))

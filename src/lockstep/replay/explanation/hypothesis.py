@@ -12,6 +12,7 @@ import torch
 from lockstep.core.finding import Explanation, Instead
 from lockstep.judge.tolerances import (
     ALIKE,
+    ALONE_DIGITS,
     CHANCE_DIGITS,
     CLEAR_OF_FLOOR,
     EXPLAINED_MARGIN,
@@ -128,7 +129,7 @@ def _fit(target: Target, prediction: Prediction) -> _Fit | None:
         alone |= said is not None and not fits
         if fits and said is not None and not outcome.right:
             explained.append((outcome, said))
-    return _Fit(prediction, left, alone) if _is_proven(prediction, explained) else None
+    return _Fit(prediction, left, alone) if _is_proven(prediction, explained, alone) else None
 
 
 def _is_idle(main: Outcome, prediction: Prediction) -> bool:
@@ -138,7 +139,9 @@ def _is_idle(main: Outcome, prediction: Prediction) -> bool:
     return main.error < CLEAR_OF_FLOOR * main.floor_of(prediction.values)
 
 
-def _is_proven(prediction: Prediction, explained: Sequence[tuple[Outcome, torch.Tensor]]) -> bool:
+def _is_proven(
+    prediction: Prediction, explained: Sequence[tuple[Outcome, torch.Tensor]], alone: bool
+) -> bool:
     """Whether the results that a prediction foretells are more than chance gives it."""
     count = sum(int(outcome.counted.sum()) for outcome, _ in explained)
     if (prediction.placed or prediction.fitted) and count < FEWEST_FITTED:
@@ -151,7 +154,7 @@ def _is_proven(prediction: Prediction, explained: Sequence[tuple[Outcome, torch.
         off, left = max(0.0, off - left), max(0.0, left - off)
         floor = outcome.floor_of(values)
         digits += off * (math.log10(outcome.error / floor) if floor > 0 else math.inf) if off else 0
-    return digits >= CHANCE_DIGITS
+    return digits >= CHANCE_DIGITS * (ALONE_DIGITS if alone else 1.0)
 
 
 def _share(main: Outcome, left: float) -> float:

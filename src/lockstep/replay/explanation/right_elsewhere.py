@@ -37,7 +37,9 @@ def _moves(shape: Sequence[int]) -> Iterator[tuple[str, Callable[[torch.Tensor],
         yield f"reversed along axis {axis}", partial(torch.flip, dims=(axis,))
         for other in range(axis + 1, len(shape)):
             both = f"axes {axis} and {other} exchanged"
-            if extent == shape[other]:
+            if extent == shape[other] and len(shape) == 2:
+                yield "transposed", partial(torch.transpose, dim0=0, dim1=1)
+            elif extent == shape[other]:
                 yield f"with {both}", partial(torch.transpose, dim0=axis, dim1=other)
             else:
                 yield f"of {both}, read in the old shape", partial(_reread, axes=(axis, other))

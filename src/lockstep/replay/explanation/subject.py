@@ -22,6 +22,7 @@ from lockstep.judge.tolerances import (
     SENTINEL_SIZE,
 )
 from lockstep.replay.budget import check_call
+from lockstep.replay.explanation.argument_names import tensor_name
 from lockstep.replay.explanation.base_call import base_of, pairs_of
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.outcome import Outcome, counted_in, norm_of
@@ -108,6 +109,18 @@ class Subject:
         self._readings: dict[int, int] = {}
         self._sound = self._sound_runs(self.backward)
         self.main = self._main()
+
+    @property
+    def noun(self) -> str:
+        """What the main result is called: by the name of the argument where it is what enters a call."""
+        record, call = self.question.reference, self.question.reference_call
+        if record.role is not Role.INPUT or call is None:
+            return "the result"
+        try:
+            name = tensor_name(rebuild(call), record)
+        except CannotReplay:
+            return "the result"
+        return f"{name} of {call.site.op.rpartition('.')[2]}"
 
     @property
     def truth(self) -> torch.Tensor:

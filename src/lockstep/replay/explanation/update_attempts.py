@@ -31,14 +31,26 @@ def update_of(question: Unexplained) -> Call | None:
     if left is None or left.kind is not CallKind.OPTIMIZER:
         return None
     same = right is not None and right.kind is CallKind.OPTIMIZER and right.site.op == left.site.op
-    return replace(right, arguments=left.arguments) if same and right is not None else left
+    call = replace(right, arguments=left.arguments) if same and right is not None else left
+    return _with_state(call)
+
+
+def _with_state(call: Call) -> Call:
+    """An update with the zeros that its optimizer begins with, where it is the first."""
+    if call.with_role(Role.STATE):
+        return call
+    begun = [
+        _changed(replace(record, role=Role.STATE), torch.zeros_like)
+        for record in call.with_role(Role.STATE_AFTER)
+    ]
+    return replace(call, records=(*call.records, *begun))
 
 
 def made(call: Call) -> dict[str, torch.Tensor] | None:
     """Parameter and states that an update gives; None where it cannot be made again."""
     try:
         return UpdateRerun(call).again(HERE)
-    except CannotReplay:
+    except (CannotReplay, ArithmeticError):
         return None
 
 
@@ -46,7 +58,7 @@ def exactly(call: Call, record: TensorRecord) -> torch.Tensor | None:
     """One of them in double precision."""
     try:
         return UpdateRerun(call).truth(record)
-    except CannotReplay:
+    except (CannotReplay, ArithmeticError):
         return None
 
 

@@ -1,0 +1,83 @@
+"""Hypotheses that a tensor of an earlier call stands in the place of this one's: a buffer that was not refreshed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.finding import Instead
+from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import Role
+from lockstep.replay.explanation.argument_names import tensor_name
+from lockstep.replay.explanation.changed_inputs import arriving, with_other
+from lockstep.replay.explanation.hypothesis import Prediction
+from lockstep.replay.explanation.subject import Subject
+from lockstep.replay.rebuild import Rebuilt
+from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.rerun import load
+
+
+def stale(subject: Subject) -> Iterator[Prediction]:
+    """Each input, all inputs, or the gradient that arrives, of an earlier call."""
+    built = subject.rebuilt
+    if built is None or subject.base is None:
+        return
+    for earlier in subject.question.earlier:
+        when = _when(subject, earlier)
+        others = _others(built, earlier)
+        for index, other in others.items():
+            name = tensor_name(built, built.inputs[index])
+            yield from subject.predicted(
+                Instead.INPUT,
+                f"the same operator with {name} of {when}",
+                rebuilt=with_other(built, {index: other}),
+            )
+        if len(others) > 1:
+            words = f"the same operator with all its inputs of {when}"
+            yield from subject.predicted(Instead.INPUT, words, rebuilt=with_other(built, others))
+        if subject.backward:
+            yield from _stale_gradient(subject, earlier, when)
+
+
+def _stale_gradient(subject: Subject, earlier: Call, when: str) -> Iterator[Prediction]:
+    for record in earlier.with_role(Role.GRAD_OUTPUT)[:1]:
+        other = _loaded(record)
+        if other is not None:
+            change = arriving(partial(_replaced, other))
+            words = f"the same backward with the incoming gradient of {when}"
+            yield from subject.predicted(Instead.INPUT, words, change=change)
+
+
+def _others(built: Rebuilt, earlier: Call) -> dict[int, torch.Tensor]:
+    """Inputs of an earlier call that are not this one's, by index."""
+    found = {}
+    theirs = {record.index: record for record in earlier.with_role(Role.INPUT)}
+    for index, record in built.inputs.items():
+        other = theirs.get(index)
+        same = other is not None and (other.shape, other.dtype) == (record.shape, record.dtype)
+        if other is None or not same or other.digest == record.digest:
+            continue
+        tensor = _loaded(other)
+        if tensor is not None and unit_roundoff(other.dtype) > 0:
+            found[index] = tensor
+    return found
+
+
+def _when(subject: Subject, earlier: Call) -> str:
+    if earlier.step != subject.question.candidate.step:
+        return f"the step before ({earlier.step})"
+    return f"an earlier call ({earlier.site})"
+
+
+def _loaded(record: TensorRecord) -> torch.Tensor | None:
+    try:
+        return load(record)
+    except CannotReplay:
+        return None
+
+
+def _replaced(other: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    return other.to(tensor.dtype) if other.shape == tensor.shape else tensor
