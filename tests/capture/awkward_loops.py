@@ -8,6 +8,7 @@ import gc
 import io
 import pickle
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -637,3 +638,69 @@ def evaluated_within_a_step() -> Training:
         model.train()
 
     return before(act)
+
+
+# --- classes of the script's that are asked
+
+
+def _around_one() -> nn.Module:
+    """A module that holds exactly one other."""
+    return nn.Sequential(nn.Linear(4, 3))
+
+
+@loop
+def scripted_around_one_module() -> Training:
+    with quiet_scripting():
+        return supervised(torch.jit.script(_around_one()), batch())
+
+
+@loop
+def traced_around_one_module() -> Training:
+    with quiet_scripting():
+        return supervised(torch.jit.trace(_around_one(), torch.ones(5, 4)), batch())
+
+
+@loop
+def sparse_leaves_that_take_a_gradient() -> Training:
+    model = net()
+    with torch.sparse.check_sparse_tensor_invariants(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that support is in beta state, says torch
+        parts = [torch.eye(5).to_sparse(), torch.eye(5).to_sparse_csr()]
+    leaves = [part.requires_grad_() for part in parts]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(_: int) -> Any:
+        optimizer.zero_grad()
+        output = model(torch.randn(5, 4))
+        loss = sum(torch.sparse.mm(leaf, output).square().mean() for leaf in leaves)
+        loss.backward()
+        optimizer.step()
+        return [loss.detach(), leaves[0].grad.to_dense()]
+
+    return Training(model, step, optimizers=[optimizer])
+
+
+class Asked(nn.Parameter):
+    """Counts how often torch asks it what to do."""
+
+    count = 0
+
+    @classmethod
+    def __torch_function__(cls, *call: Any, **options: Any) -> Any:
+        Asked.count += 1
+        return super().__torch_function__(*call, **options)
+
+
+@loop
+def tensors_that_count_what_they_are_asked() -> Training:
+    model = net()
+    model[0].weight, table = Asked(model[0].weight.detach()), Asked(torch.ones(3))
+    training = supervised(model, batch(), loss=lambda output: (output * table).square().mean())
+    inner = training.step
+
+    def step(number: int) -> Any:
+        Asked.count = 0
+        return [inner(number), (table + number).detach().as_subclass(Tensor), Asked.count]
+
+    training.step = step
+    return training

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,9 @@ import pytest
 import torch
 from harness import CallKind, Training, calls, check
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function
+
+import lockstep
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -132,8 +135,6 @@ def check_without_patches(build: Callable[[], Training], directory: Path, *, lev
     """As `check`, where the script itself leaves torch changed when recording begins or ends."""
     from harness import trace_of
 
-    import lockstep
-
     torch.manual_seed(7)
     bare = trace_of(build(), 4)
     torch.manual_seed(7)
@@ -159,8 +160,6 @@ def test_modules_are_seen_again_after_the_script_put_torchs_call_back(tmp_path: 
     # given a script that wrapped modules' call before recording, and takes it back within a step
     from harness import trace_of
 
-    import lockstep
-
     wrapped = Wrapped(nn.Module, "__call__", keeps_name=True)
     with lockstep.record(tmp_path / "recording", steps=4):
         trace_of(_training(wrapped, -1, 1, []), 4)
@@ -169,3 +168,131 @@ def test_modules_are_seen_again_after_the_script_put_torchs_call_back(tmp_path: 
     recording = lockstep.open(tmp_path / "recording")
     assert len(calls(recording, kind=CallKind.MODULE, step=0)) == 4
     assert len(calls(recording, kind=CallKind.MODULE, step=3)) == 4
+
+
+_NOT_OF_CALLS = frozenset(
+    {"__class__", "__dir__", "__format__", "__getattribute__", "__hash__", "__init__", "__new__"}
+    | {"__reduce__", "__reduce_ex__", "__repr__", "__setattr__", "__sizeof__", "__str__"}
+    | {"as_subclass"}
+)
+
+
+class WrappedMethods:
+    """Every method of tensors that is written in C, wrapped by a function that counts its calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: Counter[str] = Counter()
+        for name in set(dir(torch._C.TensorBase)) - _NOT_OF_CALLS:
+            method = getattr(torch._C.TensorBase, name)
+            if type(method).__name__ in ("method_descriptor", "wrapper_descriptor"):
+                monkeypatch.setattr(Tensor, name, self._counting(name, method))
+
+    def _counting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            self.counts[name] += 1
+            return method(*args, **kwargs)
+
+        return counting
+
+
+def _of_every_kind() -> None:
+    """Two steps over dtypes, layouts and memory that are each looked at in another way."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    optimizer = torch.optim.Adam(model.parameters())
+    places = torch.tensor([0, 1])
+    for _ in range(2):
+        output = model(torch.randn(3, 4).to(torch.float64).float())
+        halves = torch.zeros(3, 2).half().scatter_(0, places.view(1, 2), 2.0)
+        halves[0] = 1
+        waves = torch.randn(700, dtype=torch.complex64)
+        found = torch.empty(4, 4).index_fill_(0, places, 1.0)
+        loss = output.transpose(0, 1).contiguous().sum() + (output[0] * output.detach()[1]).sum()
+        loss = loss + torch.randn(700).half().float().mean() + (waves * waves.conj()).real.sum()
+        (loss + halves.sum() + found[0].sum()).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("level", "save"), [("module", "stats"), ("api", "sketch"), ("aten", "tensors")]
+)
+def test_no_method_of_tensors_runs_more_often_than_without(
+    level: str, save: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a script that has wrapped every method of tensors
+    wrapped = WrappedMethods(monkeypatch)
+    _of_every_kind()
+    bare, wrapped.counts = wrapped.counts, Counter()
+
+    # when it is recorded, then recording itself has called none of the wrappers
+    with lockstep.record(tmp_path / "recording", steps=2, level=level, save=save):
+        _of_every_kind()
+    assert wrapped.counts == bare
+    assert lockstep.open(tmp_path / "recording").missing == ()
+
+
+class _UnsayableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("what went wrong cannot be said")
+
+
+class _Refuses(Mapping[str, Tensor]):
+    """A mapping that refuses to be looked into."""
+
+    def __getitem__(self, key: str) -> Tensor:
+        raise _UnsayableError
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["a"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class _Cut(tuple[Any, ...]):
+    """A tuple that refuses to be cut."""
+
+    def __getitem__(self, key: Any) -> Any:
+        raise _UnsayableError
+
+
+class _Given(nn.Module):
+    def __init__(self, given: object) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.given = given
+
+    def forward(self, x: Tensor, given: object) -> Any:
+        return _Cut((self.linear(x),))
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["in a module", "in an operator"])
+def test_what_refuses_to_be_looked_at_ends_recording_and_not_the_training(
+    inside: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a training whose modules and operators are given what raises when it is looked at
+    def train() -> list[float]:
+        torch.manual_seed(5)
+        model = _Given(None)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for _ in range(2):
+            (output,) = model(torch.ones(2, 4), _Refuses() if inside else None)
+            if not inside:
+                with_refusing(output, _Refuses())
+            output.sum().backward()
+            optimizer.step()
+            losses.append(output.sum().item())
+        return losses
+
+    def with_refusing(x: Tensor, given: object) -> Tensor:
+        if has_torch_function((x,)):
+            return handle_torch_function(with_refusing, (x,), x, given)
+        return x
+
+    bare = train()
+    # when it is recorded, then it runs to its end as it does bare
+    with lockstep.record(tmp_path / "recording", steps=2):
+        assert train() == bare
+    # and recording says why it has stopped
+    assert "_UnsayableError" in capsys.readouterr().err

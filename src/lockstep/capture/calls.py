@@ -10,7 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -34,6 +34,7 @@ from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
 from lockstep.capture.surroundings import (
     SET_ITEM,
+    below_functions,
     buffers_of,
     changes_in_place,
     has_parameters,
@@ -58,6 +59,23 @@ _CHECKPOINT = "torch.utils.checkpoint.CheckpointFunction"
 
 
 _NOWHERE = Place(-1, "", "", None, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _ModuleCall:
+    """A call of a module that has begun, and how it runs.
+
+    `opened` is None where it is not recorded, and `passes` tells that it is so wherever a step is open;
+    `is_top` stands for a call outside of all others, `compiled` for a module that `torch.compile` made,
+    `fused` for one that torch runs as one kernel where nobody watches.
+    """
+
+    session: Session | None
+    opened: OpenCall | None
+    is_top: bool
+    passes: bool
+    compiled: bool
+    fused: bool
 
 
 class Steps(Protocol):
@@ -155,14 +173,50 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> Any:
         """Record a module call and what is inside of it."""
-        if is_wrapper(module) and not is_compiled(module):
-            return call(module, *args, **kwargs)  # leaves no trace: what it wraps is called inside
+        begun = self._begin_module_call(module, args, kwargs)
+        if begun is None:
+            return call(module, *args, **kwargs)
+        run = functools.partial(self._run_module, begun, call, module, args, kwargs)
+        session, opened = begun.session, begun.opened
+        if session is None or opened is None:
+            result = run()
+            if session is None and not begun.passes:
+                self._made_out_of_sight(result, module)
+            return result
+        inside = Place(opened.id, opened.path, opened.module_class, module, opened.stack)
+        result = self.run_within(inside, session, opened, run)
+        self.end(session, opened, result, buffers=self._buffers_of(module))
+        if begun.is_top:
+            self._note_top(result)
+        return result
+
+    def _begin_module_call(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _ModuleCall | None:
+        """Begin to record a module where that is to be; None where nothing of it concerns the recording."""
+        try:
+            compiled = is_compiled(module)
+            if is_wrapper(module) and not compiled:
+                return None  # leaves no trace: what it wraps is called inside
+            return self._begun(module, args, kwargs, compiled=compiled)
+        except Exception as error:  # whatever a class of the script's does when it is asked
+            self._steps.fail(error)
+            return None
+
+    def _begun(
+        self,
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        compiled: bool,
+    ) -> _ModuleCall | None:
         backward, grad = in_backward(), torch.is_grad_enabled()
         passes = in_transform() or (backward and not grad)
         places = self._places()
         place = places[-1] if places else None
         if self._is_another(place, module, trains=grad and not (passes or backward)):
-            return call(module, *args, **kwargs)
+            return None
         if place is None and grad and not (passes or backward):
             if self.opening.certain:
                 self._steps.forward_begins()
@@ -175,18 +229,8 @@ class Calls:
             self._note_autocast(session)
             self._note_unemulated()
             opened = self.begin_module(session, place, module, argument_tensors(args, kwargs))
-        if session is None or opened is None:
-            result = self._run_module(call, module, args, kwargs, grad)
-            if session is None and not passes:
-                self._made_out_of_sight(result, module)
-            return result
-        inside = Place(opened.id, opened.path, opened.module_class, module, opened.stack)
-        run = functools.partial(self._run_module, call, module, args, kwargs, grad)
-        result = self.run_within(inside, session, opened, run)
-        self.end(session, opened, result, buffers=self._buffers_of(module))
-        if place is None:
-            self._note_top(result)
-        return result
+        fused = not compiled and may_take_fast_path(module, grad)
+        return _ModuleCall(session, opened, place is None, passes, compiled, fused)
 
     def _is_another(self, place: Place | None, module: torch.nn.Module, *, trains: bool) -> bool:
         """Whether a call is of a training in another thread than the one that is recorded."""
@@ -234,34 +278,32 @@ class Calls:
 
     def _run_module(
         self,
+        begun: _ModuleCall,
         call: Callable[..., Any],
         module: torch.nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        grad: bool,
     ) -> Any:
-        if is_compiled(module):
+        if begun.compiled:
             before = self.compiled.graphs_run
             result = self.taps.call_untapped(functools.partial(call, module, *args, **kwargs))
             if self.compiled.graphs_run == before:
                 eagerly = ", and run eagerly on an emulated device" if emulated_device() else ""
-                self._steps.note_once(
-                    f"inside of {self._name(module)}",
-                    f"compiled: recorded at its boundary only{eagerly}",
+                self._note_inside(
+                    "inside", module, f"compiled: recorded at its boundary only{eagerly}"
                 )
             return result
-        if may_take_fast_path(module, grad):
-            self._steps.note_once(
-                f"operators inside of {self._name(module)}",
-                "evaluation: torch fuses them, which it would not do while they are watched",
-            )
+        if begun.fused:
+            reason = "evaluation: torch fuses them, which it would not do while they are watched"
+            self._note_inside("operators inside", module, reason)
             with self.taps.without_function_mode():
                 return call(module, *args, **kwargs)
         return call(module, *args, **kwargs)
 
-    def _name(self, module: torch.nn.Module) -> str:
+    def _note_inside(self, what: str, module: torch.nn.Module, reason: str) -> None:
         places = self._places()
-        return (places[-1].path if places else "") or class_name(module)
+        name = (places[-1].path if places else "") or class_name(module)
+        self._steps.note_once(f"{what} of {name}", reason)
 
     # --- operators ----------------------------------------------------------------------------
 
@@ -273,53 +315,88 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> tuple[Any, bool]:
         """Record a call of the torch API."""
-        if self._steps.trainers.is_another:
+        begun = self._begin_operator(name, args, kwargs)
+        if begun is None:
             return function(*args, **kwargs), True
-        backward, grad = in_backward(), torch.is_grad_enabled()
+        session, opened, tensors, is_top = begun
         if in_transform():
             return self._in_transform(function(*args, **kwargs)), True
-        places = self._places()
-        place = places[-1] if places else None
-        if self._is_none_of_ours(place, backward, grad):
-            return function(*args, **kwargs), True
-        tensors = argument_tensors(args, kwargs)
-        if place is None and not self.opening.certain:
-            self.reconsider(tensors, module=False)
-        elif place is None and grad and not backward and trains(name, tensors):
-            self._steps.forward_begins()
-        may_begin = grad and not backward and self._may_begin(name, tensors)
-        if may_begin and not self._steps.trainers.uses(tensor for _, tensor in tensors):
-            return function(*args, **kwargs), True
-        session = self.find_session(may_begin=may_begin)
-        opened = None
-        if session is not None:
-            opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
         if session is None or opened is None:
             result = function(*args, **kwargs)
             if session is None and self._is_out_of_sight(one for _, one in tensors):
                 self._made_out_of_sight((result, args[:1] if changes_in_place(name) else ()))
             return result, True
-        run = functools.partial(function, *args, **kwargs)
         if self._level == "aten":
             inside = Place(opened.id, opened.path, opened.module_class, None, opened.stack)
+            run = functools.partial(function, *args, **kwargs)
             result = self.run_within(inside, session, opened, run)
         else:
             try:
-                result = run()
+                result = function(*args, **kwargs)
             except BaseException:
                 self.abandon(session, opened)
                 raise
-        if not has_tensor(result) and not (tensors and changes_in_place(name)):
-            if tensors and is_collective(name):
-                self._end_collective(session, opened, tensors, result)
-                return result, True
-            session.retract(opened)
-            return result, False
         part = args[1] if name == SET_ITEM else ...
-        self.end(session, opened, result, part=part)
-        if place is None:
+        recorded = self._end_operator(name, session, opened, tensors, result, part)
+        if is_top and recorded:
             self._note_top(result)
-        return result, True
+        return result, recorded
+
+    def _begin_operator(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Session | None, OpenCall | None, list[NamedTensor], bool] | None:
+        """Begin to record an operator where that is to be, with its tensors and whether it stands outside of all calls.
+
+        None where nothing of it concerns the recording.
+        """
+        try:
+            if self._steps.trainers.is_another:
+                return None
+            if in_transform():
+                return None, None, [], False
+            backward, grad = in_backward(), torch.is_grad_enabled()
+            places = self._places()
+            place = places[-1] if places else None
+            if self._is_none_of_ours(place, backward, grad):
+                return None
+            tensors = argument_tensors(args, kwargs)
+            if place is None and not self.opening.certain:
+                self.reconsider(tensors, module=False)
+            elif place is None and grad and not backward and trains(name, tensors):
+                self._steps.forward_begins()
+            may_begin = grad and not backward and self._may_begin(name, tensors)
+            if may_begin and not self._steps.trainers.uses(tensor for _, tensor in tensors):
+                return None
+            session = self.find_session(may_begin=may_begin)
+            opened = None
+            if session is not None:
+                opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
+            return session, opened, tensors, place is None
+        except Exception as error:  # whatever a class of the script's does when it is asked
+            self._steps.fail(error)
+            return None
+
+    def _end_operator(
+        self,
+        name: str,
+        session: Session,
+        opened: OpenCall,
+        tensors: list[NamedTensor],
+        result: Any,
+        part: object,
+    ) -> bool:
+        """Record what came of an operator; tells whether it deals in tensors at all."""
+        try:
+            if has_tensor(result) or (tensors and changes_in_place(name)):
+                self.end(session, opened, result, part=part)
+            elif tensors and is_collective(name):
+                self._end_collective(session, opened, tensors, result)
+            else:
+                session.retract(opened)
+                return False
+        except Exception as error:
+            self._steps.fail(error)
+        return True
 
     def read_by_python(self, tensor: Any) -> None:
         """What comes later may follow from these numbers, though no operator shows it."""
@@ -437,6 +514,19 @@ class Calls:
         `modules` are those that it may call unseen: they have names before it runs, and what it
         changes in their buffers is recorded.
         """
+        try:
+            return self._begin_one(name, modules, args, kwargs)
+        except Exception as error:  # whatever a class of the script's does when it is asked
+            self._steps.fail(error)
+            return None
+
+    def _begin_one(
+        self,
+        name: str,
+        modules: Sequence[torch.nn.Module],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> OneCall | None:
         backward, grad = in_backward(), torch.is_grad_enabled()
         places = self._places()
         place = places[-1] if places else None
@@ -512,12 +602,14 @@ class Calls:
         places = self._places()
         place = places[-1] if places else None
         opened, conditions = None, conditions_now(torch.is_grad_enabled())
+        tensors: list[NamedTensor] = []
         with Silence(self._steps.fail):
+            tensors = argument_tensors(args, kwargs)
             opened = session.begin(
                 CallKind.OPERATOR,
                 place,
                 name,
-                argument_tensors(args, kwargs),
+                tensors,
                 plain_arguments(args, kwargs),
                 path=place.path if place else "",
                 module_class=place.module_class if place else "",
@@ -526,7 +618,8 @@ class Calls:
                 phase=Phase.BACKWARD if in_backward() else phase,
             )
         try:
-            result = function(*args, **kwargs)
+            with below_functions(tensors):
+                result = function(*args, **kwargs)
         except BaseException:
             if opened is not None:
                 self.abandon(session, opened)

@@ -36,6 +36,25 @@ from lockstep.capture.shards import local_part, placement_of
 from lockstep.core.formulas import Formula, Stored, View
 from lockstep.core.records import MEMORY_AS_FOUND, Statistics
 from lockstep.core.sketch import SKETCH_SIZE
+from lockstep.devices.methods import (
+    as_strided,
+    contiguous,
+    cpu,
+    data_ptr,
+    detach,
+    element_size,
+    is_conj,
+    is_contiguous,
+    is_inference,
+    is_neg,
+    numel,
+    resolve_conj,
+    resolve_neg,
+    storage_offset,
+    stride,
+    untyped_storage,
+    view,
+)
 from lockstep.devices.tensor_numbers import digest_of, dtype_name, measured, numbers_of, raw_bytes
 from lockstep.kernels.jit import available
 from lockstep.store.encoding import Row
@@ -149,11 +168,11 @@ class Contents:
         with self._lock:
             if torch._C._dispatch_keys(tensor).raw_repr() != self._plain_keys:
                 return self._of_any(tensor, formula)
-            if self._small_wait and tensor.numel() <= SKETCH_SIZE:
+            if self._small_wait and numel(tensor) <= SKETCH_SIZE:
                 small = self._of_small(tensor)
                 if small is not None:
                     return small
-            storage = tensor.untyped_storage()
+            storage = untyped_storage(tensor)
             key = self._identity(tensor, storage, plain=True)
             number, sight = self._by_identity.get(key, _UNMET)
             if sight is not None:
@@ -168,7 +187,7 @@ class Contents:
         why_not = unreadable(tensor)
         if why_not:
             return self._add(tensor, None, why_not)
-        storage = tensor.untyped_storage()
+        storage = untyped_storage(tensor)
         key = self._identity(tensor, storage, note)
         number, sight = self._by_identity.get(key, _UNMET)
         if number != UNRECORDED and self._trusts(storage) and is_there(tensor, storage):
@@ -202,9 +221,9 @@ class Contents:
         trusted = self._trusts(storage)
         sight = sight_of(tensor, storage) if trusted and is_plain(tensor) else None
         # All contiguous views of the same elements share what is measured.
-        shared = trusted and tensor.is_contiguous() and not key[-1]
+        shared = trusted and is_contiguous(tensor) and not key[-1]
         seen = None if sight is None else sight.seen
-        flat_key = (*key[:5], tensor.numel(), seen) if shared else None
+        flat_key = (*key[:5], numel(tensor), seen) if shared else None
         number = self._content(tensor, key, flat_key, formula, note)
         self._by_identity[key] = number, sight
         return number
@@ -220,19 +239,19 @@ class Contents:
         The bytes are all that has to be taken now: the writer measures many such contents at once. None where the
         general way has to be gone.
         """
-        storage = tensor.untyped_storage()
+        storage = untyped_storage(tensor)
         address = storage._cdata
         if address not in self._pins:
             self._pins.add(address, storage)
         elif address in self._found:
             return None
         size_bytes = tensor.nbytes
-        contiguous = tensor.is_contiguous()
-        if not is_there(tensor, storage, contiguous=contiguous):
+        whole = is_contiguous(tensor)
+        if not is_there(tensor, storage, contiguous=whole):
             return None
         dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
-        whole = tensor if contiguous else tensor.contiguous()
-        start = whole.data_ptr()
+        read = tensor if whole else contiguous(tensor)
+        start = data_ptr(read)
         data = ctypes.string_at(start, size_bytes)
         digest = xxhash.xxh3_128_hexdigest(data)
         number = self._by_digest.get((digest, dtype, shape, "cpu"))
@@ -255,7 +274,7 @@ class Contents:
         with self._lock:
             here, note = _here(tensor)
             if not unreadable(here):
-                key = self._identity(here, here.untyped_storage(), note)
+                key = self._identity(here, untyped_storage(here), note)
                 self._by_identity.setdefault(key, _UNMET)
 
     def changed(self, tensor: torch.Tensor) -> None:
@@ -271,10 +290,10 @@ class Contents:
     def found(self, tensor: torch.Tensor) -> None:
         """Tell that the tensor is memory as it was found (`torch.empty`), without a meaning."""
         storage, (here, _) = _storage_of(tensor), _here(tensor)
-        if storage is not None and here.numel():
+        if storage is not None and numel(here):
             with self._lock:
                 self._identity(here, storage)
-                self._found[storage._cdata] = FoundMemory(storage, here.element_size())
+                self._found[storage._cdata] = FoundMemory(storage, element_size(here))
 
     def was_found(self, tensor: torch.Tensor) -> bool:
         """Whether not all of the tensor's memory was written to since `found`."""
@@ -329,10 +348,10 @@ class Contents:
         if plain:
             version, lazy = tensor._version, False
         else:
-            version = next(self._looks) if tensor.is_inference() else tensor._version
-            lazy = tensor.is_conj() or tensor.is_neg()
+            version = next(self._looks) if is_inference(tensor) else tensor._version
+            lazy = is_conj(tensor) or is_neg(tensor)
         epoch = self._epochs.get(address, 0)
-        start, shape, strides = tensor.data_ptr(), tensor.shape, tensor.stride()
+        start, shape, strides = data_ptr(tensor), tensor.shape, stride(tensor)
         dtype = (tensor.dtype, note) if note else tensor.dtype
         return address, start, dtype, version, epoch, shape, strides, lazy
 
@@ -344,14 +363,14 @@ class Contents:
         formula: Formula | None,
         note: str,
     ) -> int:
-        tensor = tensor.detach()
+        tensor = detach(tensor)
         if tensor.nbytes > _LARGEST_EXPANDED_BYTES and is_expanded(tensor):
             return self._expanded(tensor)
         measured = self._flat_by_identity.get(flat_key) if flat_key else None
         if measured is None:
-            flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
-            if flat.stride(0) != 1:  # one element, of any stride: its bytes could not be viewed
-                flat = flat.as_strided((flat.numel(),), (1,))
+            flat = view(contiguous(resolve_neg(resolve_conj(tensor))), -1)
+            if stride(flat, 0) != 1:  # one element, of any stride: its bytes could not be viewed
+                flat = as_strided(flat, (numel(flat),), (1,))
             try:
                 measured = self._measure(flat, formula or self._view(tensor, key))
             except (RuntimeError, TypeError) as error:
@@ -360,15 +379,15 @@ class Contents:
             if flat_key:
                 self._flat_by_identity[flat_key] = measured
                 if measured.place is not None:
-                    span = (int(tensor.storage_offset()), tensor.numel(), measured.place)
+                    span = (int(storage_offset(tensor)), numel(tensor), measured.place)
                     self._spans.setdefault((key[0], *key[2:5]), []).append(span)
         return self._add(tensor, measured, note)
 
     def _expanded(self, tensor: torch.Tensor) -> int:
         """What many elements of a tensor share is digested, with its shape and strides; nothing is written out."""
         count = extent(tensor)
-        shared = digest_of(tensor.as_strided((count,), (1,)).cpu())
-        laid = f"{shared} {tuple(tensor.shape)} {tensor.stride()}"
+        shared = digest_of(cpu(as_strided(tensor, (count,), (1,))))
+        laid = f"{shared} {tuple(tensor.shape)} {stride(tensor)}"
         measured = _Measured(xxhash.xxh3_128_hexdigest(laid.encode()), None, None, None)
         return self._add(
             tensor,
@@ -379,10 +398,10 @@ class Contents:
     def _view(self, tensor: torch.Tensor, key: _Identity) -> View | None:
         """The tensor as a view of one that was saved and has its elements in the same storage."""
         spans = self._spans.get((key[0], *key[2:5]), ())
-        if key[-1] is True or not (spans and tensor.numel()):
+        if key[-1] is True or not (spans and numel(tensor)):
             return None
-        first = int(tensor.storage_offset())
-        extents, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
+        first = int(storage_offset(tensor))
+        extents, strides = tuple(map(int, tensor.shape)), tuple(map(int, stride(tensor)))
         steps = zip(extents, strides, strict=True)
         last = first + sum((extent - 1) * stride for extent, stride in steps)
         for start, count, place in spans:
@@ -392,7 +411,7 @@ class Contents:
 
     def _measure(self, flat: torch.Tensor, formula: Formula | None) -> _Measured:
         # The digest needs the bytes here, and numbers that are taken with it cost little more.
-        flat = flat.cpu()
+        flat = cpu(flat)
         dtype, with_sketch = dtype_name(flat.dtype), self._save != "stats"
         if self._resembles_one_before(flat):
             digest = digest_of(flat)
@@ -406,7 +425,7 @@ class Contents:
         place = None
         if self.keeps_tensors and can_store(dtype):
             formula = None if statistics.nan_count else formula
-            zeros, shape = statistics.zero_count, (flat.numel(),)
+            zeros, shape = statistics.zero_count, (numel(flat),)
             raw = RawTensor(self._next, dtype, shape, raw_bytes(flat), formula, zeros)
             place = Stored(self._sink.add_tensor(raw), self._next)
         packed = None if sketch is None else np.ascontiguousarray(sketch, dtype="<f8").tobytes()
@@ -418,7 +437,7 @@ class Contents:
         if flat.nbytes < _LARGE_BYTES:
             return False
         # From all over: rows of an embedding that no token used are zero in many tensors.
-        sample = flat[:: flat.numel() // _SAMPLE].contiguous()
+        sample = contiguous(_every(flat, numel(flat) // _SAMPLE))
         known = (flat.nbytes, flat.dtype, digest_of(sample))
         if known in self._samples:
             return True
@@ -467,7 +486,12 @@ def unreadable(tensor: torch.Tensor) -> str:
 
 def version_of(tensor: torch.Tensor) -> int:
     """How often the tensor was written to; -1 for inference tensors, which do not count."""
-    return -1 if tensor.is_inference() else int(tensor._version)
+    return -1 if is_inference(tensor) else int(tensor._version)
+
+
+def _every(flat: torch.Tensor, step: int) -> torch.Tensor:
+    """Each so many elements of a contiguous tensor."""
+    return as_strided(flat, ((numel(flat) + step - 1) // step,), (step,))
 
 
 def _here(tensor: torch.Tensor) -> tuple[torch.Tensor, str]:
@@ -478,7 +502,7 @@ def _here(tensor: torch.Tensor) -> tuple[torch.Tensor, str]:
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     here, _ = _here(tensor)
-    return None if unreadable(here) else here.untyped_storage()
+    return None if unreadable(here) else untyped_storage(here)
 
 
 def _columns(measured: _Measured | None) -> Row:

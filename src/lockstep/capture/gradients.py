@@ -19,6 +19,7 @@ from torch.autograd.graph import Node
 
 from lockstep.capture.shards import placed_alike
 from lockstep.capture.silence import Silence
+from lockstep.devices.methods import add, detach, view_as
 
 Edge = tuple[Node, int]
 
@@ -42,6 +43,9 @@ class GradientTaker(Protocol):
     def gradient_left(self, call: Any, index: int, gradient: torch.Tensor) -> None:
         """A call has sent all of its gradient to input `index`."""
 
+    def failed(self, error: Exception) -> None:
+        """What was done with a gradient has failed."""
+
 
 class EdgeFinder:
     """Finds where the gradient of a tensor goes; keeps leaf edges, which take microseconds to find."""
@@ -58,9 +62,8 @@ class EdgeFinder:
             return node, tensor.output_nr
         known = self._leaves.get(id(tensor))
         if known is None or known[0] is not tensor or not _leads_to(tensor, known[1][0]):
-            with torch.enable_grad():
-                view = tensor.view_as(tensor).grad_fn
-            node, number = view.next_functions[0] if view is not None else (None, 0)
+            using = _node_using(tensor)
+            node, number = using.next_functions[0] if using is not None else (None, 0)
             if node is None:  # below autograd, inside of TorchScript say
                 return None
             known = self._leaves[id(tensor)] = (tensor, (node, number))
@@ -69,6 +72,14 @@ class EdgeFinder:
     def forget(self) -> None:
         """Drop the kept edges, and with them the references to the graph."""
         self._leaves.clear()
+
+
+def _node_using(tensor: torch.Tensor) -> Node | None:
+    """A new node that takes a leaf, whatever its layout: sparse and nested tensors have no views."""
+    with torch.enable_grad():
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            return view_as(tensor, tensor).grad_fn
+        return torch._C._functions.DelayedError("never run", 1)(tensor).grad_fn
 
 
 def _leads_to(tensor: torch.Tensor, node: Node) -> bool:
@@ -197,11 +208,11 @@ class _Sum:
         """Take one part, None where backward had nothing to send."""
         self._came += 1
         if gradient is not None and self._total is not None:
-            # Parts of distributed tensors that are placed otherwise would need the other ranks.
-            self._apart = self._apart or not placed_alike(self._total, gradient)
-            if not self._apart:
-                with Silence():
-                    self._total = self._total.detach() + gradient.detach()
+            with Silence(self._taker.failed):
+                # Parts of distributed tensors that are placed otherwise would need the other ranks.
+                self._apart = self._apart or not placed_alike(self._total, gradient)
+                if not self._apart:
+                    self._total = add(detach(self._total), detach(gradient))
         elif gradient is not None:
             self._total = gradient
         if self._came == self._count:

@@ -13,6 +13,7 @@ import torch
 from lockstep.capture.contents import Contents
 from lockstep.capture.rows import OpenCall, Rows
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.devices.methods import untyped_storage
 
 UPDATE = "update"
 """What an update is called that is no call of an optimizer."""
@@ -69,8 +70,8 @@ class HandUpdates:
     def wrote(self, call: OpenCall, tensor: torch.Tensor) -> None:
         """An operator has written to a tensor: where that is a parameter's memory, it is the update."""
         if self._stack < 0 and call.parent < 0:
-            storages = {item.parameter.untyped_storage()._cdata for item in self._waiting.values()}
-            if tensor.untyped_storage()._cdata in storages:
+            storages = {untyped_storage(item.parameter)._cdata for item in self._waiting.values()}
+            if untyped_storage(tensor)._cdata in storages:
                 self._stack = call.stack
 
     def record(self) -> bool:

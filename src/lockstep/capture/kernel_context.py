@@ -13,6 +13,7 @@ from lockstep.capture.setup import autocast_dtypes
 from lockstep.capture.shards import local_part
 from lockstep.core.operators import Family, canonical_name, family_of
 from lockstep.core.records import Conditions
+from lockstep.devices.methods import is_contiguous, storage_offset, stride, untyped_storage
 from lockstep.devices.tensor_numbers import dtype_name
 from lockstep.store.context_texts import conditions_text, layout_text
 
@@ -23,14 +24,14 @@ _MAY_DRAW = re.compile(r"dropout|attention|lstm|gru|rnn|rrelu")
 def layout_of(tensor: torch.Tensor) -> str:
     """How a tensor lies in memory, as `lockstep.store.context_texts` writes it, seen without others."""
     try:
-        if tensor.is_contiguous():
+        if is_contiguous(tensor):
             return ""
     except (RuntimeError, NotImplementedError):  # sparse and nested tensors lie in no such way
         return ""
     here = local_part(tensor)
     here = tensor if here is None else here
-    plain = here.layout is torch.strided and not here.is_nested and not here.is_contiguous()
-    return layout_text(here.stride()) if plain else ""
+    plain = here.layout is torch.strided and not here.is_nested and not is_contiguous(here)
+    return layout_text(stride(here)) if plain else ""
 
 
 def layouts_of(tensors: Sequence[NamedTensor]) -> Sequence[str]:
@@ -49,7 +50,7 @@ def layouts_of(tensors: Sequence[NamedTensor]) -> Sequence[str]:
 
 
 def _shared(tensor: torch.Tensor, number: int) -> str:
-    return layout_text(tensor.stride(), int(tensor.storage_offset()), number)
+    return layout_text(stride(tensor), int(storage_offset(tensor)), number)
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
@@ -59,7 +60,7 @@ def _memory_of(tensor: torch.Tensor) -> int:
     if not plain or tensor.layout is not torch.strided or tensor.is_nested:
         return 0
     try:
-        return int(tensor.untyped_storage()._cdata)
+        return int(untyped_storage(tensor)._cdata)
     except (RuntimeError, NotImplementedError):  # inside of a `torch.func` transform
         return 0
 
@@ -84,7 +85,7 @@ def random_state(tensors: Sequence[NamedTensor]) -> torch.Tensor | None:
     device = next((tensor.device for _, tensor in tensors), torch.device("cpu"))
     try:
         if device.type == "cpu":
-            return torch.get_rng_state()
+            return torch.default_generator.get_state()
         state: torch.Tensor = torch.get_device_module(device).get_rng_state(device)
         return state
     except (

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lockstep.core.secrets import masked, masked_setting
+from lockstep.devices.methods import detach, item, numel
 
 NamedTensor = tuple[str, torch.Tensor]
 
@@ -118,9 +119,9 @@ def plain(value: Any) -> Any:
 
 def _plain_tensor(value: torch.Tensor) -> Any:
     """The number in a tensor of one element (a learning rate, say), where it has one."""
-    if value.numel() != 1 or value.device.type == "meta" or value.layout is not torch.strided:
+    if numel(value) != 1 or value.device.type == "meta" or value.layout is not torch.strided:
         return "tensor"
-    number = value.detach().item()
+    number = item(detach(value))
     return str(number) if isinstance(number, complex) else plain(number)
 
 

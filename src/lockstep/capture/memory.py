@@ -16,6 +16,22 @@ from typing import Any, cast
 import torch
 
 from lockstep.capture.silence import Silence
+from lockstep.devices.methods import (
+    all_,
+    as_strided,
+    cpu,
+    data_ptr,
+    element_size,
+    index_fill_,
+    is_contiguous,
+    item,
+    numel,
+    scatter_,
+    set_item,
+    storage_offset,
+    stride,
+    untyped_storage,
+)
 from lockstep.kernels.glance import glance
 from lockstep.kernels.jit import available, ready
 
@@ -62,7 +78,7 @@ class WeakStorages:
     def add(self, tensor: torch.Tensor) -> None:
         """Refer to a tensor's storage, where it has one."""
         with suppress(NotImplementedError, RuntimeError):
-            storage = tensor.untyped_storage()
+            storage = untyped_storage(tensor)
             if storage._cdata not in self._references:
                 self._references[storage._cdata] = cast(Any, storage)._weak_ref()
                 if len(self._references) > self._swept_at:
@@ -72,7 +88,7 @@ class WeakStorages:
         if not self._references:
             return False
         with suppress(NotImplementedError, RuntimeError):
-            return tensor.untyped_storage()._cdata in self._references
+            return untyped_storage(tensor)._cdata in self._references
         return False
 
     def are_gone(self) -> bool:
@@ -119,27 +135,27 @@ def is_there(
     tensor: torch.Tensor, storage: torch.UntypedStorage, *, contiguous: bool | None = None
 ) -> bool:
     """Whether all elements lie inside of the storage, which may have been freed or cut since the tensor was made."""
-    if tensor.is_contiguous() if contiguous is None else contiguous:
+    if is_contiguous(tensor) if contiguous is None else contiguous:
         needed_bytes = tensor.nbytes
     else:
-        needed_bytes = extent(tensor) * tensor.element_size()
-    offset = int(tensor.storage_offset())
+        needed_bytes = extent(tensor) * element_size(tensor)
+    offset = int(storage_offset(tensor))
     if offset:
-        needed_bytes += offset * tensor.element_size()
-    return needed_bytes <= storage.nbytes() or not tensor.numel()
+        needed_bytes += offset * element_size(tensor)
+    return needed_bytes <= storage.nbytes() or not numel(tensor)
 
 
 def extent(tensor: torch.Tensor) -> int:
     """Elements from the first to the last in memory; fewer than there are where some lie at one place."""
-    if not tensor.numel():
+    if not numel(tensor):
         return 0
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    steps = zip(tensor.shape, stride(tensor), strict=True)
     return 1 + sum((int(size) - 1) * int(stride) for size, stride in steps)
 
 
 def is_expanded(tensor: torch.Tensor) -> bool:
     """Whether there are many times fewer numbers in memory than elements."""
-    return tensor.numel() > 4 * extent(tensor)
+    return numel(tensor) > 4 * extent(tensor)
 
 
 def is_lent(storage: torch.UntypedStorage) -> bool:
@@ -174,9 +190,9 @@ def sight_of(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Sight | Non
     """A glance at a tensor on the host that is there; None where memory is lent, or cannot be glanced at."""
     if not available() or is_lent(storage):
         return None
-    if tensor.is_contiguous():
-        address, size = tensor.data_ptr(), tensor.nbytes
-        needed_bytes = size + int(tensor.storage_offset()) * tensor.element_size()
+    if is_contiguous(tensor):
+        address, size = data_ptr(tensor), tensor.nbytes
+        needed_bytes = size + int(storage_offset(tensor)) * element_size(tensor)
     else:
         address, size = storage.data_ptr(), storage.nbytes()
         needed_bytes = size
@@ -212,16 +228,16 @@ class FoundMemory:
     ) -> None:
         """A tensor in it was written to, or a part of that."""
         mask = self._written
-        if storage.nbytes() == mask.numel() * tensor.element_size():
-            seen = mask.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-            seen[part] = True  # type: ignore[index]
+        if storage.nbytes() == numel(mask) * element_size(tensor):
+            seen = as_strided(mask, tensor.shape, stride(tensor), storage_offset(tensor))
+            set_item(seen, part, True)  # type: ignore[arg-type]
         else:  # it has another size by now: written as a whole
-            mask[:] = True
+            set_item(mask, slice(None), True)
 
     @property
     def is_full(self) -> bool:
         """Whether all of it was written to."""
-        return bool(self._written.all())
+        return bool(item(all_(self._written)))
 
     def _glance_at(self, storage: torch.UntypedStorage) -> int:
         if storage.device.type != "cpu" or not available():
@@ -244,9 +260,9 @@ def part_indexed(
     with Silence():
         mask = torch.zeros(written.shape, dtype=torch.bool)
         if name == "scatter_":
-            return mask.scatter_(dim, index.cpu(), True)
+            return scatter_(mask, dim, cpu(index), True)
         if name in ("index_copy_", "index_fill_"):
-            return mask.index_fill_(dim, index.cpu(), True)
+            return index_fill_(mask, dim, cpu(index), True)
     return None
 
 

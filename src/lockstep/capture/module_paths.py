@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from lockstep.capture.live_modules import LivingModules
 from lockstep.capture.setup import INSTALLED
+from lockstep.devices.methods import numel
 
 _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _WRAPPER_CLASSES = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
@@ -242,7 +243,7 @@ def _trained_size(root: Module, trained: set[int]) -> int:
     for parameter in root.parameters():
         wanted = id(parameter) in trained if trained else parameter.requires_grad
         if wanted and not is_lazy(parameter):
-            size += parameter.numel()
+            size += numel(parameter)
     return size
 
 
@@ -266,7 +267,8 @@ def without_wrappers(module: Module) -> Module:
 def is_wrapper(module: Module) -> bool:
     """Whether a module only stands around another one, of which the script knows nothing."""
     parts = module._modules
-    return len(parts) == 1 and _is_transparent(module, next(iter(parts)))
+    # By its keys: the mapping of a scripted module cannot be iterated over.
+    return len(parts) == 1 and _is_transparent(module, next(iter(parts.keys())))
 
 
 def _is_transparent(module: Module, name: str) -> bool:
@@ -324,7 +326,7 @@ _class_names: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
 def _plain_class(kind: type) -> type:
     """The class that a module was written in: torch's `fully_shard` makes one of it and a class of its own."""
-    while len(kind.__bases__) == 2 and kind.__bases__[0].__module__.startswith(
+    while len(kind.__bases__) == 2 and str(kind.__bases__[0].__module__).startswith(
         "torch.distributed."
     ):
         kind = kind.__bases__[1]
@@ -332,7 +334,7 @@ def _plain_class(kind: type) -> type:
 
 
 def _class_name(kind: type) -> str:
-    package = kind.__module__
+    package = str(kind.__module__)
     if package.startswith("torch.nn.modules."):
         package = "torch.nn"
     return kind.__name__ if package == "__main__" else f"{package}.{kind.__name__}"

@@ -26,6 +26,7 @@ from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
 from lockstep.capture.trainers import Trainers
+from lockstep.devices.methods import item
 
 
 class StepCounter(Protocol):
@@ -366,7 +367,8 @@ class Optimizers:
 def optimizer_name(optimizer: Optimizer) -> str:
     """Class of an optimizer with its package: `torch.optim.Adam`, `train.Lion`."""
     kind = type(optimizer)
-    package = "torch.optim" if kind.__module__.startswith("torch.optim.") else kind.__module__
+    package = str(kind.__module__)
+    package = "torch.optim" if package.startswith("torch.optim.") else package
     return kind.__name__ if package == "__main__" else f"{package}.{kind.__name__}"
 
 
@@ -405,4 +407,4 @@ def _overflow_in(scaler: Any, optimizer: Optimizer) -> bool:
     if not scaler.is_enabled():
         return False  # it has no state then
     found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-    return any(bool(value.item()) for value in found.values())
+    return any(bool(item(value)) for value in found.values())

@@ -39,8 +39,10 @@ def is_plumbing(frame: FrameType | None, operator: str) -> bool:
     between = _BETWEEN | _AROUND_COLLECTIVES if is_collective(operator) else _BETWEEN
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
+        if not isinstance(name, str):
+            return False
         if name not in between:
-            return isinstance(name, str) and name.startswith(_PACKAGES)
+            return name.startswith(_PACKAGES)
         frame = frame.f_back
     return False
 
@@ -61,7 +63,7 @@ def is_private(operator: str) -> bool:
 
 def only_hooks(kind: type[torch.autograd.Function]) -> bool:
     """Whether a custom function of torch's does nothing but call back in backward."""
-    return kind.__module__.startswith(_HOOK_PACKAGES)
+    return str(kind.__module__).startswith(_HOOK_PACKAGES)
 
 
 def is_collective(name: str) -> bool:

@@ -38,6 +38,7 @@ from lockstep.capture.redacted_writer import RedactedWriter, redact, redaction_o
 from lockstep.capture.rows import Place
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
+from lockstep.capture.surroundings import has_parameters
 from lockstep.capture.trainers import Trainers
 from lockstep.capture.waiting import wait_until_written
 from lockstep.core.errors import CaptureError, LockstepError
@@ -53,7 +54,7 @@ from lockstep.core.manifest import (
 )
 from lockstep.core.secrets import masked
 from lockstep.core.selection import SiteFilter, StepSelection, parse_ranks
-from lockstep.core.text import message, with_texts
+from lockstep.core.text import message, with_texts, words_of
 from lockstep.devices.emulation.mode import unmatched_operators
 from lockstep.devices.tensor_numbers import copy_bytes, prepare_kernels
 from lockstep.store.claim import Claim
@@ -445,7 +446,7 @@ class Recorder:
         """Whether a call of this module may be of a training: of one without an optimizer, only where it looks so."""
         if len(self._optimizers) or not self._wait_for_optimizer:
             return True
-        return module.training and any(item.requires_grad for item in module.parameters())
+        return module.training and has_parameters(module)
 
     def set_aside(self) -> None:
         """What was recorded of this step may not be of it: it begins with what comes now, or later."""
@@ -609,7 +610,7 @@ class Recorder:
         if not self._failure:
             at = traceback.extract_tb(error.__traceback__)[-1:]
             where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in at)
-            self._failure = f"{type(error).__name__}: {error}{where}"
+            self._failure = f"{type(error).__name__}: {words_of(error)}{where}"
 
     # --- gradients and optimizers --------------------------------------------------------------------------------
 

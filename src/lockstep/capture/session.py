@@ -48,6 +48,7 @@ from lockstep.core.manifest import Event, NotSeen
 from lockstep.core.records import ARRIVED_IN, COMPUTED_OUT_OF_SIGHT
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.devices.methods import equal, is_floating_point, numel
 from lockstep.store.writer import RankWriter
 
 _UNINITIALIZED = re.compile(r"(^|[._])empty([._]|$)")
@@ -198,7 +199,7 @@ class Session:
         for path, child in adopted.modules:
             own = [*child._parameters.values(), *child._buffers.values()]
             known = [tensor for tensor in own if tensor is not None and not is_lazy(tensor)]
-            count = sum(tensor.numel() for tensor in known)
+            count = sum(numel(tensor) for tensor in known)
             if not is_wrapper(child):
                 settings = json.dumps(plain_attributes(child))
                 self._rows.add_module((path, class_name(child), count, child.training, settings))
@@ -357,7 +358,7 @@ class Session:
         """Keep the state of the generator before a call that drew from it."""
         if call.random_state is not None:
             now = random_state(call.inputs)
-            if now is not None and not torch.equal(now, call.random_state):
+            if now is not None and not equal(now, call.random_state):
                 call.drawn = self.contents.of(call.random_state)
 
     def _changed_by(self, call: OpenCall, part: object) -> list[int]:
@@ -449,6 +450,10 @@ class Session:
                     role = Role.PARAM_GRAD
                     self._derivations.sent(call, label, number)
                 self._add_gradient(call, role, index, label, number, -1 - index, gradient)
+
+    def failed(self, error: Exception) -> None:
+        """What was done with a gradient has failed; it does not reach the training."""
+        self._fail(error)
 
     def _is_of_the_step(self, call: OpenCall) -> None:
         if self._rows.is_aside(call):
@@ -612,7 +617,7 @@ class Session:
 
     def read_by_python(self, tensor: torch.Tensor) -> None:
         """Python takes the numbers of a tensor: what arrives later in this step may follow from them."""
-        if self._operators and tensor.is_floating_point():
+        if self._operators and is_floating_point(tensor):
             content = self.contents.of(tensor)
             if content in self._read_by_python:
                 self._read_by_python.remove(content)

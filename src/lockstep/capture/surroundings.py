@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -46,14 +47,15 @@ SET_ITEM = "torch.Tensor.__setitem__"
 
 def has_parameters(module: torch.nn.Module) -> bool:
     """Whether a parameter of the module, or of one below it, takes a gradient."""
-    return any(parameter.requires_grad for parameter in module.parameters())
+    with torch._C.DisableTorchFunctionSubclass():
+        return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def may_take_fast_path(module: torch.nn.Module, grad: bool) -> bool:
     """Whether a module would run as one fused kernel if nobody watched."""
     if module.training or not isinstance(module, _FAST_PATH_MODULES):
         return False
-    return not grad or not any(parameter.requires_grad for parameter in module.parameters())
+    return not grad or not has_parameters(module)
 
 
 def in_backward() -> bool:
@@ -78,11 +80,14 @@ def trains(name: str, tensors: list[NamedTensor]) -> bool:
 
     What writes to a parameter builds none: autograd allows it without gradients only, as `torch.nn.init` code does it.
     """
-    if name == "torch.Tensor.detach" or (
-        changes_in_place(name) and any(map(_is_leaf, tensors[:1]))
-    ):
-        return False
-    return any(map(_is_leaf, tensors))
+    with (
+        torch._C.DisableTorchFunctionSubclass()
+    ):  # to ask a tensor of the script's runs none of its code
+        if name == "torch.Tensor.detach" or (
+            changes_in_place(name) and any(map(_is_leaf, tensors[:1]))
+        ):
+            return False
+        return any(map(_is_leaf, tensors))
 
 
 def changes_in_place(name: str) -> bool:
@@ -106,6 +111,24 @@ def written(
             given = args[position] if position < len(args) else kwargs.get(argument.name)
             for _, tensor in tensors_in(given, ""):
                 yield tensor
+
+
+_PLAIN_KINDS = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def below_functions(tensors: list[NamedTensor]) -> AbstractContextManager[object]:
+    """Where an aten operator runs: a subclass that only listens to functions was asked already, above autograd.
+
+    One that takes part in dispatch is left as it is: its own code runs there without Lockstep too.
+    """
+    kinds = {type(tensor) for _, tensor in tensors} - _PLAIN_KINDS
+    disabled = torch._C._disabled_torch_dispatch_impl
+    if kinds and all(getattr(kind, "__torch_dispatch__", disabled) is disabled for kind in kinds):
+        return torch._C.DisableTorchFunctionSubclass()
+    return _AS_IT_IS
+
+
+_AS_IT_IS = nullcontext()
 
 
 def has_tensor(result: Any) -> bool:

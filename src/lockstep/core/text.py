@@ -61,6 +61,14 @@ def _utf8(character: str) -> bytes:
 _BYTE = "\\x{:02x}"
 
 
+def words_of(error: Exception) -> str:
+    """What an error says; "" where saying it fails, as it may for a class of the user's."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def with_texts(value: Any, change: Callable[[str], str]) -> Any:
     """JSON values with every text in them changed, but for the keys of mappings.
 

@@ -24,6 +24,18 @@ from lockstep.core.sketch import (
     plan_of,
     sign_table,
 )
+from lockstep.devices.methods import (
+    copy_,
+    cpu,
+    data_ptr,
+    double,
+    item,
+    narrow,
+    numel,
+    sum_,
+    to,
+    view,
+)
 from lockstep.devices.torch_threads import on_torchs_threads
 from lockstep.kernels.digest import digest_of_bytes
 from lockstep.kernels.jit import available
@@ -62,7 +74,7 @@ class _Lent:
         self.__array_interface__ = {
             "shape": (tensor.nbytes // dtype.itemsize,),
             "typestr": dtype.str,
-            "data": (tensor.data_ptr(), False),
+            "data": (data_ptr(tensor), False),
             "version": 3,
         }
 
@@ -74,9 +86,9 @@ def _host_array(flat: torch.Tensor, dtype: np.dtype[Any] | None = None) -> npt.N
     not free what they own.
     """
     dtype = dtype or np.dtype(dtype_name(flat.dtype))
-    if flat.numel() == 0:
+    if numel(flat) == 0:
         return np.empty(0, dtype)
-    return np.asarray(_Lent(flat.cpu(), dtype))
+    return np.asarray(_Lent(cpu(flat), dtype))
 
 
 def raw_bytes(flat: torch.Tensor) -> npt.NDArray[np.uint8]:
@@ -91,7 +103,7 @@ def digest_of(flat: torch.Tensor) -> str:
 
 def copy_bytes(target: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8]) -> None:
     """Copy host memory, contiguous and of shape (n,), on torch's threads: one alone does not keep the memory busy."""
-    torch.from_numpy(target).copy_(torch.from_numpy(source))
+    copy_(torch.from_numpy(target), torch.from_numpy(source))
 
 
 def prepare_kernels() -> None:
@@ -131,20 +143,20 @@ def numbers_of(
     rounds = flat.dtype.is_floating_point or flat.dtype.is_complex
     # The two parts of a complex number are sketched as two elements.
     width = 2 if flat.dtype.is_complex else 1
-    plan = plan_of(width * flat.numel())
-    sketch = _Sketch(width * flat.numel(), plan, flat.device) if with_sketch and rounds else None
+    plan = plan_of(width * numel(flat))
+    sketch = _Sketch(width * numel(flat), plan, flat.device) if with_sketch and rounds else None
     total = _Totals()
     step = plan.block // width
-    for start in range(0, flat.numel(), step):
-        part = flat[start : start + step]
+    for start in range(0, numel(flat), step):
+        part = narrow(flat, 0, start, min(step, numel(flat) - start))
         if width == 2:
-            total.add(part.abs())
-            finite = _finite(torch.view_as_real(part).view(-1))
+            total.add(torch.abs(part))
+            finite = _finite(view(torch.view_as_real(part), -1))
         else:
             finite = total.add(_real(part))
         if sketch is not None:
             sketch.add(finite, huge=total.peak > _HUGE)
-    return total.statistics(flat.numel()), None if sketch is None else sketch.numbers()
+    return total.statistics(numel(flat)), None if sketch is None else sketch.numbers()
 
 
 def _is_compiled(flat: torch.Tensor) -> bool:
@@ -157,10 +169,10 @@ def _array(flat: torch.Tensor) -> npt.NDArray[Any]:
 
 def _real(part: torch.Tensor) -> torch.Tensor:
     if part.dtype in _WIDENED or part.dtype in _EIGHT_BIT:
-        return part.to(torch.float32)
+        return to(part, torch.float32)
     if part.dtype.is_floating_point:
         return part
-    return part.to(torch.float64)
+    return to(part, torch.float64)
 
 
 def _finite(part: torch.Tensor) -> torch.Tensor:
@@ -182,23 +194,23 @@ class _Totals:
 
     def add(self, part: torch.Tensor) -> torch.Tensor:
         """Count one block; returns it with non-finite elements as zero."""
-        low, high = (float(value) for value in torch.aminmax(part))
+        low, high = (float(item(value)) for value in torch.aminmax(part))
         self._zeros += _zero_count(part)
         if not (math.isfinite(low) and math.isfinite(high)):
             part, low, high = self._without_non_finite(part)
         self._minimum, self._maximum = min(self._minimum, low), max(self._maximum, high)
-        doubles = part.double()
-        self._sum += float(doubles.sum())
-        self._norm = math.hypot(self._norm, math.sqrt(float(torch.dot(doubles, doubles))))
+        doubles = double(part)
+        self._sum += float(item(sum_(doubles)))
+        self._norm = math.hypot(self._norm, math.sqrt(float(item(torch.dot(doubles, doubles)))))
         return part
 
     def _without_non_finite(self, part: torch.Tensor) -> tuple[torch.Tensor, float, float]:
-        self._nan_count += int(torch.isnan(part).sum())
-        self._inf_count += int(torch.isinf(part).sum())
-        kept = part[torch.isfinite(part)]
-        if kept.numel() == 0:
+        self._nan_count += int(item(sum_(torch.isnan(part))))
+        self._inf_count += int(item(sum_(torch.isinf(part))))
+        kept = torch.masked_select(part, torch.isfinite(part))
+        if numel(kept) == 0:
             return _finite(part), math.inf, -math.inf
-        low, high = (float(value) for value in torch.aminmax(kept))
+        low, high = (float(item(value)) for value in torch.aminmax(kept))
         return _finite(part), low, high
 
     def statistics(self, count: int) -> Statistics:
@@ -219,7 +231,7 @@ class _Totals:
 def _zero_count(part: torch.Tensor) -> int:
     if part.device.type == "cpu":
         return int(np.count_nonzero(_host_array(part) == 0))  # several times faster than torch's
-    return part.numel() - int(torch.count_nonzero(part))
+    return numel(part) - int(item(torch.count_nonzero(part)))
 
 
 class _Sketch:
@@ -235,15 +247,15 @@ class _Sketch:
         if self._lanes is None:
             self._exact = exact_sketch(_host_array(part))
             return
-        offset, count = block_plan(self._block)[0], part.numel()
-        signed = part * _signs(self._device)[offset : offset + count]
+        offset, count = block_plan(self._block)[0], numel(part)
+        signed = torch.mul(part, narrow(_signs(self._device), 0, offset, count))
         whole = count // self._row * self._row
         if whole:
             dtype = torch.float64 if huge else signed.dtype
-            rows = signed[:whole].view(-1, self._row).sum(0, dtype=dtype)
+            rows = sum_(view(narrow(signed, 0, 0, whole), -1, self._row), 0, dtype=dtype)
             self._lanes.add(self._block, _host_array(rows))
         if whole < count:
-            self._lanes.add(self._block, _host_array(signed[whole:]))
+            self._lanes.add(self._block, _host_array(narrow(signed, 0, whole, count - whole)))
         self._block += 1
 
     def numbers(self) -> npt.NDArray[np.float64]:
@@ -255,4 +267,4 @@ class _Sketch:
 
 @lru_cache(maxsize=8)
 def _signs(device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(sign_table()).to(device, torch.float32)
+    return to(torch.from_numpy(sign_table()), device, torch.float32)
