@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -17,26 +18,57 @@ from lockstep.judge import tolerances
 ROOT = Path(__file__).parents[1]
 
 
-def test_demo_finds_its_fault_and_the_readme_shows_its_true_output(
-    programs: Path, tmp_path: Path
-) -> None:
-    # given the demo
-    command = [programs / "python", "examples/demo.py", "--output", str(tmp_path / "demo")]
-    # when it runs
+@pytest.fixture(scope="module")
+def demo(
+    programs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """What the demo printed, and its folder."""
+    folder = tmp_path_factory.mktemp("docs") / "demo"
+    command = [programs / "python", "examples/demo.py", "--output", str(folder)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
     )
+    return done, folder
+
+
+def test_demo_finds_its_fault_and_the_readme_shows_its_true_output(
+    demo: tuple[subprocess.CompletedProcess[str], Path], programs: Path
+) -> None:
+    # when the demo has run
+    done, folder = demo
     # then it finds the planted fault and writes its reports
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "demo" / "comparison.csv").stat().st_size > 0
-    assert (tmp_path / "demo" / "comparison.xlsx").stat().st_size > 0
+    assert (folder / "comparison.csv").stat().st_size > 0
+    assert (folder / "comparison.xlsx").stat().st_size > 0
     # and every line that the README shows was printed, whatever this machine's roundings
     shown = re.search(
         r"<!-- demo -->\n```\n(.*?)```\n<!-- /demo -->", (ROOT / "README.md").read_text(), re.DOTALL
     )
     assert shown is not None
     assert len(shown[1].splitlines()) > 5
-    assert without_figures(shown[1]) in without_figures(as_typed(done.stdout, programs, tmp_path))
+    assert without_figures(shown[1]) in without_figures(as_typed(done.stdout, programs, folder))
+
+
+def test_whoever_follows_the_demo_ends_with_a_failing_test_of_the_backward(
+    demo: tuple[subprocess.CompletedProcess[str], Path], programs: Path
+) -> None:
+    # given what the demo printed
+    printed = demo[0].stdout
+    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    # when each line is pasted that stands under "What next", until none does
+    lines = []
+    while following := re.findall(r"^What next: .*\n  (.*)", printed, re.MULTILINE):
+        lines.append(following[-1])
+        assert len(lines) < 5, lines
+        command = ["bash", "-c", lines[-1]]
+        printed = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        ).stdout
+    # then the last one is a test of the LSTM that the candidate's recorded backward does not pass
+    assert "pytest" in lines[-1]
+    assert "test_lstm_as_the_candidate_recorded_it" in printed
+    assert "gradient of args_0: off by 1." in printed
+    assert "1 failed, 1 passed" in printed
 
 
 def as_typed(text: str, programs: Path, folder: Path) -> str:
@@ -44,7 +76,7 @@ def as_typed(text: str, programs: Path, folder: Path) -> str:
     python = re.escape(str(programs / "python"))
     text = re.sub(rf"(?:{python}|{re.escape(sys.executable)}) -m lockstep", "lockstep", text)
     text = re.sub(rf"{python}|{re.escape(sys.executable)}", "python", text)
-    return text.replace(str(folder / "demo"), "demo-output")
+    return text.replace(str(folder), "demo-output")
 
 
 def without_figures(text: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from lockstep.core.errors import RecordingError
 from lockstep.core.finding import Comparison, Course, Kind, Origin, Verdict, WhatNext
 from lockstep.core.records import Call, TensorRecord
-from lockstep.core.site import Role
+from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import shell_line
 from lockstep.locate.explained_origins import made_by
 from lockstep.replay.held_results import BACKWARD, FORWARD, UPDATED
@@ -60,12 +61,37 @@ def made_at(
 
 
 def _made(origin: Origin, run: Recording, record: TensorRecord | None) -> Call | None:
-    if record is None or record.role not in _MADE:
+    if record is None or origin.phase in (Phase.INIT, Phase.DATA):
         return None
     try:
-        return made_by(run, record, origin.op)[1]
+        if record.role in _MADE:
+            return made_by(run, record, origin.op)[1]
+        return _update_of(run, record) or _maker_of(run, record)
     except RecordingError:  # damaged there: the verdict stands without
         return None
+
+
+def _update_of(run: Recording, record: TensorRecord) -> Call | None:
+    """The update that a tensor enters, where one is named for its settings."""
+    for call in run.ranks[record.rank].calls(record.step) if record.rank in run.ranks else ():
+        if call.kind is CallKind.OPTIMIZER and any(
+            own is record or own == record for own in call.records
+        ):
+            return call
+    return None
+
+
+def _maker_of(run: Recording, record: TensorRecord) -> Call | None:
+    """The last operator before a tensor is used that gave it; None for what no recorded call gave as it is."""
+    roles = {Role.INPUT: FORWARD, Role.GRAD_OUTPUT: BACKWARD}.get(record.role, ())
+    makers = [
+        (own.sequence, call)
+        for call in (run.ranks[record.rank].calls(record.step) if record.rank in run.ranks else ())
+        if call.kind is CallKind.OPERATOR
+        for own in call.with_role(*roles)
+        if own.content.id == record.content.id and own.sequence < record.sequence
+    ]
+    return max(makers, key=itemgetter(0))[1] if makers else None
 
 
 _MADE = frozenset({*FORWARD, *BACKWARD, *UPDATED, Role.LOSS})

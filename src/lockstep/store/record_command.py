@@ -81,7 +81,8 @@ def record_again(
         What the new recording is called by, behind the name of the old one.
     """
     manifest = recording.manifest
-    path = _new_place(recording.path, word)
+    named = recording.path
+    path = new_place(named.with_name(f"{named.name}-{word}") if named.name else Path(word))
     folder = _other_folder(manifest)
     words = [*program(), "record"]
     for pattern in only:
@@ -100,6 +101,15 @@ def record_again(
     return RecordAgain(
         path, line if folder is None else f"(cd {shell_line([folder])} && {line})", known
     )
+
+
+def new_place(path: Path) -> Path:
+    """The path, or one that is called like it, at which there is nothing."""
+    number, place = 1, path
+    while os.path.lexists(place):
+        number += 1
+        place = path.with_name(f"{path.name}-{number}")
+    return place
 
 
 def program() -> list[str]:
@@ -124,15 +134,6 @@ def _training(manifest: RunManifest) -> str:
     if manifest.exit_code is not None or not command[0].endswith(".py"):
         return UNKNOWN if command[0] in ("", "-c", "-m") else shell_line(command)
     return shell_line(["python" if shutil.which("python") else sys.executable, *command])
-
-
-def _new_place(path: Path, word: str) -> Path:
-    """A path beside a recording at which there is nothing."""
-    number, place = 1, path.with_name(f"{path.name}-{word}") if path.name else Path(word)
-    while os.path.lexists(place):
-        number += 1
-        place = place.with_name(f"{path.name}-{word}-{number}")
-    return place
 
 
 def _other_folder(manifest: RunManifest) -> str | None:

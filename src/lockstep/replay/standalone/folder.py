@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,15 +14,17 @@ from safetensors.torch import save_file
 
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.replacement import aside_of
+from lockstep.core.text import shell_line
 from lockstep.core.version import VERSION
 from lockstep.replay.held_results import Held, Result
 from lockstep.replay.standalone.proof import Proof, facts
+from lockstep.replay.standalone.written_text import code, device_of, plain, quoted
 
 _IMPORTS = "from __future__ import annotations\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class Background:
     """What is told of a proof beside its tensors.
 
     Parameters
@@ -34,18 +37,24 @@ class Story:
         Names and versions of what it ran with.
     explanation
         What it computes instead, in words, or "".
-    note
-        A sentence on how the call was come by, or "".
+    story
+        Why the runs part, in words, or "".
+    cannot_show
+        Why the test passes though they part, or "".
+    as_recorded
+        Whether what the candidate recorded is tested too, against the reference's call.
     """
 
     results: tuple[Result, ...]
     device: str
     versions: dict[str, str]
     explanation: str = ""
-    note: str = ""
+    story: str = ""
+    cannot_show: str = ""
+    as_recorded: bool = False
 
 
-def write_folder(folder: Path, proof: Proof, story: Story) -> None:
+def write_folder(folder: Path, proof: Proof, story: Background) -> None:
     """Write a test into a new folder, whole or not at all.
 
     Raises
@@ -65,6 +74,11 @@ def write_folder(folder: Path, proof: Proof, story: Story) -> None:
         save_file(inputs, aside / "inputs.safetensors")
         expected = {name: tensor.contiguous().clone() for name, tensor in proof.expected.items()}
         save_file(expected, aside / "expected.safetensors")
+        if story.as_recorded:
+            recorded = {
+                name: tensor.contiguous().clone() for name, tensor in proof.recorded.items()
+            }
+            save_file(recorded, aside / "recorded.safetensors")
         aside.rename(folder)
     except OSError as error:
         raise OutputExistsError(
@@ -82,7 +96,7 @@ def file_name(proof: Proof) -> str:
     return f"test_{re.sub(r'[^a-z0-9_]', '_', name)}.py"
 
 
-def _texts(proof: Proof, story: Story) -> dict[str, str]:
+def _texts(proof: Proof, story: Background) -> dict[str, str]:
     return {
         file_name(proof): _test(proof, story),
         "facts.json": json.dumps(facts(proof), indent=1),
@@ -90,7 +104,7 @@ def _texts(proof: Proof, story: Story) -> dict[str, str]:
     }
 
 
-def _test(proof: Proof, story: Story) -> str:
+def _test(proof: Proof, story: Background) -> str:
     name = file_name(proof).removesuffix(".py")
     helpers = (
         Path(__file__).with_name("checks.py").read_text(encoding="utf-8").partition(_IMPORTS)[2]
@@ -104,57 +118,104 @@ def _test(proof: Proof, story: Story) -> str:
         )
         helpers = helpers.replace("import torch\n", "import pytest\nimport torch\n", 1)
     body = "\n".join(f"    {line}" for line in lines)
+    beside = _AS_RECORDED.format(name=name) if story.as_recorded else ""
     return (
-        f'"""{proof.call.site.op}, on the inputs of one recorded call.\n\n'
+        f'"""{quoted(proof.call.site.op)}, on the inputs of one recorded call.\n\n'
         f"Written by Lockstep {VERSION}. TEST_DEVICE says where it runs: `TEST_DEVICE=npu:0 pytest`; README.md tells"
         f' what it shows.\n"""\n\n{_IMPORTS}{helpers}\n\n'
-        f"def {name}() -> None:\n{body}\n"
+        f"def {name}() -> None:\n{body}\n{beside}"
     )
 
 
-def _page(proof: Proof, story: Story) -> str:
+_AS_RECORDED = """
+
+def {name}_as_the_candidate_recorded_it() -> None:
+    for name, tensor in load_file(FOLDER / "recorded.safetensors").items():
+        check(name, tensor)
+"""
+
+
+def _page(proof: Proof, story: Background) -> str:
     return "\n".join(_lines(proof, story)) + "\n"
 
 
-def _lines(proof: Proof, story: Story) -> Iterator[str]:
+def _lines(proof: Proof, story: Background) -> Iterator[str]:
     call = proof.call
+    name = file_name(proof)
     yield f"# {call.site.op}"
     yield ""
-    yield f"One recorded call, `{call.site}`, step {call.step}, on `{story.device}`."
+    yield f"One recorded call, {code(str(call.site))}, step {call.step}, on {code(story.device)}."
     yield "The test runs it on the same inputs, laid in memory as they were, and holds each result against the same"
     yield "operator in double precision. What it may be off is what a sound kernel is off on these inputs."
+    if story.as_recorded:
+        yield ""
+        yield "It is the reference's call. A second test holds what the candidate recorded against it; it runs nothing."
     yield ""
     yield "    pip install torch safetensors pytest"
-    yield f"    TEST_DEVICE={story.device} pytest {file_name(proof)}"
+    yield f"    {shell_line([f'TEST_DEVICE={device_of(story.device)}', 'pytest', name])}"
     yield ""
-    if story.note:
-        yield story.note
+    if story.story:
+        yield f"Why the runs part: {plain(story.story)}."
+        yield ""
+    if story.cannot_show:
+        yield f"This test cannot show it, because {plain(story.cannot_show)}."
         yield ""
     if story.explanation:
-        yield f"What it computes instead: {story.explanation}."
+        yield f"What it computes instead: {plain(story.explanation)}."
         yield ""
     yield "## As recorded, and as run again"
     yield ""
     for result in story.results:
-        yield f"- {result.role.value} `{result.name}`"
-        yield from (f"  - {held.maker}: {_numbers(held)}" for held in result.held)
+        yield f"- {result.role.value} {code(result.name)}{_allowed(proof, result)}"
+        yield from (
+            f"  - {plain(held.maker)}: {_numbers(proof, result, held)}" for held in result.held
+        )
         if result.refused:
-            yield f"  - not run again: {result.refused}"
+            yield f"  - not run again: {plain(result.refused)}"
     for name, reason in proof.refused.items():
-        yield f"- {name}: not tested, {reason}"
+        yield f"- {plain(name)}: not tested, {plain(reason)}"
     yield ""
     yield "## Inputs"
     yield ""
     for name, tensor in proof.inputs.items():
         layout = proof.layouts.get(name)
         laid = "" if layout is None else f", strides {list(layout.strides)}"
-        yield f"- `{name}`: {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}{laid}"
+        yield f"- {code(name)}: {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}{laid}"
     yield ""
     yield "## Versions"
     yield ""
-    yield from (f"- {name} {found}" for name, found in story.versions.items())
+    yield from (f"- {plain(name)} {plain(found)}" for name, found in story.versions.items())
 
 
-def _numbers(held: Held) -> str:
-    verdict = "sound" if held.sound else f"{held.excess:.3g} times what is allowed"
-    return f"off by {held.error:.3g} of its norm, allowed {held.allowed:.3g}: {verdict}"
+def _allowed(proof: Proof, result: Result) -> str:
+    """The limits of the test, the only ones that the page names."""
+    limits = proof.limits.get(proof.names.get((result.role, result.index, result.occurrence), ""))
+    if limits is None:
+        return ""
+    if not limits:
+        return ", each element exactly"
+    said = [
+        f"{limit.allowed:.3g} of its norm"
+        + ("" if limit.up_to is None else f" up to a size of {limit.up_to:.3g}")
+        + (
+            ""
+            if limit.allowed_misrounded is None
+            else f", and {limit.allowed_misrounded:.2%} not the nearest number"
+        )
+        for limit in limits
+    ]
+    return f", allowed {'; above that '.join(said)}"
+
+
+def _numbers(proof: Proof, result: Result, held: Held) -> str:
+    if math.isnan(held.epsilons):
+        return "sound" if held.sound else f"{held.error:.2%} of its elements are others"
+    limits = proof.limits.get(
+        proof.names.get((result.role, result.index, result.occurrence), ""), []
+    )
+    off = f"off by {held.error:.3g} of its norm"
+    if len(limits) != 1 or held.sound:
+        return f"{off}: {'sound' if held.sound else 'not sound'}"
+    allowed = limits[0].allowed
+    times = f"{held.error / allowed:.3g} times what is allowed" if allowed else "not sound"
+    return f"{off}: {times if held.error > allowed else 'not sound by its roundings'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from lockstep.replay.distance import median_size
 from lockstep.replay.held_results import BACKWARD, FORWARD
 from lockstep.replay.optimizer_update import UpdateRerun
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, Rerun, outputs_of
+from lockstep.replay.rerun import Precision, Rerun, load, outputs_of
 from lockstep.replay.side import Local, Side, local_errors
 from lockstep.replay.standalone.python_source import (
     as_name,
@@ -61,6 +61,10 @@ class Proof:
         Python that runs it on `values`, a mapping of these, and calls `check` for each result.
     expected, limits
         What has to come out, by the name that `check` is called with.
+    recorded
+        The same as they were recorded.
+    names
+        What `check` is called with for a result, by its role, index and occurrence.
     refused
         Results that the test does not hold, with the reason.
     random
@@ -73,8 +77,18 @@ class Proof:
     lines: list[str] = field(default_factory=list)
     expected: dict[str, torch.Tensor] = field(default_factory=dict)
     limits: dict[str, list[Limit]] = field(default_factory=dict)
+    recorded: dict[str, torch.Tensor] = field(default_factory=dict)
+    names: dict[tuple[Role, int, int], str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     random: bool = False
+
+    def hold(
+        self, name: str, record: TensorRecord, expected: torch.Tensor, limits: list[Limit]
+    ) -> None:
+        """Take what has to come out."""
+        self.expected[name], self.limits[name] = expected.contiguous(), limits
+        self.names[record.role, record.index, record.occurrence] = name
+        self.recorded[name] = load(record)
 
     def add_input(self, name: str, tensor: torch.Tensor, layout: Layout | None) -> None:
         """Take a tensor that goes in."""
@@ -148,16 +162,18 @@ class _OperatorProof:
         if proof.random and state is not None:
             proof.add_input("random_state", state, None)
             proof.lines.append('torch.set_rng_state(values["random_state"].cpu())')
-        own = "{}.clone()" if self._writes else "{}.view_as({})"
         passed = {
-            index: own.format(name, name) if (index, name) in leaves else name
+            index: self._passed(name) if (index, name) in leaves else name
             for index, name in self._names.items()
         }
         proof.lines += self._called(call_source(self._rebuilt, passed))
         for record in self._call.with_role(*FORWARD):
-            made = f"results[{record.index}]" if self._returns(record) else ""
+            name = f"{record.role.value} {record.name}"
+            made = self._made(record, passed)
             if made:
-                self._expect(record, f"{record.role.value} {record.name}", made)
+                self._expect(record, name, made)
+            else:
+                proof.refused[name] = "which of the arguments it was written to is not recorded"
         if leaves:
             self._write_backward(leaves)
 
@@ -181,8 +197,23 @@ class _OperatorProof:
         )
         return inplace or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
 
-    def _returns(self, record: TensorRecord) -> bool:
-        return record.name.startswith("result")
+    def _passed(self, name: str) -> str:
+        """What is passed for a leaf: a view, or a copy where the operator writes to an argument."""
+        if not self._writes:
+            return f"{name}.view_as({name})"
+        self.proof.lines.append(f"{name}_written = {name}.clone()")
+        return f"{name}_written"
+
+    def _made(self, record: TensorRecord, passed: Mapping[int, str]) -> str:
+        """Where a result stands behind the call: among what it returned, or in an argument that it wrote to."""
+        if record.name.startswith("result"):
+            return f"results[{record.index}]"
+        written = [
+            passed[index]
+            for index, entered in self._rebuilt.inputs.items()
+            if entered.name == record.name and "(" not in passed[index]
+        ]
+        return written[0] if len(written) == 1 else ""
 
     def _write_backward(self, leaves: list[tuple[int, str]]) -> None:
         arrived = self._call.with_role(Role.GRAD_OUTPUT)
@@ -217,8 +248,7 @@ class _OperatorProof:
         except CannotReplay as error:
             self.proof.refused[name] = str(error)
             return
-        self.proof.expected[name] = expected.contiguous()
-        self.proof.limits[name] = limits
+        self.proof.hold(name, record, expected, limits)
         self.proof.lines.append(f"check({name!r}, {made})")
 
     def _expected(self, record: TensorRecord) -> tuple[torch.Tensor, list[Limit]]:
@@ -277,8 +307,7 @@ def _update_proof(call: Call) -> Proof:
             continue
         allowed = local.tolerance / local.norm if local.norm > 0 else local.tolerance
         floor = 4.0 * unit_roundoff(record.dtype)
-        proof.expected[name] = truth.contiguous()
-        proof.limits[name] = [Limit(None, max(allowed, floor), None)]
+        proof.hold(name, record, truth, [Limit(None, max(allowed, floor), None)])
         proof.lines.append(f"check({name!r}, {made})")
     return proof
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Origin
 from lockstep.core.records import Call, TensorRecord
-from lockstep.core.site import CallKind
-from lockstep.locate.explained_origins import made_by
+from lockstep.core.site import CallKind, Phase, Role, Site
+from lockstep.locate.what_next import made_at
 from lockstep.reading import calls_matching, check_choice
+from lockstep.replay.held_results import results_of
 from lockstep.report.comparison.screen import headline
 from lockstep.store.reader import Recording
 from lockstep.store.record_command import command_for_tensors
@@ -31,11 +32,14 @@ class Chosen:
         The call.
     like
         The other run's call, whose plain arguments are used; None for its own.
+    crossed
+        Whether it is what the reference calls, with what the candidate recorded of it.
     """
 
     run: str
     call: Call
     like: Call | None = None
+    crossed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,15 @@ class AtOrigin:
     instead
         What the candidate computes instead, in words, or "".
     calls
-        The call of each run.
+        The call of each run on its own, then the candidate's results with the reference's call.
+    between_steps
+        The parameter that is another one at the next step though its update is what is run again, or "".
     """
 
     said: str
     instead: str
     calls: tuple[Chosen, ...]
+    between_steps: str = ""
 
 
 def all_calls(
@@ -110,9 +117,7 @@ def check_whole(recording: Recording, calls: list[Call]) -> None:
 
 
 def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) -> AtOrigin:
-    """The two calls of the origin that comparing names, with the verdict.
-
-    The reference's call runs as it did, the candidate's with the reference's arguments.
+    """The calls of the origin that comparing names, with the verdict; of a class, those of its first member.
 
     Raises
     ------
@@ -121,38 +126,156 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
     """
     comparison = compare_recordings(reference, candidate, memory_bytes=memory_bytes)
     said = headline(comparison)
-    origin = _origin(comparison, said)
-    instead = "" if origin.explanation is None else origin.explanation.words
-    pair = origin.finding.pair
-    left, right = (
-        None if record is None else made_by(run, record, origin.op)[1]
-        for run, record in ((reference, pair.reference), (candidate, pair.candidate))
-    )
-    calls = [call for call in (left, right) if call is not None and call.kind in RUNS_AGAIN]
-    if not calls:
+    instead, parameter = "", ""
+    if comparison.origins:
+        origin = comparison.origins[0]
+        instead = "" if origin.explanation is None else origin.explanation.words
+        left, right = made_at(origin, reference, candidate)
+        if left is not None and right is None and origin.finding.pair.candidate is not None:
+            right = _partner(comparison, left, candidate)
+        if left is None and right is None:
+            left, right, parameter = _updates_before(origin, reference, candidate)
+    elif comparison.uniform:
+        left, right = _members(comparison, reference, candidate)
+    else:
         raise UsageError(
-            f"{said}\nits origin is no operator and no update, so there is nothing to run again"
+            f"{said}; no origin is named; give --site SITE, or --all to run every operator again"
+        )
+    if left is None and right is None:
+        raise UsageError(
+            f"{said}; its origin is no operator and no update, so there is nothing to run again"
         )
     for recording, call in ((reference, left), (candidate, right)):
-        check_whole(recording, [call] if call in calls and call is not None else [])
-    chosen = [Chosen("reference", left)] if left in calls and left is not None else []
-    if right in calls and right is not None:
-        chosen.append(Chosen("candidate", right, like=_like(left, right)))
-    return AtOrigin(said, instead, tuple(chosen))
+        check_whole(recording, [] if call is None else [call])
+    own = [
+        Chosen(run, call)
+        for run, call in (("reference", left), ("candidate", right))
+        if call is not None
+    ]
+    return AtOrigin(said, instead, (*own, *_crossed(comparison, left, right)), parameter)
 
 
-def _origin(comparison: Comparison, said: str) -> Origin:
-    if not comparison.origins:
-        raise UsageError(
-            f"{said}\nno origin is named; give --site SITE, or --all to run every operator again"
-        )
-    return comparison.origins[0]
+def _partner(comparison: Comparison, left: Call, candidate: Recording) -> Call | None:
+    """The candidate's call of the same operator whose results are held against those of the reference's."""
+    results = {(record.content.id, record.role, record.sequence) for record in results_of(left)}
+    for finding in comparison.findings:
+        one, other = finding.pair.reference, finding.pair.candidate
+        if one is None or other is None or (one.rank, one.step) != (left.rank, left.step):
+            continue
+        if (one.content.id, one.role, one.sequence) in results and other.rank in candidate.ranks:
+            for call in candidate.ranks[other.rank].calls(other.step):
+                if (
+                    call.kind is left.kind
+                    and call.site.op == left.site.op
+                    and other in call.records
+                ):
+                    return call
+    return None
 
 
-def _like(left: Call | None, right: Call) -> Call | None:
-    """The reference's call, where it is of the same operator with other arguments."""
-    same = left is not None and left.site.op == right.site.op and left.kind is CallKind.OPERATOR
-    return left if same and left is not None and left.arguments != right.arguments else None
+def _updates_before(
+    origin: Origin, reference: Recording, candidate: Recording
+) -> tuple[Call | None, Call | None, str]:
+    """The updates behind which a parameter became another one that only the next step shows."""
+    pair = origin.finding.pair
+    if origin.phase is not Phase.OPTIMIZER:
+        return None, None, ""
+    left, right = (
+        None if record is None else _update_before(run, record)
+        for run, record in ((reference, pair.reference), (candidate, pair.candidate))
+    )
+    return left, right, pair.present.name
+
+
+def _update_before(run: Recording, record: TensorRecord) -> Call | None:
+    rank = run.ranks.get(record.rank)
+    if rank is None or record.step - 1 not in rank.steps:
+        return None
+    updates = [
+        call
+        for call in rank.calls(record.step - 1)
+        if call.kind is CallKind.OPTIMIZER
+        and any(own.name == record.name for own in call.with_role(Role.PARAM_AFTER))
+    ]
+    return updates[-1] if updates else None
+
+
+def _members(
+    comparison: Comparison, reference: Recording, candidate: Recording
+) -> tuple[Call | None, Call | None]:
+    """The first member of a class of sites that both runs have."""
+    sites = comparison.uniform[0].members
+    for site in sites:
+        left, right = _at_site(reference, site), _at_site(candidate, site)
+        if left is not None and right is not None:
+            return left, right
+    return None, None
+
+
+def _at_site(run: Recording, site: Site) -> Call | None:
+    for rank in run.ranks.values():
+        for step in rank.steps:
+            for call in rank.calls(step):
+                same = (call.site.module, call.site.op, call.site.call)
+                if call.kind in RUNS_AGAIN and same == (site.module, site.op, site.call):
+                    return call
+    return None
+
+
+def _crossed(comparison: Comparison, left: Call | None, right: Call | None) -> Iterator[Chosen]:
+    """What the reference calls, with the candidate's results; nothing where the two call the same."""
+    if left is None:
+        return
+    if right is not None and left.site.op == right.site.op:
+        if left.arguments == right.arguments:
+            return
+        if left.kind is CallKind.OPTIMIZER:
+            yield Chosen("candidate", replace(right, arguments=left.arguments), crossed=True)
+        else:
+            yield Chosen("candidate", right, like=left, crossed=True)
+        return
+    own = _as_updated(left, right) if left.kind is CallKind.OPTIMIZER else None
+    results = _paired_results(comparison, left) if own is None else own
+    records = []
+    for number, record in enumerate(left.records):
+        if record not in results_of(left):
+            records.append(record)
+        elif (other := results.get((record.content.id, record.role, record.name))) is not None:
+            # Contents are numbered within a recording: one of the other run is none of this one's.
+            records.append(replace(record, content=replace(other.content, id=-1 - number)))
+    if any(record.content.id < 0 for record in records):
+        yield Chosen("candidate", replace(left, records=tuple(records)), crossed=True)
+
+
+_Key = tuple[int, Role, str]
+
+
+def _paired_results(comparison: Comparison, left: Call) -> dict[_Key, TensorRecord]:
+    """The candidate's whole tensors that were held against results of a call of the reference."""
+    held = {
+        (one.content.id, one.role): other
+        for finding in comparison.findings
+        for one, other in ((finding.pair.reference, finding.pair.candidate),)
+        if one is not None and other is not None and (one.rank, one.step) == (left.rank, left.step)
+        if one.shape == other.shape and _is_whole(other)
+    }
+    return {
+        (record.content.id, record.role, record.name): held[record.content.id, record.role]
+        for record in results_of(left)
+        if (record.content.id, record.role) in held
+    }
+
+
+def _as_updated(left: Call, right: Call | None) -> dict[_Key, TensorRecord] | None:
+    """The results of the candidate's update, by the reference's."""
+    if right is None or right.kind is not CallKind.OPTIMIZER:
+        return None
+    others = {(record.role, record.name): record for record in results_of(right)}
+    return {
+        (record.content.id, record.role, record.name): others[record.role, record.name]
+        for record in results_of(left)
+        if (record.role, record.name) in others
+    }
 
 
 def _is_whole(record: TensorRecord) -> bool:

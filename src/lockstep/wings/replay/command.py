@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
 
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.progress import Progress
+from lockstep.core.text import shell_line
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
 from lockstep.store.reader import Recording, open_recording
+from lockstep.store.record_command import new_place, program
 from lockstep.wings.replay.chosen_calls import (
     AtOrigin,
     Chosen,
@@ -24,7 +29,8 @@ from lockstep.wings.replay.chosen_calls import (
     check_whole,
 )
 from lockstep.wings.replay.replayed_call import ReplayedCall, as_json, not_run_again
-from lockstep.wings.replay.screen import render_all, render_sites
+from lockstep.wings.replay.screen import render_all, render_sites, render_story
+from lockstep.wings.replay.story import Story, story_of
 from lockstep.wings.replay.written_test import write_test
 
 
@@ -81,7 +87,11 @@ def replay(
     --all no error accumulates from one operator to the next: each gets the inputs that were recorded. The recording
     must hold whole tensors (`record --save tensors`).
 
-    Exit code 0 if all is sound, 1 if something is beyond what is allowed, 2 if nothing could be run again.
+    At an origin the candidate's results are held against the reference's call too, where the two call something else,
+    and what that says stands below.
+
+    Exit code 0 if all is sound, at an origin if that explains it; 1 if something is beyond what is allowed; 2 if
+    nothing could be run again.
 
     \b
     lockstep replay ref npu
@@ -96,11 +106,11 @@ def replay(
         raise UsageError("--all and --site: give one of the two")
     runs = [open_recording(path) for path in (recording, candidate) if path is not None]
     replays = Replays(device, dtype, emulation, memory_bytes=memory_bytes)
-    said, instead, chosen = "", "", list[Chosen]()
+    origin, chosen = None, list[Chosen]()
     with progress_bar("replaying") as progress:
         if site is None and not every:
             origin = _at_origin(runs, memory_bytes)
-            said, instead, chosen = origin.said, origin.instead, list(origin.calls)
+            chosen = list(origin.calls)
         else:
             for run, name in zip(runs, _names(runs), strict=True):
                 chosen += _chosen(run, name, site, step=step, rank=rank)
@@ -109,23 +119,58 @@ def replay(
             for name, run in zip(_names(runs), runs, strict=True)
         }
         done = _replayed(chosen, replays, repeat, emulated, progress)
+    told = _Told(replays.name, origin, None if origin is None else story_of(origin, done))
+    again = _again(runs, {"--site": site, "--step": step, "--rank": rank, "--device": device,
+                          "--dtype": dtype, "--emulate": emulation}, every=every)  # fmt: skip
     if as_json_:
-        click.echo(json.dumps(_json(done, replays.name, said, instead), indent=1, allow_nan=False))
+        click.echo(json.dumps(_json(done, told), indent=1, allow_nan=False))
     else:
-        if said:
-            told = f"\n  what it computes instead: {instead}" if instead else ""
-            click.echo(f"{said}{told}\n")
-        drawn = (
-            render_all(done, replays.name, limit=limit)
-            if every
-            else render_sites(done, replays.name)
-        )
-        click.echo(drawn.plain)
+        _print(done, told, every=every, limit=limit)
+        if folder is None and _can_be_written(done, told):
+            click.echo(f"\nWhat next: write a stand-alone test of it\n  {again}")
     if folder is not None:
-        click.echo(write_test(folder, done, runs[-1], instead), err=as_json_)
-    if not any(one.held for one in done):
-        return 2
-    return int(any(one.worst > 1.0 for one in done))
+        written = write_test(
+            folder, done, runs[-1], told.story, "" if origin is None else origin.instead
+        )
+        click.echo(written, err=as_json_)
+    looked = any(one.held for one in done)
+    beyond = any(one.worst > 1.0 for one in done)
+    differs = beyond if told.story is None else not told.story.explained
+    return code_of(differs=differs and looked, looked=looked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What is told beside the results of calls."""
+
+    machine: str
+    origin: AtOrigin | None
+    story: Story | None
+
+
+def _print(done: list[ReplayedCall], told: _Told, *, every: bool, limit: int) -> None:
+    if told.origin is not None:
+        instead = told.origin.instead and f"\n  what it computes instead: {told.origin.instead}"
+        click.echo(f"{told.origin.said}{instead}\n")
+    draw = partial(render_all, limit=limit) if every else render_sites
+    click.echo(draw(done, told.machine).plain)
+    if told.story is not None:
+        click.echo(f"\n{render_story(told.story).plain}")
+
+
+def _can_be_written(done: list[ReplayedCall], told: _Told) -> bool:
+    if told.story is not None:
+        return told.story.tested is not None
+    return any(one.worst > 1.0 for one in done)
+
+
+def _again(runs: list[Recording], options: Mapping[str, object], *, every: bool) -> str:
+    """The same command, with a test that is written."""
+    words = [*program(), "replay", *(str(run.path) for run in runs), *(["--all"] if every else [])]
+    for name, value in options.items():
+        words += [name, str(value)] if value not in (None, "") else []
+    place = new_place(runs[-1].path.with_name("proof"))
+    return shell_line([*words, "--write-test", str(place)])
 
 
 def _at_origin(runs: list[Recording], memory_bytes: int) -> AtOrigin:
@@ -174,12 +219,15 @@ def _replayed(
     return done
 
 
-def _json(done: list[ReplayedCall], machine: str, said: str, instead: str) -> dict[str, object]:
+def _json(done: list[ReplayedCall], told: _Told) -> dict[str, object]:
+    origin, story = told.origin, told.story
     return {
         "schema": 1,
-        "machine": machine,
-        "compared": said or None,
-        "computes_instead": instead or None,
+        "machine": told.machine,
+        "compared": None if origin is None else origin.said,
+        "computes_instead": (origin.instead or None) if origin is not None else None,
+        "story": None if story is None else story.words,
+        "explained": None if story is None else story.explained,
         "held": sum(len(one.held) for one in done),
         "beyond": sum(one.worst > 1.0 for one in done),
         "not_run_again": [

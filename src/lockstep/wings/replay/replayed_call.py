@@ -21,6 +21,7 @@ class Conclusion(str, Enum):
     SOMETIMES = "comes and goes"
     RECORDED_OFF = "off as recorded"
     MACHINE_OFF = "off on this machine"
+    NOT_THE_REFERENCES = "not what the reference's call gives"
     NOT_RUN = "not run again"
 
 
@@ -61,11 +62,18 @@ class ReplayedCall:
         return max((held.excess for held in self.held), default=0.0)
 
     @property
+    def recorded_off(self) -> bool:
+        """Whether something that was recorded of it is beyond what is allowed."""
+        return any(held.maker == RECORDED and not held.sound for held in self.held)
+
+    @property
     def conclusion(self) -> Conclusion:
         """What the re-runs say, taken over all results."""
         if not self.held:
             return Conclusion.NOT_RUN
         recorded = [held.sound for held in self.held if held.maker == RECORDED]
+        if self.chosen.crossed and not all(recorded):
+            return Conclusion.NOT_THE_REFERENCES
         if all(recorded):
             again = [held.sound for held in self.held if held.maker != RECORDED]
             return Conclusion.SOUND if all(again) else Conclusion.MACHINE_OFF
@@ -104,6 +112,7 @@ def as_json(one: ReplayedCall) -> dict[str, Any]:
     call, site = one.call, one.call.site
     return {
         "run": one.chosen.run or None,
+        "as_the_reference_calls_it": one.chosen.crossed,
         "rank": call.rank,
         "step": call.step,
         "phase": site.phase.value,

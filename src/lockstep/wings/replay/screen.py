@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from lockstep.replay.held_results import RECORDED, Held, Result
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall, not_run_again
+from lockstep.wings.replay.story import Story
 
 _MOST_REASONS = 8
 
@@ -23,6 +24,7 @@ _WORDS = {
     Conclusion.SOMETIMES: "comes and goes: from the same inputs {machine} is right at times",
     Conclusion.RECORDED_OFF: "what was recorded is off; it was not run again on the device that made it",
     Conclusion.MACHINE_OFF: "{machine} is off: what was recorded is sound, and what it makes of the same inputs is not",
+    Conclusion.NOT_THE_REFERENCES: "what the candidate recorded is not what the reference's call gives",
     Conclusion.NOT_RUN: "not run again",
 }
 
@@ -38,7 +40,18 @@ def render_sites(calls: Sequence[ReplayedCall], machine: str) -> Page:
             _add_result(text, result)
         if one.held:
             add_paragraph(text, _words(one, machine))
-        add_line(text, "")
+        if one is not calls[-1]:
+            add_line(text, "")
+    text.rstrip()
+    return text
+
+
+def render_story(story: Story) -> Page:
+    """What an origin's calls say together."""
+    text = Page()
+    add_paragraph(text, story.words, indent="")
+    if story.explained:
+        add_paragraph(text, "That explains why the runs part.", indent="")
     text.rstrip()
     return text
 
@@ -70,11 +83,10 @@ def render_all(calls: Sequence[ReplayedCall], machine: str, *, limit: int) -> Pa
 def _add_heading(text: Page, one: ReplayedCall) -> None:
     call = one.call
     run = f"{one.chosen.run}: " if one.chosen.run else ""
+    run = "what the candidate recorded, by the reference's call: " if one.chosen.crossed else run
     rank = f"{call.rank}, " if call.rank != "rank0" else ""
     source = f"  {call.source}" if call.source else ""
     add_line(text, f"{run}{rank}step {call.step}, {call.site}{source}")
-    if one.chosen.like is not None:
-        add_line(text, "  with the reference's arguments, where the candidate's are others")
 
 
 def _add_result(text: Page, result: Result) -> None:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from lockstep.core.errors import UsageError
+from lockstep.core.text import shell_line
 from lockstep.replay.refusals import CannotReplay
 from lockstep.store.reader import Recording
 from lockstep.wings.replay.replayed_call import ReplayedCall
+from lockstep.wings.replay.story import Story
 
 _PACKAGES = ("torch", "numpy", "transformers", "torch_npu", "triton")
 
 
-_OTHERS = "The candidate runs other operators in its place, each sound by itself; this is what the reference runs."
+def write_test(
+    folder: Path, done: list[ReplayedCall], run: Recording, story: Story | None, instead: str
+) -> str:
+    """Write a stand-alone test of the call that an origin's story is about, or that is furthest beyond what is allowed.
 
-
-def write_test(folder: Path, done: list[ReplayedCall], run: Recording, instead: str) -> str:
-    """Write a stand-alone test of the call that is furthest beyond what is allowed; says in a sentence what it did.
+    Says in a sentence what it did.
 
     Parameters
     ----------
@@ -26,6 +32,8 @@ def write_test(folder: Path, done: list[ReplayedCall], run: Recording, instead: 
         Calls that were run again.
     run
         The recording that the last of them are of.
+    story
+        What is told of an origin; None where there is none.
     instead
         What it computes instead, in words, or "".
 
@@ -36,8 +44,8 @@ def write_test(folder: Path, done: list[ReplayedCall], run: Recording, instead: 
     OutputExistsError
         If the folder is there, or cannot be written.
     """
-    one = _chosen(done)
-    from lockstep.replay.standalone.folder import Story, file_name, write_folder  # loads torch
+    one = story.tested if story is not None and story.tested is not None else _chosen(done)
+    from lockstep.replay.standalone.folder import Background, file_name, write_folder  # loads torch
     from lockstep.replay.standalone.proof import proof_of
 
     try:
@@ -49,9 +57,28 @@ def write_test(folder: Path, done: list[ReplayedCall], run: Recording, instead: 
         name: manifest.packages[name] for name in _PACKAGES if name in manifest.packages
     }
     device = next((record.content.device for record in one.call.records), "cpu")
-    note = _OTHERS if one.chosen.run == "reference" else ""
-    write_folder(folder, proof, Story(one.results, device, versions, instead, note))
-    return f"wrote {folder / file_name(proof)}, its tensors and README.md; run it with: pytest {folder}"
+    because = story.cannot_show if story is not None else ""
+    told = Background(
+        one.results, device, versions, instead,
+        story="" if story is None else story.words,
+        cannot_show=because,
+        as_recorded=one.chosen.crossed,
+    )  # fmt: skip
+    write_folder(folder, proof, told)
+    shows = f"\nThis test cannot show it, because {because}." if because else ""
+    command = shell_line([*_pytest(), str(folder)])
+    return (
+        f"wrote {folder / file_name(proof)}, its tensors and README.md{shows}\n\n"
+        f"What next: run it, here or where that device is\n  {command}"
+    )
+
+
+def _pytest() -> list[str]:
+    """How pytest is started where torch is; another one on the path may be of another Python."""
+    found = shutil.which("pytest")
+    if found is not None and Path(found).parent == Path(sys.executable).parent:
+        return ["pytest"]
+    return [sys.executable, "-m", "pytest"] if find_spec("pytest") is not None else ["pytest"]
 
 
 def _chosen(done: list[ReplayedCall]) -> ReplayedCall:
@@ -62,10 +89,6 @@ def _chosen(done: list[ReplayedCall]) -> ReplayedCall:
     worst = max(held, key=lambda one: one.worst)
     if worst.worst > 1.0 or len(held) == 1:
         return worst
-    if {one.chosen.run for one in held} == {"reference", "candidate"} and len(held) == 2:
-        return held[
-            0
-        ]  # the candidate calls something else: what the reference calls is what it should give
     raise UsageError(
         f"a test of which call? {len(held)} were run again, and all are sound; give one with --site and --step"
     )

@@ -1,0 +1,120 @@
+"""One story of an origin: what comparing named, and what running it again says of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lockstep.core.records import Call
+from lockstep.wings.replay.chosen_calls import AtOrigin
+from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the re-runs of an origin say.
+
+    Parameters
+    ----------
+    words
+        In a sentence.
+    explained
+        Whether that is why the runs part, with every operator sound.
+    tested
+        The call that a test is written of; None where there is none.
+    cannot_show
+        Why a test of it passes though the runs part, or "".
+    """
+
+    words: str
+    explained: bool
+    tested: ReplayedCall | None
+    cannot_show: str = ""
+
+
+def story_of(origin: AtOrigin, calls: Sequence[ReplayedCall]) -> Story:
+    """What to make of an origin's calls, as they were run again."""
+    reference, candidate, crossed = _parts(calls)
+    off = next(
+        (one for one in (candidate, reference) if one is not None and one.recorded_off), None
+    )
+    if off is not None:
+        return _one_is_off(off)
+    if origin.between_steps:
+        return _between_steps(origin.between_steps, candidate or reference)
+    if crossed is not None and crossed.recorded_off:
+        return _called_otherwise(reference, candidate, crossed)
+    tested = next((one for one in (crossed, candidate, reference) if one and one.held), None)
+    if any(one.conclusion is Conclusion.MACHINE_OFF for one in calls):
+        return Story("what was recorded is sound in both runs; this machine is off", False, tested)
+    because = (
+        "what was recorded of it is within what a sound kernel may be off, in both runs: what parts them was done to"
+        " its result outside of it, or is smaller than a single operator may be off"
+    )
+    return Story(f"alone, the operator does not show it: {because}", False, tested, because)
+
+
+def _parts(
+    calls: Sequence[ReplayedCall],
+) -> tuple[ReplayedCall | None, ReplayedCall | None, ReplayedCall | None]:
+    own = {one.chosen.run: one for one in calls if not one.chosen.crossed}
+    crossed = next((one for one in calls if one.chosen.crossed), None)
+    return own.get("reference"), own.get("candidate"), crossed
+
+
+def _one_is_off(one: ReplayedCall) -> Story:
+    run = f"the {one.chosen.run}'s call is at fault" if one.chosen.run else "it is at fault"
+    because = {Conclusion.RECORDED_OFF: _ELSEWHERE, Conclusion.TRANSIENT: _TRANSIENT}.get(
+        one.conclusion, ""
+    )
+    return Story(f"{run}: {one.conclusion.value}", False, one, because)
+
+
+_ELSEWHERE = "it was run again here, where the operator is sound; run it on the device that made the recording"
+_TRANSIENT = (
+    "from the same inputs the operator gives the sound result each time: what was recorded came from a flipped bit, an"
+    " earlier result that was left in its place, or something that the training did to it"
+)
+
+
+def _between_steps(parameter: str, one: ReplayedCall | None) -> Story:
+    because = (
+        f"{parameter} becomes another one behind its update, before the next step uses it: no recorded call does that,"
+        " so the script writes to it"
+    )
+    return Story(f"the update is sound in both runs; {because}", False, one, because)
+
+
+def _called_otherwise(
+    reference: ReplayedCall | None, candidate: ReplayedCall | None, crossed: ReplayedCall
+) -> Story:
+    """Each call gives what was recorded of it, or that cannot be said: what is called differs."""
+    both = [one for one in (reference, candidate) if one is not None]
+    explained = len(both) == 2 and all(one.conclusion is Conclusion.SOUND for one in both)
+    left = reference.call if reference is not None else crossed.call
+    if candidate is None or candidate.call.site.op != left.site.op:
+        calls = "calls nothing there" if candidate is None else f"calls {candidate.call.site.op}"
+        otherwise = f"the candidate {calls} where the reference calls {left.site.op}"
+    else:
+        otherwise = f"it is called otherwise: {'; '.join(differences(left, candidate.call))}"
+    if explained:
+        words = (
+            f"{otherwise}. Each gives what was recorded of it, and is sound by itself: the reference's call gives the"
+            " reference's result, the candidate's the candidate's"
+        )
+    else:
+        why = next((one.refused for one in both if one.refused), "")
+        alone = f" (what it calls cannot be run again: {why})" if why else ""
+        words = f"{otherwise}{alone}, and what it recorded is not what the reference's call gives"
+    return Story(words, explained, crossed)
+
+
+def differences(left: Call, right: Call) -> list[str]:
+    """The plain arguments that two calls of one operator do not share, in words."""
+    missing = "none"
+    return [
+        f"{key.removeprefix('kwargs.')} {left.arguments.get(key, missing)} in the reference,"
+        f" {right.arguments.get(key, missing)} in the candidate"
+        for key in dict.fromkeys([*left.arguments, *right.arguments])
+        if left.arguments.get(key, missing) != right.arguments.get(key, missing)
+    ]
