@@ -303,3 +303,24 @@ def test_a_tensor_of_an_earlier_call_is_named(bench: Bench) -> None:
     found = explained(question, MEMORY_BYTES)
     assert found is not None
     assert "with input of an earlier call" in found.words
+
+
+def test_noise_of_another_setting_is_no_contradiction_of_it(bench: Bench) -> None:
+    def resized(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=2, mode="bicubic", align_corners=False)
+
+    found = bench.said(resized, _by(align_corners=True), (2, 3, 5, 5), op="interpolate")
+    assert found is not None
+    assert found.words == "the same operator with align_corners=True instead of False"
+
+
+def test_what_several_operators_give_together_is_held_against_the_one_alone(bench: Bench) -> None:
+    def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, w) * 1.02
+
+    one = bench.call(F.linear, (5, 8), (6, 8), op="linear")
+    others = operators(bench.recording(scaled, (5, 8), (6, 8)))
+    *_, other, _ = (call for call in others if call.site.op.endswith("mul"))
+    found = asked(one, other, Role.OUTPUT)
+    assert found is not None
+    assert found.words == "the result times 1.02"

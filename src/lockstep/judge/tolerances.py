@@ -302,6 +302,10 @@ against a result; a random one foretells so much once in ten thousand."""
 FEWEST_FITTED = 8
 """Elements below which nothing that was fitted, or only says where an error stands, is an explanation."""
 
+NEAR_FLOOR = 64.0
+"""Times its floor up to which what an explanation leaves may be noise of its own: another setting has another noise,
+which a re-run of it in the recorded dtypes tells."""
+
 ALONE_DIGITS = 1.5
 """Times as many digits where the other results of the call are right though the prediction says otherwise."""
 

@@ -66,6 +66,10 @@ def base_of(question: Unexplained) -> Base | None:
 
 def pairs_of(left: Call, right: Call) -> Iterator[tuple[TensorRecord, TensorRecord]]:
     """Every result of one call with the same result of the other, where both are whole."""
+    if canonical_name(left.site.op) != canonical_name(right.site.op) and entering(left) != entering(
+        right
+    ):
+        return  # one of several that stand in for the other: its results are not the other's
     theirs = results_of(right)
     for record in results_of(left):
         for other in theirs:
@@ -73,6 +77,11 @@ def pairs_of(left: Call, right: Call) -> Iterator[tuple[TensorRecord, TensorReco
                 if record.content.loader is not None and other.content.loader is not None:
                     yield record, other
                 break
+
+
+def entering(call: Call) -> set[str | None]:
+    """Digests of what enters a call."""
+    return {record.digest for record in call.with_role(Role.INPUT)}
 
 
 def _same_result(left: Call, record: TensorRecord, right: Call, other: TensorRecord) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 
 import torch
 
+from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Instead
 from lockstep.replay.explanation.changed_inputs import with_result
 from lockstep.replay.explanation.hypothesis import Prediction
@@ -31,6 +33,27 @@ def offset(subject: Subject) -> Iterator[Prediction]:
         by = float((subject.actual - subject.truth)[subject.counted].mean())
         words = f"the result {'plus' if by > 0 else 'minus'} {abs(by):.4g}"
         yield everywhere(subject, Instead.OFFSET, words, lambda right: right + by, fitted=1)
+
+
+def other_positions(subject: Subject) -> Iterator[Prediction]:
+    """Whole numbers off by one, from one end to the other or not; doubled, halved."""
+    if unit_roundoff(subject.question.reference.dtype) > 0 or not subject.truth.numel():
+        return
+    most = int(torch.maximum(subject.truth, subject.actual).max()) + 1
+    for by in (1, -1):
+        words = f"the result {by:+d} on each index"
+        yield everywhere(subject, Instead.INPUT, words, partial(torch.add, other=by))
+        yield everywhere(subject, Instead.INPUT, words, partial(_around, by=by, most=most))
+    yield everywhere(subject, Instead.INPUT, "the result doubled", partial(torch.mul, other=2))
+    yield everywhere(subject, Instead.INPUT, "the result halved", _halved)
+
+
+def _around(values: torch.Tensor, by: int, most: int) -> torch.Tensor:
+    return (values + by) % most
+
+
+def _halved(values: torch.Tensor) -> torch.Tensor:
+    return torch.div(values, 2, rounding_mode="floor")
 
 
 def factors(subject: Subject) -> Iterator[Prediction]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from lockstep.core.finding import Explanation
-from lockstep.replay.explanation.error_shapes import factors, offset, places, sign
+from lockstep.replay.explanation.error_shapes import factors, offset, other_positions, places, sign
 from lockstep.replay.explanation.fitted_settings import fitted
 from lockstep.replay.explanation.hypothesis import Prediction, best
 from lockstep.replay.explanation.left_out_parts import (
@@ -43,6 +43,7 @@ WRITTEN: tuple[Family, ...] = (
     incoming_parts,
     input_parts,
     stale,
+    other_positions,
     another_tensor,
     sign,
     moved,

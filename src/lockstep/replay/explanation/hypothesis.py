@@ -17,6 +17,7 @@ from lockstep.judge.tolerances import (
     CLEAR_OF_FLOOR,
     EXPLAINED_MARGIN,
     FEWEST_FITTED,
+    NEAR_FLOOR,
 )
 from lockstep.replay.explanation.outcome import Outcome, spread_of
 
@@ -40,6 +41,10 @@ def _nothing(outcome: Outcome) -> torch.Tensor | None:
     return None
 
 
+def _unknown(outcome: Outcome) -> float | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What a hypothesis says that the candidate's results are.
@@ -54,6 +59,8 @@ class Prediction:
         What it says of another result of the call; None where it leaves that as it should be.
     fitted
         Numbers that were taken from the results themselves.
+    noise
+        How far a result of the recorded dtypes is off what it says, where a re-run tells.
     placed
         Whether it says where the error is and not what: then elements taken over from the result prove nothing, and
         the others, which must be right, prove it.
@@ -63,8 +70,21 @@ class Prediction:
     words: str
     values: torch.Tensor
     beside: Callable[[Outcome], torch.Tensor | None] = _nothing
+    noise: Callable[[Outcome], float | None] = _unknown
     fitted: int = 0
     placed: bool = False
+
+    def floor_at(self, outcome: Outcome, values: torch.Tensor) -> float:
+        """What it may leave of a result: noise of the right one, or its own where that is seen to be larger."""
+        floor = outcome.floor_of(values)
+        left = outcome.distance_to(values)
+        if floor < left <= NEAR_FLOOR * floor:
+            floor = max(floor, EXPLAINED_MARGIN * (self.noise(outcome) or 0.0))
+        return floor
+
+    def fits(self, outcome: Outcome, values: torch.Tensor) -> bool:
+        """Whether values are the candidate's result but for noise."""
+        return outcome.distance_to(values) <= self.floor_at(outcome, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +137,13 @@ def _told(ties: Sequence[_Fit]) -> str:
 def _fit(target: Target, prediction: Prediction) -> _Fit | None:
     """A prediction with what it leaves, where it explains every result of the call."""
     main = target.main
-    left = main.left_by(prediction.values)
-    if left is None or _is_idle(main, prediction):
+    if not prediction.fits(main, prediction.values) or _is_idle(main, prediction):
         return None
+    left = main.distance_to(prediction.values)
     explained, alone = [(main, prediction.values)], False
     for outcome in target.beside:
         said = prediction.beside(outcome)
-        fits = said is not None and outcome.left_by(said) is not None
+        fits = said is not None and prediction.fits(outcome, said)
         if not fits and not outcome.right:
             return None
         alone |= said is not None and not fits
@@ -136,7 +156,7 @@ def _is_idle(main: Outcome, prediction: Prediction) -> bool:
     """Whether an error is too near to noise for a prediction to say anything."""
     if prediction.placed:
         return False
-    return main.error < CLEAR_OF_FLOOR * main.floor_of(prediction.values)
+    return main.error < CLEAR_OF_FLOOR * prediction.floor_at(main, prediction.values)
 
 
 def _is_proven(
@@ -152,7 +172,7 @@ def _is_proven(
     for outcome, values in explained:
         off = spread_of(outcome.actual - outcome.truth, outcome.counted)
         off, left = max(0.0, off - left), max(0.0, left - off)
-        floor = outcome.floor_of(values)
+        floor = prediction.floor_at(outcome, values)
         digits += off * (math.log10(outcome.error / floor) if floor > 0 else math.inf) if off else 0
     return digits >= CHANCE_DIGITS * (ALONE_DIGITS if alone else 1.0)
 

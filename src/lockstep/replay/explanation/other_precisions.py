@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -50,7 +50,7 @@ def precisions(subject: Subject) -> Iterator[Prediction]:
             ways_back = [attempt, *([] if plain is None else [replace(attempt, change=plain)])]
             beside = partial(_cast_back, ways_back, name)
             yield Prediction(Instead.PRECISION, words, attempt.values, beside)
-            yield from _rounded_results(subject, attempt.values, f"{words} and its result")
+            yield from _rounded_results(subject, attempt.values, f"{words} and its result", beside)
 
 
 def _cast_back(attempts: Sequence[Attempt], name: str, outcome: Outcome) -> torch.Tensor | None:
@@ -59,7 +59,7 @@ def _cast_back(attempts: Sequence[Attempt], name: str, outcome: Outcome) -> torc
     if name in _FORMATS:
         back = (_rounded(outcome.actual, made, _FORMATS[name]) for made in list(found))
         found += [made for made in back if made is not None]
-    fitting = [made for made in found if outcome.left_by(made) is not None]
+    fitting = [made for made in found if outcome.is_noise_from(made)]
     return next(iter((*fitting, *found)), None)
 
 
@@ -76,7 +76,12 @@ def _rounding(rounded: Alter, dimensions: int, *, gradients: bool = True) -> Cha
     return change
 
 
-def _rounded_results(subject: Subject, exact: torch.Tensor, words: str) -> Iterator[Prediction]:
+def _rounded_results(
+    subject: Subject,
+    exact: torch.Tensor,
+    words: str,
+    made: Callable[[Outcome], torch.Tensor | None] = lambda outcome: None,
+) -> Iterator[Prediction]:
     """A result rounded, and each other one of the call that is wrong."""
     for name, dtype in _FORMATS.items():
         values = _rounded(subject.actual, exact, dtype)
@@ -84,7 +89,10 @@ def _rounded_results(subject: Subject, exact: torch.Tensor, words: str) -> Itera
             continue
 
         def beside(outcome: Outcome, dtype: torch.dtype = dtype) -> torch.Tensor | None:
-            return None if outcome.right else _rounded(outcome.actual, outcome.truth, dtype)
+            found = made(outcome)
+            if outcome.right or (found is not None and outcome.is_noise_from(found)):
+                return found
+            return _rounded(outcome.actual, outcome.truth if found is None else found, dtype)
 
         yield Prediction(Instead.PRECISION, f"{words} rounded to {name}", values, beside)
 

@@ -12,8 +12,9 @@ import torch
 
 from lockstep.core.finding import Instead
 from lockstep.core.records import Call
-from lockstep.core.site import CallKind, Role
+from lockstep.core.site import CallKind
 from lockstep.replay.explanation.argument_names import Argument, arguments_of, named
+from lockstep.replay.explanation.base_call import entering
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.subject import Subject
 from lockstep.replay.rebuild import Rebuilt, rebuild
@@ -72,16 +73,12 @@ def another_operator(subject: Subject) -> Iterator[Prediction]:
     left, right = subject.question.reference_call, subject.question.candidate_call
     if left is None or right is None or left.site.op == right.site.op:
         return
-    if not _taken(left) or _taken(left) != _taken(right):
+    if not entering(left) or entering(left) != entering(right):
         return
     made = subject.as_candidate()
     if made is not None:
         words = f"{right.site.op} where the reference calls {left.site.op}"
         yield Prediction(Instead.OPERATOR, words, *made)
-
-
-def _taken(call: Call) -> set[str | None]:
-    return {record.digest for record in call.with_role(Role.INPUT)}
 
 
 def settings(subject: Subject) -> Iterator[Prediction]:

@@ -42,19 +42,22 @@ class Outcome:
     @property
     def right(self) -> bool:
         """Whether it is what it should be, to its noise floor."""
-        return self.left_by(self.truth) is not None
+        return self.is_noise_from(self.truth)
 
     def floor_of(self, values: torch.Tensor) -> float:
         """Norm that noise may have next to other values: in proportion where these are larger."""
         size = norm_of(self.truth, self.counted)
         return self.floor * max(1.0, norm_of(values, self.counted) / size if size > 0 else 1.0)
 
-    def left_by(self, values: torch.Tensor) -> float | None:
-        """Norm of what is left where values are taken for the result; None where it is more than noise."""
+    def distance_to(self, values: torch.Tensor) -> float:
+        """Norm of what is left where values are taken for the result; infinite where infinities stand elsewhere."""
         if values.shape != self.actual.shape or not _same_infinities(self.actual, values):
-            return None
-        left = norm_of(self.actual - values, self.counted)
-        return left if left <= self.floor_of(values) else None
+            return math.inf
+        return norm_of(self.actual - values, self.counted)
+
+    def is_noise_from(self, values: torch.Tensor) -> bool:
+        """Whether values are the result but for noise."""
+        return self.distance_to(values) <= self.floor_of(values)
 
 
 def counted_in(*tensors: torch.Tensor) -> torch.Tensor:

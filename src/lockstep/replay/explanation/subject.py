@@ -62,12 +62,22 @@ class Attempt:
     change: Change | None
     values: torch.Tensor
     _results: Results | None = field(default=None, repr=False)
+    _own: Results | None = field(default=None, repr=False)
 
     def beside(self, outcome: Outcome) -> torch.Tensor | None:
         """Another result of the call; None where the re-run gives none."""
         if self._results is None:
             self._results = self.subject.run(self.rebuilt, self.change, backward=True)
         return None if self._results is None else self.subject.taken(self._results, outcome)
+
+    def noise(self, outcome: Outcome) -> float | None:
+        """How far the same re-run in the recorded dtypes is off; None where it gives no such result."""
+        exact = self.values if outcome is self.subject.main else self.beside(outcome)
+        if self._own is None:
+            run = self.subject.run
+            self._own = run(self.rebuilt, self.change, backward=True, precision=Precision.OWN)
+        own = None if self._own is None else self.subject.taken(self._own, outcome)
+        return None if own is None or exact is None else norm_of(own - exact, outcome.counted)
 
 
 class Subject:
@@ -187,7 +197,9 @@ class Subject:
         """What a re-run of the call in another way says of its results; nothing where torch refuses."""
         attempt = self.attempt(rebuilt=rebuilt, change=change)
         if attempt is not None:
-            yield Prediction(kind, words, attempt.values, attempt.beside, fitted=fitted)
+            yield Prediction(
+                kind, words, attempt.values, attempt.beside, attempt.noise, fitted=fitted
+            )
 
     def attempt(
         self, *, rebuilt: Rebuilt | None = None, change: Change | None = None
@@ -215,7 +227,14 @@ class Subject:
             return None
         return Attempt(self, built, change, values, results if self.backward else None)
 
-    def run(self, built: Rebuilt, change: Change | None, *, backward: bool) -> Results | None:
+    def run(
+        self,
+        built: Rebuilt,
+        change: Change | None,
+        *,
+        backward: bool,
+        precision: Precision = Precision.DOUBLE,
+    ) -> Results | None:
         """All results of a re-run; None where torch refuses or enough re-runs were made."""
         if self.base is None or self.exhausted:
             return None
@@ -223,7 +242,7 @@ class Subject:
         call = self.base.call
         rerun = Rerun(call, built) if change is None else _Changed(call, built, change)
         try:
-            return rerun.run(Precision.DOUBLE, backward=backward, cast=self._cast)
+            return rerun.run(precision, backward=backward, cast=self._cast)
         except (
             CannotReplay,
             ArithmeticError,
@@ -359,7 +378,7 @@ class Subject:
             return False
         results = self._from_recorded_result
         values = None if results is None else self.taken(results, outcome)
-        return values is not None and outcome.left_by(values) is not None
+        return values is not None and outcome.is_noise_from(values)
 
     @cached_property
     def _from_recorded_result(self) -> Results | None:

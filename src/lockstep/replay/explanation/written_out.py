@@ -19,8 +19,8 @@ class Form:
 
     Parameters
     ----------
-    centred
-        Whether the mean is taken off.
+    centred, plain
+        Whether the mean is taken off; whether the variance is the mean square.
     unbiased
         Whether the variance is divided by n - 1.
     outside
@@ -32,6 +32,7 @@ class Form:
     """
 
     centred: bool = True
+    plain: bool = False
     unbiased: bool = False
     outside: bool = False
     constant_mean: bool = False
@@ -43,6 +44,7 @@ FORMS: tuple[tuple[str, Form], ...] = (
     ("with its variance divided by n - 1 instead of n", Form(unbiased=True)),
     ("with eps outside of the root", Form(outside=True)),
     ("without the mean taken off", Form(centred=False)),
+    ("without the mean taken off, in its variance neither", Form(centred=False, plain=True)),
     ("with its running variance divided by n instead of n - 1", Form(running_biased=True)),
 )
 BACKWARD_FORMS: tuple[tuple[str, Form], ...] = (
@@ -59,7 +61,7 @@ def _normalised(x: Tensor, axes: Sequence[int], eps: float, form: Form) -> Tenso
     mean = x.mean(tuple(axes), keepdim=True)
     mean = mean.detach() if form.constant_mean else mean
     centred = x - mean if form.centred else x
-    squares = centred.square()
+    squares = x.square() if form.plain else (x - mean).square()
     if form.unbiased:
         count = 1
         for axis in axes:
@@ -168,8 +170,6 @@ _NORMS: dict[str, Callable[..., Tensor]] = {
     "batch_norm": _batch_norm,
     "instance_norm": _instance_norm,
 }
-_ROOTS = Form(centred=False)
-"""What RMS norm does by itself."""
 
 
 def norms(name: str, *, backward: bool) -> list[tuple[str, Callable[..., Tensor]]]:
@@ -181,9 +181,9 @@ def norms(name: str, *, backward: bool) -> list[tuple[str, Callable[..., Tensor]
     if name == "rms_norm":
         forms = (
             (("without the term of the mean square in its backward",
-              Form(centred=False, constant_variance=True)),)
+              Form(centred=False, plain=True, constant_variance=True)),)
             if backward
-            else (("with eps outside of the root", Form(centred=False, outside=True)),
+            else (("with eps outside of the root", Form(centred=False, plain=True, outside=True)),
                   ("with the mean taken off", Form()))
         )  # fmt: skip
     elif name != "batch_norm":
