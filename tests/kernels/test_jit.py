@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lockstep.kernels import jit
 from lockstep.kernels.jit import available, compiled, part
 
 pytestmark = pytest.mark.skipif(not available(), reason="Numba cannot be used here")
@@ -66,6 +69,7 @@ GENERAL_PATHS = """
 import numpy as np, torch
 from lockstep.measure.metrics import measure_tensors
 from lockstep.devices.tensor_numbers import numbers_of
+from lockstep.kernels import jit
 from lockstep.kernels.jit import available
 assert not available()
 statistics, sketch = numbers_of(torch.arange(1000.0), with_sketch=True)
@@ -143,3 +147,55 @@ def test_loops_are_compiled_before_anything_needs_them(tmp_path: Path) -> None:
     # then its own one is kept
     assert ran.stdout == "['quarter']\n"
     assert len(list(tmp_path.glob("**/*.nbc"))) == 1
+
+
+LOOPS = """
+from lockstep.kernels.jit import compiled
+
+@compiled("float64(float64)")
+def doubled(value):
+    return 2 * value
+
+@compiled("float64(float64)")
+def halved(value):
+    return value / 2
+"""
+
+
+def test_the_wait_for_the_compiler_is_said_once_and_not_where_machine_code_is_kept(
+    tmp_path: Path,
+) -> None:
+    # given a file of two loops that were never compiled, and somebody who hears of it
+    said: list[str] = []
+    (tmp_path / "some_loops.py").write_text(LOOPS)
+
+    def run() -> list[str]:
+        said.clear()
+        jit.say_before_compiling(said.append)
+        loops = runpy.run_path(str(tmp_path / "some_loops.py"))
+        assert loops["doubled"](2.0) == 8 * loops["halved"](1.0)
+        jit.say_before_compiling(None)
+        return list(said)
+
+    # then both are compiled under one sentence, and the next process says nothing
+    assert run() == [jit.WAIT]
+    assert "python -m lockstep.kernels.every_loop" in jit.WAIT
+    assert run() == []
+    # and what is older than its source is compiled anew
+    later_s = (tmp_path / "some_loops.py").stat().st_mtime + 100
+    os.utime(tmp_path / "some_loops.py", (later_s, later_s))
+    assert run() == [jit.WAIT]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("scipy") is None, reason="needs SciPy")
+def test_numba_is_loaded_without_the_blas_that_no_loop_calls() -> None:
+    # given a process of our own, where SciPy is installed
+    script = (
+        "import sys; from lockstep.kernels.jit import load_without_blas; load_without_blas()\n"
+        "from lockstep.measure.passes import prepare; prepare()\n"
+        "assert 'numba.np.arraymath' in sys.modules and 'scipy.linalg' not in sys.modules\n"
+        "import numba.np.linalg; numba.np.linalg.ensure_blas()\n"
+        "assert 'scipy.linalg' in sys.modules"
+    )
+    # then it is not loaded, and can be had by whoever asks afterwards
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -57,6 +57,7 @@ from lockstep.core.selection import SiteFilter, StepSelection, parse_ranks
 from lockstep.core.text import message, with_texts, words_of
 from lockstep.devices.emulation.mode import unmatched_operators
 from lockstep.devices.tensor_numbers import copy_bytes, prepare_kernels
+from lockstep.kernels.jit import say_before_compiling
 from lockstep.store.claim import Claim
 from lockstep.store.writer import RankWriter
 
@@ -183,6 +184,7 @@ class Recorder:
             self._untraced = untraced(self._accumulated)
         self._optimizers.listen()
         self._living.listen()
+        say_before_compiling(warn)
         prepare_kernels()
         if not self._wait_for_optimizer:
             made_before = living(Optimizer, torch.nn.Module)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -15,6 +13,7 @@ from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.finding import Comparison
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.selection import StepSelection
+from lockstep.kernels.jit import load_without_blas
 from lockstep.measure.passes import prepare
 from lockstep.plugins import report_writers
 from lockstep.report.comparison.json import render_json
@@ -147,22 +146,8 @@ def compare(
 def _prepare(recordings: Sequence[Recording]) -> None:
     """Load what measures whole tensors, where both sides have some."""
     if all(any(rank.has_tensors for rank in one.ranks.values()) for one in recordings):
-        # Numba looks for SciPy and does without; it would take a seventh of a second.
-        with _absent("scipy.linalg"):
-            prepare()
-
-
-@contextmanager
-def _absent(module: str) -> Iterator[None]:
-    """Have imports of a module fail as if it were not installed, unless it is loaded already."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[module]
+        load_without_blas()
+        prepare()
 
 
 def _chosen_steps(recordings: tuple[Recording, Recording], text: str) -> tuple[int, ...]:

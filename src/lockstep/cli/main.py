@@ -18,6 +18,7 @@ from lockstep.core.exit_codes import ExitCode
 from lockstep.core.garbage import rare_collections
 from lockstep.core.text import message, printable
 from lockstep.core.version import VERSION
+from lockstep.kernels.jit import say_before_compiling
 from lockstep.plugins import broken_plugins, verbs
 
 
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"lockstep: {in_the_way}", file=sys.stderr)
     for sentence in broken_plugins():
         print(f"lockstep: {message(sentence)}", file=sys.stderr)
+    say_before_compiling(_say)
     try:
         with rare_collections():  # loading modules makes many objects too
             code = cli.main(args=arguments, prog_name="lockstep", standalone_mode=False)
@@ -105,6 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"lockstep: failed by a fault of its own ({type(error).__name__})", file=sys.stderr)
         return ExitCode.FAILED
     return code if isinstance(code, int) else ExitCode.AGREES
+
+
+def _say(sentence: str) -> None:
+    print(f"lockstep: {sentence}", file=sys.stderr)
 
 
 def _told(error: LockstepError) -> str:

@@ -7,6 +7,7 @@ process after an installation compiles. Where Numba cannot be used (a NumPy newe
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,66 @@ def available() -> bool:
     except ImportError:
         return False
     return not numba.config.DISABLE_JIT
+
+
+def load_without_blas() -> None:
+    """Load Numba, but not SciPy's BLAS, which it looks for then and no loop here calls: that takes half a second.
+
+    For processes of Lockstep's own alone: functions that other code compiles there cannot multiply matrices.
+    """
+    if not available() or _ARRAYS in sys.modules:
+        return
+    linalg = import_module("numba.np.linalg")
+    # Numba asks this function as it loads `_ARRAYS`; a version that asks another one looks for SciPy as ever.
+    looked_for = getattr(linalg, "ensure_blas", None)
+    if looked_for is None:
+        return
+    linalg.ensure_blas = _no_blas  # type: ignore[attr-defined]
+    try:
+        import_module(_ARRAYS)
+    finally:
+        linalg.ensure_blas = looked_for  # type: ignore[attr-defined]
+
+
+_ARRAYS = "numba.np.arraymath"
+
+
+def _no_blas() -> None:
+    raise ImportError("Lockstep's loops multiply no matrices")
+
+
+WAIT = (
+    "compiles its loops, which takes half a minute once after an installation; `python -m"
+    " lockstep.kernels.every_loop` does so before"
+)
+"""What is said of the wait."""
+
+_say: Callable[[str], None] | None = None
+
+
+def say_before_compiling(say: Callable[[str], None] | None) -> None:
+    """Have `say` called with `WAIT`, once, before a loop is compiled of which nothing is kept; None for nobody."""
+    global _say
+    _say = say
+
+
+def _announce(dispatcher: Any) -> None:
+    """Say that a loop is about to be compiled, if it is the first."""
+    global _say
+    if _say is None or _is_kept(dispatcher):
+        return
+    say, _say = _say, None
+    say(WAIT)
+
+
+def _is_kept(dispatcher: Any) -> bool:
+    """Whether there is machine code of a function that is as old as its source at least."""
+    function, folder = dispatcher.py_func, dispatcher.stats.cache_path
+    if folder is None:
+        return False
+    made_s = Path(function.__code__.co_filename).stat().st_mtime
+    name = function.__qualname__.rpartition(".")[2]
+    return any(found.stat().st_mtime >= made_s for found in Path(folder).glob(f"*.{name}-*.nbi"))
 
 
 _EXACT: dict[str, Any] = {
@@ -201,6 +262,7 @@ def _compile(
         dispatcher = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no place to keep it: neither beside the source nor in a home
         dispatcher = numba.njit(**options)(function)
+    _announce(dispatcher)
     with suppress(OSError):  # a full disk: compiled all the same, but not kept
         dispatcher.compile(signature)
     dispatcher.disable_compile()
@@ -214,6 +276,8 @@ def _compile_task(function: Callable[..., Any]) -> Any:
     types: Any = numba.types
     signature = types.void(types.CPointer(types.voidptr))
     options = {name: value for name, value in _OPTIONS.items() if name != "nogil"}
+    with suppress(RuntimeError):  # no place to keep it: nobody can tell whether it was kept
+        _announce(numba.njit(cache=True)(function))
     try:
         return numba.cfunc(signature, cache=True, **options)(function)
     except (RuntimeError, OSError):  # no place to keep it, or a full one
