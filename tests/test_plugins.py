@@ -118,6 +118,62 @@ def test_a_whole_wing_takes_sixty_lines_with_its_test_and_its_page(
     assert len(value["largest"]) == 10
 
 
+WING = """
+import sys
+import click
+from lockstep.hookspecs import Verb, hookimpl, hookspec
+from lockstep.plugins import manager
+
+@hookspec
+def colours():
+    "Colours that the wing may paint in."
+
+@hookimpl
+def lockstep_add_hookspecs(plugins):
+    plugins.add_hookspecs(sys.modules[__name__])
+
+@hookimpl
+def lockstep_commands():
+    return [Verb("paint", "Paint.", "Examples", lambda: paint)]
+
+@click.command
+def paint():
+    click.echo(sorted(sum(manager().hook.colours(), [])))
+"""
+COLOUR = """
+from lockstep.hookspecs import hookimpl
+
+@hookimpl
+def colours():
+    return ["red"]
+"""
+
+
+@pytest.mark.parametrize("names", [("a_wing", "b_colour"), ("b_wing", "a_colour")])
+def test_a_wing_asks_by_a_hook_of_its_own(
+    names: tuple[str, str],
+    use: Callable[[Path], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # given a wing with a hook of its own, and a plug-in that answers it, in either order
+    for name, source in zip(names, (WING, COLOUR), strict=True):
+        install(tmp_path, name, source)
+    use(tmp_path)
+    # then the wing hears the answer
+    assert main(["paint"]) == 0
+    assert capsys.readouterr() == ("['red']\n", "")
+
+
+def install(folder: Path, name: str, source: str) -> None:
+    """Put a plug-in into a folder as an installer would."""
+    (folder / f"{name}.py").write_text(source)
+    information = folder / f"{name}-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[lockstep]\n{name} = {name}\n")
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -139,11 +195,7 @@ def test_a_broken_plug_in_is_said_and_takes_nothing_with_it(
 ) -> None:
     # given an installed plug-in that cannot be loaded
     monkeypatch.delitem(sys.modules, "broken", raising=False)
-    (tmp_path / "broken.py").write_text(source)
-    information = tmp_path / "broken-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text("[lockstep]\nbroken = broken\n")
+    install(tmp_path, "broken", source)
     use(tmp_path)
 
     # then every verb is there, and what is wrong stands in one line

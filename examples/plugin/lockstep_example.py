@@ -8,7 +8,8 @@ import click
 
 import lockstep
 from lockstep.core.finding import Comparison
-from lockstep.hookspecs import MigrationTarget, ReportWriter, Verb, hookimpl
+from lockstep.hookspecs import ReportWriter, Verb, hookimpl
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 
 
 @hookimpl

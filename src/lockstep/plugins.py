@@ -19,6 +19,7 @@ def manager() -> pluggy.PluginManager:
     _broken.clear()
     plugins = pluggy.PluginManager(hookspecs.NAME)
     plugins.add_hookspecs(hookspecs)
+    plugins.hook.lockstep_add_hookspecs.call_historic(kwargs={"plugins": plugins})
     for entry in sorted(entry_points(group=hookspecs.NAME), key=_of_others):
         try:
             plugins.register(entry.load(), f"{_distribution(entry)}:{entry.name}")
@@ -46,12 +47,6 @@ def report_writers() -> dict[str, hookspecs.ReportWriter]:
     """Every report format by name, the built-in ones first."""
     found = manager().hook.lockstep_report_writers()
     return {writer.name: writer for writers in reversed(found) for writer in writers}
-
-
-def migration_targets() -> dict[str, hookspecs.MigrationTarget]:
-    """Every migration target by name, the built-in ones first."""
-    found = manager().hook.lockstep_migration_targets()
-    return {target.name: target for targets in reversed(found) for target in targets}
 
 
 def _of_others(entry: EntryPoint) -> tuple[bool, str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.plugins import migration_targets
 from lockstep.wings import migrate
 from lockstep.wings.migrate.catalogue import Catalogue
 from lockstep.wings.migrate.delivery.rows import RULES as RULES_OF_FILES
+from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.table import table_of
 
 SOURCES = Path(migrate.__file__).parent

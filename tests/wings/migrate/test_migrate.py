@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli.main import main
-from lockstep.plugins import migration_targets
 from lockstep.wings.migrate.catalogue import Catalogue
+from lockstep.wings.migrate.targets import migration_targets
 
 SCRIPT = """import torch
 

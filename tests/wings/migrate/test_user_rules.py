@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.core.errors import UsageError
-from lockstep.hookspecs import MigrationTarget
-from lockstep.plugins import migration_targets
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.text import SourceText
 from lockstep.wings.migrate.engine.unit import OwnNames, Settings, Unit
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import FilePlan, Mention, Outcome
+from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.python import migrate_python
 from lockstep.wings.migrate.torch.table import Table, table_of
 from lockstep.wings.migrate.torch.user import find_user_rules

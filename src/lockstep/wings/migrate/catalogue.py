@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lockstep.hookspecs import MigrationTarget
 from lockstep.wings.migrate import advice, distributed, tensorflow
 from lockstep.wings.migrate.files import config, framework, native, notebook, shell
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.torch import (
     kernels,
     keywords,

@@ -15,7 +15,6 @@ from lockstep.cli.paths import PATH
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
-from lockstep.plugins import migration_targets
 from lockstep.report.output import check_output_file
 from lockstep.wings.migrate.delivery.diff import unified_diff
 from lockstep.wings.migrate.delivery.journal import undo, write_in_place
@@ -34,6 +33,7 @@ from lockstep.wings.migrate.files.collection import REPORT_FOLDER, Collection, c
 from lockstep.wings.migrate.options import Distribution, Framework, MigrationOptions
 from lockstep.wings.migrate.plan import NewFile, Plan
 from lockstep.wings.migrate.project import plan_collection, target_named
+from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.user_rules import UserRules, read_user_rules
 
 _NEUTRAL = "neutral"

@@ -1,13 +1,16 @@
-"""What this wing registers: its verb, and the devices that scripts are written for."""
+"""What this wing registers: its verb, the hook for devices that scripts are written for, and its own devices."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import MigrationTarget, Verb, hookimpl
+from lockstep.hookspecs import Verb, hookimpl
+from lockstep.wings.migrate import hookspecs
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 
 if TYPE_CHECKING:
     import click
+    import pluggy
 
 
 @hookimpl
@@ -16,6 +19,12 @@ def lockstep_commands() -> list[Verb]:
     return [
         Verb("migrate", "Rewrite CUDA scripts for another device.", "Before training", _migrate)
     ]
+
+
+@hookimpl
+def lockstep_add_hookspecs(plugins: pluggy.PluginManager) -> None:
+    """Devices may come from other plug-ins."""
+    plugins.add_hookspecs(hookspecs)
 
 
 @hookimpl

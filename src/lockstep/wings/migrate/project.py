@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from lockstep.core.errors import UsageError
 from lockstep.core.progress import Progress
-from lockstep.hookspecs import MigrationTarget
-from lockstep.plugins import migration_targets
 from lockstep.wings.migrate.distributed.roles import Roles, roles_of
 from lockstep.wings.migrate.engine.own_names import OwnNames, merged_own, own_names
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
@@ -23,8 +21,10 @@ from lockstep.wings.migrate.files.framework import pytorch_script, tensorflow_sc
 from lockstep.wings.migrate.files.native import native_mentions
 from lockstep.wings.migrate.files.notebook import NotebookError, notebook_mentions
 from lockstep.wings.migrate.files.shell import shell_mentions
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.options import Framework, MigrationOptions
 from lockstep.wings.migrate.plan import Edit, Failure, FilePlan, Mention, Plan
+from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.python import Rule, migrate_python, parse
 from lockstep.wings.migrate.torch.table import table_of
 from lockstep.wings.migrate.torch.vocabulary import names_a_device

@@ -1,15 +1,22 @@
-"""The built-in migration targets."""
+"""Every migration target, and those that are built in."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from lockstep.hookspecs import MigrationTarget
+from lockstep.plugins import manager
 from lockstep.wings.migrate.files.surroundings import surroundings
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.names import has_name
 from lockstep.wings.migrate.torch.table import built_in
 
 _NEUTRAL_DEVICES = ("torch.cuda", "torch.npu", "torch.xpu")
+
+
+def migration_targets() -> dict[str, MigrationTarget]:
+    """Every migration target by name, the built-in ones first."""
+    found = manager().hook.lockstep_migration_targets()
+    return {target.name: target for targets in reversed(found) for target in targets}
 
 
 def built_in_targets() -> list[MigrationTarget]:

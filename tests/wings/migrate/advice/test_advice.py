@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from advising import advise
 
-from lockstep.plugins import migration_targets
 from lockstep.wings.migrate.advice import PREFIX, RULES, may_need_advice
 from lockstep.wings.migrate.advice.words import all_words
 from lockstep.wings.migrate.catalogue import Catalogue
@@ -15,6 +14,7 @@ from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.names import has_name
 from lockstep.wings.migrate.options import MigrationOptions
 from lockstep.wings.migrate.project import plan_collection
+from lockstep.wings.migrate.targets import migration_targets
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))

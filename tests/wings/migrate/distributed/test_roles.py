@@ -7,12 +7,12 @@ import pytest
 from places import HEAD
 
 from lockstep.core.errors import UsageError
-from lockstep.plugins import migration_targets
 from lockstep.wings.migrate.distributed import WRAP, imported_modules, launch_script
 from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.options import Distribution, MigrationOptions
 from lockstep.wings.migrate.plan import Outcome
 from lockstep.wings.migrate.project import plan_collection
+from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.python import parse
 
 MAIN = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lockstep.hookspecs import MigrationTarget
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 
 START_DOC = "Join the processes that torchrun started, each with a device of its own."
 LOADER_DOC = "Build a data loader that gives each process its own share of a dataset."

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
-from lockstep.hookspecs import MigrationTarget
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import NewFile
 
 NAME = "run_distributed.sh"

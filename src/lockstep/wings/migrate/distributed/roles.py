@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from lockstep.core.errors import UsageError
-from lockstep.hookspecs import MigrationTarget
 from lockstep.wings.migrate.engine.text import UndecodableError
 from lockstep.wings.migrate.files.collection import Collection, Found, Kind, read
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.options import Distribution, MigrationOptions
 from lockstep.wings.migrate.plan import FilePlan, NewFile, Outcome
 from lockstep.wings.migrate.torch.python import Rule, parse

@@ -6,9 +6,9 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from lockstep.hookspecs import MigrationTarget
 from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes
 from lockstep.wings.migrate.engine.statements import documented_function, imported_names, start_of
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import Edit, Span
 
 _TYPE_NAMES = ("ACCELERATOR", "ACCELERATOR_TYPE", "MIGRATED_ACCELERATOR")

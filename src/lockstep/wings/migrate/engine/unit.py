@@ -6,12 +6,12 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from lockstep.hookspecs import MigrationTarget
 from lockstep.wings.migrate.engine.claims import Claims
 from lockstep.wings.migrate.engine.header import Header
 from lockstep.wings.migrate.engine.own_names import OwnNames
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.statements import Definition, decorator_names
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.torch.table import Table
 from lockstep.wings.migrate.torch.user_rules import UserRules
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 
-from lockstep.hookspecs import MigrationTarget
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 
 COLUMNS = ("name", "action", "becomes", "arguments", "reason")
 _ALIASES = 4
