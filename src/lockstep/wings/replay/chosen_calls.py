@@ -56,12 +56,15 @@ class AtOrigin:
         The call of each run on its own, then the candidate's results with the reference's call.
     between_steps
         The parameter that is another one at the next step though its update is what is run again, or "".
+    of_class
+        The class of sites that compute in another precision, of which this is one, or "".
     """
 
     said: str
     instead: str
     calls: tuple[Chosen, ...]
     between_steps: str = ""
+    of_class: str = ""
 
 
 def all_calls(
@@ -126,7 +129,7 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
     """
     comparison = compare_recordings(reference, candidate, memory_bytes=memory_bytes)
     said = headline(comparison)
-    instead, parameter = "", ""
+    instead, parameter, of_class = "", "", ""
     if comparison.origins:
         origin = comparison.origins[0]
         instead = "" if origin.explanation is None else origin.explanation.words
@@ -137,6 +140,7 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
             left, right, parameter = _updates_before(origin, reference, candidate)
     elif comparison.uniform:
         left, right = _members(comparison, reference, candidate)
+        of_class = comparison.uniform[0].name
     else:
         raise UsageError(
             f"{said}; no origin is named; give --site SITE, or --all to run every operator again"
@@ -152,7 +156,10 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
         for run, call in (("reference", left), ("candidate", right))
         if call is not None
     ]
-    return AtOrigin(said, instead, (*own, *_crossed(comparison, left, right)), parameter)
+    crossed = list(_crossed(comparison, left, right))
+    if of_class and not crossed and right is not None:
+        own, crossed = own[:1], [Chosen("candidate", right, crossed=True)]
+    return AtOrigin(said, instead, (*own, *crossed), parameter, of_class)
 
 
 def _partner(comparison: Comparison, left: Call, candidate: Recording) -> Call | None:

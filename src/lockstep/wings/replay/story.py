@@ -35,6 +35,8 @@ class Story:
 def story_of(origin: AtOrigin, calls: Sequence[ReplayedCall]) -> Story:
     """What to make of an origin's calls, as they were run again."""
     reference, candidate, crossed = _parts(calls)
+    if origin.of_class:
+        return _of_a_class(origin.of_class, crossed or candidate or reference)
     off = next(
         (one for one in (candidate, reference) if one is not None and one.recorded_off), None
     )
@@ -75,6 +77,15 @@ _TRANSIENT = (
     "from the same inputs the operator gives the sound result each time: what was recorded came from a flipped bit, an"
     " earlier result that was left in its place, or something that the training did to it"
 )
+
+
+def _of_a_class(name: str, one: ReplayedCall | None) -> Story:
+    """One member of a class of sites stands for all of them."""
+    if one is not None and one.recorded_off:
+        words = f"{name}, here as at its other sites: what the candidate recorded is off by that"
+        return Story(words, True, one)
+    because = "what each run recorded is sound in the precision that it computed in"
+    return Story(f"{name}: {because}", True, one if one and one.held else None, because)
 
 
 def _between_steps(parameter: str, one: ReplayedCall | None) -> Story:
