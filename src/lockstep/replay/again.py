@@ -16,10 +16,16 @@ from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.judge.tolerances import FEW_ELEMENTS, KERNEL_ROUNDINGS, LOCAL_MARGIN
+from lockstep.judge.tolerances import (
+    FEW_ELEMENTS,
+    KERNEL_ROUNDINGS,
+    LOCAL_MARGIN,
+    LOCAL_MARGIN_16_BIT,
+    SINGLE,
+)
 from lockstep.replay.budget import check_call
-from lockstep.replay.decisions import decided, dropped
-from lockstep.replay.distance import error_of, size_of
+from lockstep.replay.decisions import decided, dropped, drops
+from lockstep.replay.distance import error_of, rounded, size_of
 from lockstep.replay.held_results import BACKWARD, FORWARD, RECORDED, Held, Result, results_of
 from lockstep.replay.machine import HERE, Machine
 from lockstep.replay.optimizer_update import UpdateRerun
@@ -89,9 +95,8 @@ class _Operator:
         self._side = Side(self._rerun, backward=backward)
         self._backward = backward
         self._family = family_of(call.site.op)
-        self._draws = call.random_state is not None or self._family in (
-            Family.RANDOM, Family.DROPOUT,
-        )  # fmt: skip
+        chooses = self._family is Family.DROPOUT and drops(call)
+        self._draws = call.random_state is not None or self._family is Family.RANDOM or chooses
         if self._family is Family.UNINITIALISED:
             raise CannotReplay("it returns memory as it was found")
         if self._draws and not self._draws_the_same:
@@ -157,7 +162,12 @@ class _Operator:
         few = 1.0 + FEW_ELEMENTS / math.sqrt(error.spread)
         noise = error_of(widened(host), truth).norm
         noise = noise if math.isfinite(noise) else 0.0
-        allowed = LOCAL_MARGIN * few * noise + KERNEL_ROUNDINGS * unit * norm
+        if unit > SINGLE:
+            # As of what was recorded in 16 bits: the sums are wider, and the result is rounded once.
+            nearest = error_of(rounded(truth, made.dtype), truth).norm
+            allowed = LOCAL_MARGIN_16_BIT * few * max(noise, nearest, unit * norm / 4)
+        else:
+            allowed = LOCAL_MARGIN * few * noise + KERNEL_ROUNDINGS * unit * norm
         return _held(str(machine), Local(error, allowed, norm), unit)
 
     def _decisions(self, record: TensorRecord) -> Iterator[Held]:

@@ -137,6 +137,14 @@ def probability_of(call: Call) -> float:
     return float(share) if training else 0.0
 
 
+def drops(call: Call) -> bool:
+    """Whether a dropout call may drop anything: not with a probability of 0, and not outside of training."""
+    try:
+        return probability_of(call) > 0
+    except CannotReplay:
+        return True
+
+
 def _setting(call: Call, name: str, position: int, default: Any) -> Any:
     return call.arguments.get(f"kwargs.{name}", call.arguments.get(f"args.{position}", default))
 

@@ -147,6 +147,37 @@ def test_another_dtype_is_held_against_what_that_dtype_can(
     }
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_16_bits_no_more_is_allowed_than_one_rounding_makes(
+    runs: Path, capsys: pytest.CaptureFixture[str], dtype: str
+) -> None:
+    # When an operator that is 2 % too large is run again in a dtype of two or three digits
+    wrong = ["--dtype", dtype, "--emulate", "wrong:gelu:scale:1.02"]
+    code, said = _json(capsys, runs / "sound", "--site", "*gelu", "--step", 0, *wrong)
+
+    # Then that is more than a sound kernel may be off
+    assert code == 1
+    made = said["calls"][0]["results"][0]["made"][1]
+    assert made["error"] == pytest.approx(0.02, rel=0.2)
+    assert made["allowed"] < 0.015
+
+
+def test_dropout_that_drops_nothing_is_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drop = torch.nn.Dropout(0.0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), drop)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with lockstep.record(tmp_path / "run", model=model, steps=1, save="tensors"):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+    code, said = _json(capsys, tmp_path / "run", "--site", "1")
+
+    assert (code, said["not_run_again"]) == (0, [])
+    assert {held["maker"] for held in said["calls"][0]["results"][0]["made"]} == {"recorded", "cpu"}
+
+
 def test_a_device_that_rounds_is_found_without_a_reference_run(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from lockstep.replay.decisions import probability_of
 from lockstep.replay.distance import median_size
 from lockstep.replay.held_results import BACKWARD, FORWARD
 from lockstep.replay.optimizer_update import UpdateRerun
+from lockstep.replay.rebuild import torch_dtype
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, load, outputs_of
 from lockstep.replay.side import Local, Side, local_errors
@@ -182,9 +183,9 @@ class _OperatorProof:
         wanted = self._rerun.cast is not None and conditions.autocast
         if not wanted:
             return [f"results = as_tuple({source})"]
-        dtype = conditions.autocast[0][1]
+        dtype = torch_dtype(conditions.autocast[0][1])
         return [
-            f"with torch.autocast(DEVICE.type, torch.{dtype}):",
+            f"with torch.autocast(DEVICE.type, {dtype}):",
             f"    results = as_tuple({source})",
         ]
 

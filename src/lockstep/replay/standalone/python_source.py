@@ -53,7 +53,15 @@ def call_source(rebuilt: Rebuilt, passed: Mapping[int, str]) -> str:
 
 
 def settings_source(settings: Mapping[str, Any]) -> str:
-    """Keyword arguments behind a first one."""
+    """Keyword arguments behind a first one.
+
+    Raises
+    ------
+    CannotReplay
+        If a name is none, or a value cannot be written down.
+    """
+    if not all(key.isidentifier() for key in settings):
+        raise CannotReplay("a setting has a name that is none")
     return "".join(f", {key}={_source(value, {})}" for key, value in settings.items())
 
 
