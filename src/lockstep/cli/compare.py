@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
+from lockstep.cli import options
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.comparison import Rule, compare_recordings, read_indices
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.finding import Comparison
-from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.selection import StepSelection
 from lockstep.kernels.jit import load_without_blas
 from lockstep.measure.passes import prepare
@@ -33,7 +33,7 @@ _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
     type=click.Path(path_type=Path),
     help="Write every report format into this directory.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@options.as_json
 @click.option(
     "--rule",
     type=click.Choice(list(_RULES)),
@@ -63,14 +63,10 @@ _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
 @click.option(
     "--cosine", type=click.FloatRange(-1, 1), help="List the pairs below this cosine, lowest first."
 )
-@click.option("--limit", type=click.IntRange(min=1), help="List at most so many pairs.")
+@options.limit("List at most so many pairs.", default=None)
 @click.option("--steps", default="", help="Compare these steps only: 0, 0:3, 10,20.")
-@click.option(
-    "--memory-bytes",
-    type=click.IntRange(min=1 << 20),
-    default=MEMORY_BYTES,
-    show_default="1 GB",
-    help="Memory that comparing may take; operators that take more to re-run are judged without.",
+@options.memory_bytes(
+    "Memory that comparing may take; operators that take more to re-run are judged without."
 )
 @click.option(
     "--no-rerun", is_flag=True, help="Run no operator again: for recordings from strangers."

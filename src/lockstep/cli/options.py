@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import click
 
@@ -11,7 +11,15 @@ from lockstep.core.arguments import LEAST_MEMORY_BYTES
 from lockstep.core.manifest import MEMORY_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])
-Option = Callable[[F], F]
+
+
+class Option(Protocol):
+    """Gives a verb an option more."""
+
+    def __call__(self, function: F, /) -> F:
+        """The same function, as a decorator gives it back."""
+        ...
+
 
 step = click.option("--step", type=int, help="This step only.")
 rank = click.option("--rank", help="This rank only, as in rank0.")
@@ -19,7 +27,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 force = click.option("--force", is_flag=True, help="Replace the file if it is there.")
 
 
-def site(what: str) -> Option[F]:
+def site(what: str) -> Option:
     """`--site`, a pattern or a printed site: see `lockstep.reading.is_chosen`.
 
     Parameters
@@ -30,7 +38,7 @@ def site(what: str) -> Option[F]:
     return click.option("--site", help=f"{what}: a pattern, or a site as compare prints it.")
 
 
-def limit(words: str, *, default: int | None = 10) -> Option[F]:
+def limit(words: str, *, default: int | None = 10) -> Option:
     """`--limit`: how many of what is found are printed.
 
     Parameters
@@ -46,7 +54,7 @@ def limit(words: str, *, default: int | None = 10) -> Option[F]:
     )
 
 
-def memory_bytes(words: str) -> Option[F]:
+def memory_bytes(words: str) -> Option:
     """`--memory-bytes`: what a verb may take, by default as much as recording may.
 
     Parameters

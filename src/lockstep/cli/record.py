@@ -13,10 +13,11 @@ from typing import Any
 import click
 
 from lockstep.capture.environment import Reached, Traces, environment_for, take_traces
+from lockstep.cli import options as shared
 from lockstep.cli.command import Command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
-from lockstep.core.manifest import MEMORY_BYTES, NotSeen, Options
+from lockstep.core.manifest import NotSeen, Options
 from lockstep.core.selection import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.devices.emulation.profiles import device_of, parse_profile, profile_table
 from lockstep.store.directory import RunDirectory
@@ -70,13 +71,7 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
 @click.option(
     "--max-bytes", type=click.IntRange(min=1), help="Stop recording beyond so many bytes on disk."
 )
-@click.option(
-    "--memory-bytes",
-    type=click.IntRange(min=1 << 20),
-    default=MEMORY_BYTES,
-    show_default="1 GB",
-    help="Memory that recording may take.",
-)
+@shared.memory_bytes("Memory that recording may take.")
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), help="Fix all random numbers, ask for determinism."
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Event
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Phase, Role, Site
@@ -385,7 +386,7 @@ class Comparison:
         part_later = self.ends is not None and self.ends.course is Course.APART
         return bool(self.uniform) and not (self.origins or self.not_compared or part_later)
 
-    def exit_code(self, *, strict: bool = False) -> int:
+    def exit_code(self, *, strict: bool = False) -> ExitCode:
         """What a verb that compares tells a shell; the one place where that is decided.
 
         Parameters
@@ -395,11 +396,11 @@ class Comparison:
 
         Returns
         -------
-        int
+        ExitCode
             0: they agree, or all that differs is another precision throughout; 1: they differ; 2: it cannot be said.
         """
         if self.other_precision_alone and not strict:
-            return 0
+            return ExitCode.AGREES
         return _EXIT_CODES[self.verdict]
 
     def __str__(self) -> str:
@@ -407,7 +408,11 @@ class Comparison:
         return _drawn_by(self)
 
 
-_EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGED: 1, Verdict.INCOMPARABLE: 2}
+_EXIT_CODES = {
+    Verdict.AGREE: ExitCode.AGREES,
+    Verdict.DIVERGED: ExitCode.DIFFERS,
+    Verdict.INCOMPARABLE: ExitCode.FAILED,
+}
 
 
 def _verdict_alone(comparison: Comparison) -> str:

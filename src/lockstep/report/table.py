@@ -12,6 +12,9 @@ from lockstep.report.paragraphs import add_line, printable, terminal_width
 _BETWEEN = "  "
 _CUT = "..."
 
+LISTED = "(--limit, or --json, lists them)"
+"""How rows that are left out are had, by verbs that have both options."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -39,7 +42,7 @@ def add_table(
     *,
     limit: int | None = None,
     indent: str = "",
-    more: str = "(--limit, or --json, lists them)",
+    more: str = LISTED,
     width: int | None = None,
 ) -> None:
     """Add a table, and nothing where there are no rows.
@@ -73,7 +76,7 @@ def add_table(
     add_more(text, len(rows) - len(cells), indent=indent, more=more)
 
 
-def add_more(text: Text, count: int, *, more: str, indent: str = "") -> None:
+def add_more(text: Text, count: int, *, more: str = LISTED, indent: str = "") -> None:
     """Say how many were left out and how they are had; nothing where none were."""
     if count > 0:
         add_line(text, f"{indent}and {count} more {more}")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from lockstep.cli import options
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import UsageError
-from lockstep.core.manifest import MEMORY_BYTES, Options
+from lockstep.core.exit_codes import code_of
+from lockstep.core.manifest import Options
 from lockstep.core.progress import unheard
 from lockstep.core.selection import StepSelection
+from lockstep.report.json_text import json_text
 from lockstep.wings.audit.auditor import Auditor, SiteChoice
-from lockstep.wings.audit.json import as_json
+from lockstep.wings.audit.json import audit_json
 from lockstep.wings.audit.live import Ended, audit_command, own_streams
 from lockstep.wings.audit.recorded import audit_recording
 from lockstep.wings.audit.screen import render
@@ -69,20 +71,14 @@ class _Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 
     "--budget", type=_Share(),
     help="Of a training that is run: share of its time that auditing may take.",
 )  # fmt: skip
-@click.option("--rank", help="This rank only, as in rank0.")
+@options.rank
 @click.option(
     "--only", multiple=True, metavar="PATTERN", help="Only these module paths or operators."
 )
 @click.option("--ops", multiple=True, metavar="PATTERN", help="Only these operators.")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=10, show_default=True,
-    help="Print at most so many results.",
-)  # fmt: skip
-@click.option("--json", "as_json_", is_flag=True, help="Print as JSON.")
-@click.option(
-    "--memory-bytes", type=click.IntRange(min=1 << 20), default=MEMORY_BYTES, show_default="1 GB",
-    help="Memory that re-runs may take; what takes more is not judged.",
-)  # fmt: skip
+@options.limit("Print at most so many results.")
+@options.as_json
+@options.memory_bytes("Memory that re-runs may take; what takes more is not judged.")
 def audit(
     recording: Path | None,
     steps: str,
@@ -92,7 +88,7 @@ def audit(
     only: tuple[str, ...],
     ops: tuple[str, ...],
     limit: int,
-    as_json_: bool,
+    as_json: bool,
     memory_bytes: int,
 ) -> int:
     """Check every operator of a training alone, forward, backward and update, without a reference run.
@@ -120,15 +116,15 @@ def audit(
     if recording is not None:
         with progress_bar("auditing") as told:
             audit_recording(auditor, recording, chosen, rank, told)
-        return _conclude(auditor.tally, limit=limit, as_json_=as_json_)
-    options = Options(
+        return _conclude(auditor.tally, limit=limit, as_json=as_json)
+    settings = Options(
         steps=_thinned(steps, every), ranks=_numbers_of(rank), save="tensors", only=list(only),
         memory_bytes=memory_bytes, apart=True,
     )  # fmt: skip
     ended = audit_command(
-        auditor, command, options, budget=budget, told=unheard, **own_streams(as_json=as_json_)
+        auditor, command, settings, budget=budget, told=unheard, **own_streams(as_json=as_json)
     )
-    return _conclude(auditor.tally, limit=limit, as_json_=as_json_, ended=ended)
+    return _conclude(auditor.tally, limit=limit, as_json=as_json, ended=ended)
 
 
 def _thinned(steps: str, every: int) -> str:
@@ -149,17 +145,15 @@ def _numbers_of(rank: str | None) -> str:
     return number
 
 
-def _conclude(tally: Tally, *, limit: int, as_json_: bool, ended: Ended | None = None) -> int:
+def _conclude(tally: Tally, *, limit: int, as_json: bool, ended: Ended | None = None) -> int:
     failed = ended is not None and ended.code != 0
-    if as_json_:
+    if as_json:
         code = None if ended is None else ended.code
-        click.echo(json.dumps(as_json(tally, code), indent=1, allow_nan=False))
+        click.echo(json_text(audit_json(tally, code)))
     else:
         click.echo(render(tally, limit=limit).plain)
         if ended is not None and ended.why_nothing:
             click.echo(f"nothing was recorded: {ended.why_nothing}")
         if ended is not None and failed:
             click.echo(f"the training ended with exit code {ended.code}")
-    if tally.beyond:
-        return 1
-    return 2 if failed or not tally.judged else 0
+    return code_of(differs=bool(tally.beyond), looked=bool(tally.judged) and not failed)

@@ -1,18 +1,17 @@
-"""An audit as JSON values; what is infinite or not a number is null."""
+"""An audit as values of its JSON."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from lockstep.replay.held_results import Held
+from lockstep.report.json_text import enveloped
 from lockstep.wings.audit.tally import Beyond, Tally
 
 
-def as_json(tally: Tally, code: int | None = None) -> dict[str, Any]:
+def audit_json(tally: Tally, code: int | None = None) -> dict[str, Any]:
     """The whole audit; `code` is the exit code of the training that was audited as it ran."""
-    value: dict[str, Any] = {
-        "schema": 1,
+    values: dict[str, Any] = {
         "verdict": _verdict(tally),
         "judged": tally.judged,
         "calls": tally.calls,
@@ -25,7 +24,7 @@ def as_json(tally: Tally, code: int | None = None) -> dict[str, Any]:
             for (op, reason), count in sorted(tally.not_judged.items())
         ],
     }
-    return value if code is None else {**value, "exit_code": code}
+    return enveloped(values if code is None else {**values, "exit_code": code})
 
 
 def _verdict(tally: Tally) -> str:
@@ -54,11 +53,10 @@ def _beyond(one: Beyond) -> dict[str, Any]:
 
 
 def _held(held: Held) -> dict[str, Any]:
-    numbers = {
+    return {
         "rel_l2": held.error,
         "allowed": held.allowed,
         "excess": held.excess,
         "epsilons": held.epsilons,
+        "sound": held.sound,
     }
-    finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-    return {**finite, "sound": held.sound}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
+from lockstep.report.table import add_more
 from lockstep.wings.audit.tally import Beyond, Tally
 
 _MOST_REASONS = 8
@@ -43,7 +44,7 @@ def render(tally: Tally, *, limit: int) -> Page:
         _add_beyond(text, one)
     if len(found) > limit:
         add_line(text, "")
-        add_line(text, f"and {len(found) - limit} more (--limit, or --json, lists them)")
+    add_more(text, len(found) - limit)
     _add_not_judged(text, tally)
     if tally.left_out:
         add_line(text, "")

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from lockstep.cli import options as shared
 from lockstep.cli.paths import PATH
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
@@ -187,7 +188,7 @@ _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
 @click.option(
     "--peer-layout", is_flag=True, help="Folder and report names of the vendor's own tool."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@shared.as_json
 @click.option("--sarif", type=PATH, help="Write SARIF for code hosts.")
 @click.option("--report", type=PATH, help="Write the reports into this folder.")
 @click.option("--all", "show_all", is_flag=True, help="Print every place.")
