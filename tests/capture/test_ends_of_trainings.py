@@ -19,7 +19,7 @@ from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Course, Verdict
 from lockstep.core.manifest import END
 from lockstep.core.site import Role
-from lockstep.core.states import Moment
+from lockstep.core.states import Moment, Standing
 from lockstep.report.comparison.screen import headline
 from lockstep.store.reader import RankRecording
 
@@ -237,3 +237,101 @@ def test_losses_of_several_passes_a_step_stay_in_order() -> None:
     losses.stop()
     weight.sum().backward()
     assert losses.rows() == [(4, 3.0, "float32"), (4, 6.0, "float32"), (5, 9.0, "float32")]
+
+
+# --- what is held beside the training -------------------------------------------------------------
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+
+class Other(nn.Module):
+    """A network of another class, so that it has a name of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+
+
+def beside(make: Callable[[nn.Module], nn.Module], follow: Callable[..., object]) -> None:
+    """A training beside which another network follows."""
+    model = network()
+    other = make(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        inputs = torch.randn(8, 4)
+        loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        follow(step, model, other)
+
+
+def mean_of(decay: float) -> Callable[[], None]:
+    def average(model: nn.Module) -> nn.Module:
+        return torch.optim.swa_utils.AveragedModel(
+            model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay)
+        )
+
+    return lambda: beside(average, lambda step, model, other: other.update_parameters(model))
+
+
+def target(every: int, factor: float = 1.0) -> Callable[[], None]:
+    def make(model: nn.Module) -> nn.Module:
+        other = Other()
+        other.net.load_state_dict(model.state_dict())
+        with torch.no_grad():
+            other.net.get_parameter("0.weight").mul_(factor)
+        return other
+
+    def follow(step: int, model: nn.Module, other: nn.Module) -> None:
+        if step % every == every - 1:
+            other.net.load_state_dict(model.state_dict())  # type: ignore[union-attr]
+
+    return lambda: beside(make, follow)
+
+
+@pytest.mark.parametrize("run", [mean_of(0.9), target(3)], ids=["mean", "target"])
+def test_what_follows_the_training_agrees_with_itself(
+    run: Callable[[], None], tmp_path: Path
+) -> None:
+    rank = rank_of(tmp_path / "ref", run)
+    assert Standing.BESIDE in {state.standing for state in rank.states}
+    found = against(tmp_path / "ref", tmp_path / "cand", run)
+    assert (found.verdict, found.notes) == (Verdict.AGREE, ())
+    assert found.ends is not None
+    assert found.ends.course is Course.EQUAL
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "words"),
+    [
+        (mean_of(0.9), mean_of(0.5), "AveragedModel.0.weight, AveragedModel.0.bias"),
+        (target(3), target(4), "Other.net.0.weight"),
+        (target(3), target(3, 1.5), "DIVERGED at step 0, init of Other.net.0.weight"),
+    ],
+    ids=["decay", "pace", "beginning"],
+)
+def test_what_follows_the_training_otherwise_is_no_agreement(
+    reference: Callable[[], None], candidate: Callable[[], None], words: str, tmp_path: Path
+) -> None:
+    rank_of(tmp_path / "ref", reference)
+    found = against(tmp_path / "ref", tmp_path / "cand", candidate)
+    assert found.verdict is Verdict.DIVERGED
+    assert words in headline(found)
+
+
+def test_an_unseeded_helper_that_nothing_uses_is_noted_alone(tmp_path: Path) -> None:
+    def run() -> None:
+        state = torch.random.get_rng_state()
+        torch.seed()
+        helper = Other()
+        torch.random.set_rng_state(state)
+        train()
+        del helper
+
+    rank_of(tmp_path / "ref", run)
+    found = against(tmp_path / "ref", tmp_path / "cand", run)
+    assert found.verdict is Verdict.AGREE
+    assert found.notes[0].startswith("Other is held beside the training and differs")

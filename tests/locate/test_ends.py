@@ -15,8 +15,9 @@ from lockstep.core.finding import Course
 from lockstep.core.records import Content, Statistics
 from lockstep.core.site import Role
 from lockstep.core.sketch import sketch_of
-from lockstep.core.states import LaterLoss, Moment, StateRecord
-from lockstep.locate.ends import Side, course_of
+from lockstep.core.states import LaterLoss, Moment, Standing, StateRecord
+from lockstep.locate.ends import course_of
+from lockstep.locate.training_sides import Side
 
 DRAWN = np.random.default_rng(0)
 LAST = DRAWN.standard_normal(500).astype(np.float32)
@@ -39,7 +40,9 @@ def content(values: npt.NDArray[np.float32]) -> Content:
 
 def states(moment: Moment, **named: npt.NDArray[np.float32]) -> dict[tuple[Role, str], StateRecord]:
     return {
-        (Role.PARAM, name): StateRecord(moment, 2, "", name, Role.PARAM, True, content(values))
+        (Role.PARAM, name): StateRecord(
+            moment, 2, "", name, Role.PARAM, Standing.TRAINED, True, content(values)
+        )
         for name, values in named.items()
     }
 
@@ -49,7 +52,8 @@ def side(
 ) -> Side:
     """A training whose first two steps were recorded, and that has one parameter."""
     later = tuple(LaterLoss(2 + place, value, "float32") for place, value in enumerate(losses))
-    return Side(steps, later, states(Moment.LAST, weight=LAST), states(Moment.END, weight=end))
+    last, at_end = states(Moment.LAST, weight=LAST), states(Moment.END, weight=end)
+    return Side(steps, later, {}, last, at_end)
 
 
 def moved(far: float) -> npt.NDArray[np.float32]:

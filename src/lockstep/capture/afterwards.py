@@ -15,12 +15,14 @@ from lockstep.capture.last_states import (
     held_by_optimizer,
 )
 from lockstep.capture.later_losses import LaterLosses
-from lockstep.capture.state_taker import Held, StateTaker
+from lockstep.capture.state_taker import StateTaker
 from lockstep.core.states import Moment
 from lockstep.store import schema
 from lockstep.store.encoding import Row
 
 Tables = dict[str, tuple[pl.Schema, list[Row]]]
+Owners = dict[int, tuple[str, str]]
+"""Path and full name of each parameter and buffer that is known, by identity."""
 
 
 class Afterwards:
@@ -55,37 +57,54 @@ class Afterwards:
         self,
         modules: Sequence[NamedModule],
         optimizers: Sequence[Optimizer],
-        owners: dict[int, tuple[str, str]],
+        owners: Owners,
     ) -> None:
-        """The last recorded step has ended: take what there is now, and wait for what goes.
+        """The last recorded step has ended: take what there is now, and wait for what goes."""
+        called = self._take(Moment.LAST, modules, optimizers, owners)
+        for named in modules:
+            self._last.watch_module(named)
+        for optimizer, names in zip(optimizers, called, strict=True):
+            self._last.watch_optimizer(optimizer, names)
+        self._began = True
 
-        `owners` are path and full name of each parameter and buffer that is known, by identity.
+    def first(
+        self,
+        modules: Sequence[NamedModule],
+        optimizers: Sequence[Optimizer],
+        owners: Owners,
+    ) -> None:
+        """The first recorded step has ended, and is not the last: take what there is now."""
+        self._take(Moment.FIRST, modules, optimizers, owners, counted=False)
+
+    def _take(
+        self,
+        moment: Moment,
+        modules: Sequence[NamedModule],
+        optimizers: Sequence[Optimizer],
+        owners: Owners,
+        *,
+        counted: bool = True,
+    ) -> list[OptimizedNames]:
+        """Take what there is now; gives what parameters of each optimizer are called.
+
+        `counted` tells whether the step that has ended is counted already.
         """
         by_module = frozenset(id(held.tensor) for named in modules for held in named.held())
         called = [
             OptimizedNames(owners, by_module, f"{number}." if number else "")
             for number in range(len(optimizers))
         ]
-        both = list(zip(optimizers, called, strict=True))
         held = [one for named in modules for one in named.held()]
-        for optimizer, names in both:
+        for optimizer, names in zip(optimizers, called, strict=True):
             held += held_by_optimizer(optimizer.state, optimizer.param_groups, names)
-        self._take(Moment.LAST, held)
-        held.clear()
-        for named in modules:
-            self._last.watch_module(named)
-        for optimizer, names in both:
-            self._last.watch_optimizer(optimizer, names)
-        self._began = True
+        wanted = (one for one in held if self._wants(one.module, one.name))
+        self._taker.take(moment, self._step_now() + (not counted), wanted)
+        return called
 
     def listen(self) -> None:
         """Keep the losses from now on; all other taps are out."""
         if self._began:
             self._losses.listen()
-
-    def _take(self, moment: Moment, held: Iterable[Held]) -> None:
-        wanted = (one for one in held if self._wants(one.module, one.name))
-        self._taker.take(moment, self._step_now(), wanted)
 
     def recorded(self) -> Tables:
         """Tables of the recorded steps."""
@@ -118,6 +137,6 @@ def _why_not_all(last: LastStates) -> str:
     return ""
 
 
-def owners_of(owned: Iterable[tuple[torch.Tensor, str, str]]) -> dict[int, tuple[str, str]]:
+def owners_of(owned: Iterable[tuple[torch.Tensor, str, str]]) -> Owners:
     """Path and full name by identity."""
     return {id(tensor): (path, name) for tensor, path, name in owned}

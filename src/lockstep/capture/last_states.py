@@ -13,7 +13,7 @@ import os
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from lockstep.capture.leaves import tensors_in
 from lockstep.capture.silence import Silence
 from lockstep.capture.state_taker import Held, StateTaker
 from lockstep.core.site import Role
-from lockstep.core.states import Moment
+from lockstep.core.states import Moment, Standing
 
 _MOST_VISITED = 100_000
 """Objects that are looked at for a way back to what holds a tensor; where there are more, one is taken to exist."""
@@ -32,31 +32,44 @@ _MOST_VISITED = 100_000
 
 @dataclass(frozen=True, slots=True)
 class NamedModule:
-    """A module, its path, and what its own tensors are called; second names of a tensor are left out."""
+    """A module with its path, and what it is to the training.
+
+    `left_out` are full names of its tensors that are told elsewhere: second names of one that another module holds;
+    `trained` gives whether an optimizer holds a tensor, by its identity.
+    """
 
     module: Module
     path: str
-    second_names: frozenset[str] = frozenset()
+    standing: Standing
+    left_out: frozenset[str]
+    trained: frozenset[int]
 
     def held(self) -> Iterator[Held]:
         """Its own tensors."""
-        yield from held_in(
-            self.path, self.second_names, self.module._parameters, self.module._buffers
-        )
+        yield from self.held_in(self.module._parameters, self.module._buffers)
+
+    @property
+    def of_gone(self) -> HeldIn:
+        """Gives its own tensors by its dictionaries, without the module itself."""
+        return replace(self, module=_NO_MODULE).held_in
+
+    def held_in(
+        self,
+        parameters: Mapping[str, torch.Tensor | None],
+        buffers: Mapping[str, torch.Tensor | None],
+    ) -> Iterator[Held]:
+        """The tensors of such a module, by its dictionaries."""
+        for role, tensors in ((Role.PARAM, parameters), (Role.BUFFER, buffers)):
+            for key, tensor in tensors.items():
+                name = f"{self.path}.{key}" if self.path else key
+                if tensor is not None and name not in self.left_out:
+                    trained = id(tensor) in self.trained
+                    standing = Standing.TRAINED if trained else self.standing
+                    yield Held(self.path, name, role, standing, tensor)
 
 
-def held_in(
-    path: str,
-    second_names: frozenset[str],
-    parameters: Mapping[str, torch.Tensor | None],
-    buffers: Mapping[str, torch.Tensor | None],
-) -> Iterator[Held]:
-    """The tensors of a module by its dictionaries."""
-    for role, tensors in ((Role.PARAM, parameters), (Role.BUFFER, buffers)):
-        for key, tensor in tensors.items():
-            name = f"{path}.{key}" if path else key
-            if tensor is not None and name not in second_names:
-                yield Held(path, name, role, tensor)
+_NO_MODULE: Any = None
+HeldIn = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Held]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +122,18 @@ class LastStates:
 
     def watch_module(self, named: NamedModule) -> None:
         """Take the state of a module when it goes."""
-        module, path, second = named.module, named.path, named.second_names
+        module, of_gone = named.module, named.of_gone
         parameters, buffers = module._parameters, module._buffers
         gone: Callable[[], Iterable[Held]] | None = None
         if not _leads_to((parameters, buffers), module):
 
             def gone() -> Iterable[Held]:
-                return held_in(path, second, parameters, buffers)
+                return of_gone(parameters, buffers)
 
-        self._watch(module, path, _of_module(path, second), gone)
+        def living(module: Module) -> Iterable[Held]:
+            return of_gone(module._parameters, module._buffers)
+
+        self._watch(module, named.path, living, gone)
 
     def watch_optimizer(self, optimizer: Optimizer, names: OptimizedNames) -> None:
         """Take the state of an optimizer when it goes, and the parameters that no module holds."""
@@ -178,10 +194,6 @@ class LastStates:
         self._handles.clear()
 
 
-def _of_module(path: str, second: frozenset[str]) -> Callable[[Module], Iterable[Held]]:
-    return lambda module: NamedModule(module, path, second).held()
-
-
 def _of_optimizer(names: OptimizedNames) -> Callable[[Optimizer], Iterable[Held]]:
     return lambda optimizer: held_by_optimizer(optimizer.state, optimizer.param_groups, names)
 
@@ -196,12 +208,13 @@ def held_by_optimizer(
             by_place = "", f"{names.optimizer}param_groups[{number}].params[{place}]"
             called[id(parameter)] = owner = names.owners.get(id(parameter), by_place)
             if id(parameter) not in names.held_by_modules:
-                yield Held(*owner, Role.PARAM, parameter)
+                yield Held(*owner, Role.PARAM, Standing.TRAINED, parameter)
     for key, values in state.items():
         owner = called.get(id(key), ("", "")) if isinstance(key, torch.Tensor) else ("", str(key))
         if isinstance(values, Mapping) and owner[1]:
             for inner, tensor in tensors_in(dict(values), ""):
-                yield Held(owner[0], f"{owner[1]}|{inner.removeprefix('.')}", Role.STATE, tensor)
+                name = f"{owner[1]}|{inner.removeprefix('.')}"
+                yield Held(owner[0], name, Role.STATE, Standing.TRAINED, tensor)
 
 
 def _leads_to(holds: Iterable[Any], holder: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -28,6 +29,9 @@ class LivingModules:
 
     def __init__(self) -> None:
         self._all: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
+        self._made: Counter[str] = Counter()
+        self._places: dict[int, int] = {}
+        self._before: set[int] = set()
         self._patches = [
             Patch(Module, "__init__", self._noting),
             Patch(Module, "__setstate__", self._noting),  # copies and unpickled ones
@@ -43,10 +47,30 @@ class LivingModules:
         for patch in self._patches:
             patch.take_back()
         self._all.clear()
+        self._places.clear()
+        self._before.clear()
 
     def found(self, modules: Iterable[Module]) -> None:
         """Those made before."""
-        self._all.update((id(module), module) for module in modules)
+        for module in modules:
+            self._note(module)
+            self._before.add(id(module))
+
+    def _note(self, module: Module) -> None:
+        kind = type(module)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        self._all[id(module)] = module
+        self._places[id(module)] = self._made[name]
+        self._made[name] += 1
+        self._before.discard(id(module))
+
+    def was_before(self, module: Module) -> bool:
+        """Whether it was made before anybody listened."""
+        return id(module) in self._before
+
+    def place_of(self, module: Module) -> int:
+        """How many of its class were made before it, whether they live or not."""
+        return self._places.get(id(module), 0)
 
     def all(self) -> list[Module]:
         """Those that are made so far that they can have parts, in the order in which they were made."""
@@ -61,7 +85,7 @@ class LivingModules:
     def _noting(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def noting(module: Module, *args: Any, **kwargs: Any) -> None:
-            self._all[id(module)] = module
+            self._note(module)
             original(module, *args, **kwargs)
 
         return noting

@@ -99,10 +99,10 @@ class ModuleNames:
         if root is self._primary:
             label = ""
         elif has_parameters or root._modules:
-            label = self._fresh_label(_plain_class(type(root)).__name__)
+            label = self._fresh_label(plain_class(type(root)).__name__)
         else:
             # A loss, say, which is often made anew for each step: they share a name.
-            label = _plain_class(type(root)).__name__
+            label = plain_class(type(root)).__name__
         return self._adopt(root, label)
 
     def refresh(self) -> None:
@@ -113,7 +113,7 @@ class ModuleNames:
 
     def _adopt(self, root: Module, label: str) -> Adopted:
         adopted = Adopted(root, label)
-        for path, child in _clean_tree(root, label, {}, self._aliases):
+        for path, child in clean_tree(root, label, {}, self._aliases):
             if child not in self._paths:
                 self._paths[child] = path
                 self._by_id[id(child)] = child
@@ -292,7 +292,7 @@ def _is_installed(package: str) -> bool:
     return INSTALLED.search(file) is not None
 
 
-def _clean_tree(
+def clean_tree(
     module: Module, path: str, seen: dict[Module, str], aliases: dict[str, str]
 ) -> Iterator[tuple[str, Module]]:
     """Every module once, like `named_modules`, with wrapper parts left out of the path.
@@ -308,7 +308,7 @@ def _clean_tree(
         if child is not None:
             transparent = _is_transparent(module, name)
             below = path if transparent else _joined(path, name)
-            yield from _clean_tree(child, below, seen, aliases)
+            yield from clean_tree(child, below, seen, aliases)
 
 
 def _joined(path: str, name: str) -> str:
@@ -318,13 +318,13 @@ def _joined(path: str, name: str) -> str:
 def class_name(module: Module) -> str:
     """Class of a module with its package: `torch.nn.LSTM`, `train.Net`, and `Net` of a script."""
     kind = type(module)
-    return _class_names.get(kind) or _class_names.setdefault(kind, _class_name(_plain_class(kind)))
+    return _class_names.get(kind) or _class_names.setdefault(kind, _class_name(plain_class(kind)))
 
 
 _class_names: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
 
-def _plain_class(kind: type) -> type:
+def plain_class(kind: type) -> type:
     """The class that a module was written in: torch's `fully_shard` makes one of it and a class of its own."""
     while len(kind.__bases__) == 2 and str(kind.__bases__[0].__module__).startswith(
         "torch.distributed."

@@ -24,11 +24,12 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from lockstep.capture import setup
-from lockstep.capture.afterwards import Afterwards, owners_of
+from lockstep.capture.afterwards import Afterwards, Owners, owners_of
 from lockstep.capture.calls import Calls
 from lockstep.capture.compiled_code import CompiledCodeGate, untraced, wrap_compile
 from lockstep.capture.environment import TRAINS, leave_note
 from lockstep.capture.gaps import gap_of
+from lockstep.capture.held_modules import held_modules
 from lockstep.capture.interception import Patch, Taps
 from lockstep.capture.last_states import NamedModule
 from lockstep.capture.live_modules import LivingModules, living
@@ -250,19 +251,29 @@ class Recorder:
         """The last recorded step has ended: keep what comes."""
         if self._failure or session.writer.failure or self._options.apart:
             return
-        self._afterwards = Afterwards(
-            self._options.save,
-            lambda text: self._kept(text),
-            lambda: self._step + self._optimizers.counted_on,
-            self._sites.wants,
-        )
         with Silence(self.fail):
-            second_names = frozenset(self._names.tied())
-            self._afterwards.begin(
-                [NamedModule(one, path, second_names) for path, one in self._names.modules()],
-                self._optimizers.taking_part(),
-                owners_of(self._names.owners.values()),
+            self._states_kept().begin(*self._held_now())
+
+    def _keep_first_states(self) -> None:
+        """The first recorded step has ended, and more are to come."""
+        if not (self._options.apart or self._finished):
+            self._states_kept().first(*self._held_now())
+
+    def _states_kept(self) -> Afterwards:
+        if self._afterwards is None:
+            self._afterwards = Afterwards(
+                self._options.save,
+                lambda text: self._kept(text),
+                lambda: self._step + self._optimizers.counted_on,
+                self._sites.wants,
             )
+        return self._afterwards
+
+    def _held_now(self) -> tuple[list[NamedModule], list[Optimizer], Owners]:
+        """What the process holds: modules, optimizers, and what is known of names."""
+        modules = held_modules(self._names, self._living, self._optimizers.trained_now())
+        owners = owners_of(self._names.owners.values())
+        return modules, self._optimizers.taking_part(), owners
 
     def _release(self) -> None:
         """Let go of this rank's directory."""
@@ -546,6 +557,8 @@ class Recorder:
         with Silence(self.fail):
             session.end_step()
             self._note_parameters(manifest)
+            if len(manifest.steps) == 1 and self._selection.any_from(summary.index + 1):
+                self._keep_first_states()
             if self._another_trains:
                 thread = threading.current_thread().name
                 reason = f"one is recorded of each process: that of {thread}, which came first"

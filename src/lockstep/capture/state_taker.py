@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from lockstep.capture.contents import Contents
 from lockstep.core.site import Role
-from lockstep.core.states import Moment
+from lockstep.core.states import Moment, Standing
 from lockstep.store import schema
 from lockstep.store.encoding import Row
 from lockstep.store.small_tensors import SmallContent, measured
@@ -25,11 +25,12 @@ _SKETCH, _DIGEST, _DTYPE, _NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor that a module or an optimizer holds: path of the module, full name, what it is to it."""
+    """A tensor that a module or an optimizer holds: path of the module, full name, what it is to both."""
 
     module: str
     name: str
     role: Role
+    standing: Standing
     tensor: torch.Tensor
 
 
@@ -49,7 +50,7 @@ class StateTaker:
         save = "stats" if save == "stats" else "sketch"
         self._contents = Contents(self._sink, save, trust_versions=False)
         self._kept = kept
-        self._taken: dict[tuple[Moment, Role, str], tuple[int, str, bool, int]] = {}
+        self._taken: dict[tuple[Moment, Role, str], tuple[int, str, Standing, bool, int]] = {}
 
     def take(self, moment: Moment, step: int, held: Iterable[Held]) -> None:
         """Take what these hold now; of a name that was taken at this moment, the first counts."""
@@ -57,17 +58,28 @@ class StateTaker:
             key = moment, one.role, one.name
             if key not in self._taken and not is_lazy(one.tensor):
                 number = self._contents.of(one.tensor)
-                self._taken[key] = step, one.module, one.tensor.requires_grad, number
+                trainable = one.tensor.requires_grad
+                self._taken[key] = step, one.module, one.standing, trainable, number
         self._contents.forget_identities()
 
     def rows(self, *moments: Moment) -> list[Row]:
         """Rows of `schema.STATES` of some moments."""
         contents, rows, sketched = self._sink.by_number(), [], set()
-        for (moment, role, name), (step, module, trainable, number) in self._taken.items():
+        for (moment, role, name), taken in self._taken.items():
+            step, module, standing, trainable, number = taken
             if moment not in moments:
                 continue
             content = [contents[number][column] for column in _KEPT]
-            row = [moment.value, step, module, name, role.value, trainable, *content]
+            row = [
+                moment.value,
+                step,
+                module,
+                name,
+                role.value,
+                standing.value,
+                trainable,
+                *content,
+            ]
             row[_NOTE] = row[_NOTE] and self._kept(row[_NOTE])
             if (row[_DIGEST], row[_DTYPE]) in sketched:
                 row[_SKETCH] = None

@@ -17,6 +17,19 @@ class Moment(str, Enum):
     END = "end"
 
 
+class Standing(str, Enum):
+    """What a module or a parameter is to the recorded training.
+
+    `BEFORE` is what was only there beside, and was made before recording began: a script that records itself may have
+    had other trainings before, which are no part of this one.
+    """
+
+    MET = "met"
+    TRAINED = "trained"
+    BESIDE = "beside"
+    BEFORE = "before"
+
+
 @dataclass(frozen=True, slots=True)
 class StateRecord:
     """A parameter, a buffer, or a tensor of an optimizer's state at a moment.
@@ -24,7 +37,7 @@ class StateRecord:
     Parameters
     ----------
     moment
-        Before the first recorded step, behind the last one, or the end: when what holds it went, or the process ended.
+        Behind the first recorded step, behind the last one, or the end: when what holds it went, or the process ended.
     step
         How many steps had ended by then.
     module
@@ -33,6 +46,8 @@ class StateRecord:
         Full name of the parameter or buffer; for a state `weight|exp_avg`.
     role
         `Role.PARAM`, `Role.BUFFER` or `Role.STATE`.
+    standing
+        Whether an optimizer holds it, it was met in a recorded step, or it was only there beside.
     trainable
         Whether it required a gradient.
     content
@@ -44,6 +59,7 @@ class StateRecord:
     module: str
     name: str
     role: Role
+    standing: Standing
     trainable: bool
     content: Content
 

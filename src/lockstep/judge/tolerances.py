@@ -83,6 +83,10 @@ END_ROUNDINGS = 8.0
 """Roundings of what follows trained parameters, as a mean of weights does, where these are equal bit by bit until the
 end; and one more per step, as the square root of their number, since independent roundings add up so."""
 
+FOLLOWING_NOISE = 4.0
+"""Times the largest distance of a trained parameter that what is held beside the training may be off where the recorded
+steps differ by noise: it may follow that parameter, by sketches of both."""
+
 # --- Calibration -----------------------------------------------------------------------------------------------------
 
 CALIBRATION_MARGIN = 5.0

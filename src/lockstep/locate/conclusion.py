@@ -9,7 +9,6 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.finding import (
     Comparison,
     Course,
-    Ends,
     Evidence,
     Finding,
     Metrics,
@@ -28,6 +27,7 @@ from lockstep.locate.circumstances import circumstances
 from lockstep.locate.coverage import Coverage
 from lockstep.locate.dtype_changes import DtypeChanges
 from lockstep.locate.ends import ends_between
+from lockstep.locate.held_states import HeldStates, held_states
 from lockstep.locate.idle_calls import IdleCalls
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.lone_effects import lone_effects
@@ -35,6 +35,7 @@ from lockstep.locate.model_setup import ModelSetup, compiled_in, model_setup
 from lockstep.locate.origins import Origins, once_over_ranks
 from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.processes import endings, ranks_compared
+from lockstep.locate.training_sides import training_sides
 from lockstep.locate.unaligned_calls import Unaligned
 from lockstep.locate.words import listed
 from lockstep.reading.paired_steps import Pairing
@@ -127,7 +128,15 @@ def conclusion(
     if stopper is None and gathered.aligned == 0:
         not_compared.append("no call of one run could be aligned with a call of the other")
     not_compared.extend(gathered.coverage.gaps(findings))
-    ends = None if stopper or steps is not None else _ends(pairing, findings)
+    ends, held = None, list[HeldStates]()
+    if stopper is None and steps is None:
+        equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
+        sides = training_sides(pairing.ranks.both, pairing.names)
+        ends = ends_between(sides, equal=equal)
+        held = [held_states(name, *both, equal=equal) for name, both in sides.items()]
+    if not (origins or uniform):
+        origins = once_over_ranks([origin for one in held for origin in one.origins])
+    not_compared.extend(dict.fromkeys(text for one in held for text in one.unclear))
     parted = ends is not None and ends.course is Course.APART
     if ends is not None and parted and not ends.certain:
         not_compared.append(f"the runs part later: {ends.words}")
@@ -141,6 +150,7 @@ def conclusion(
         for recording in (reference, candidate)
         for text in recording.missing
     ]
+    notes.extend(dict.fromkeys(text for one in held for text in one.notes))
     notes.extend((*pairing.notes(), *gathered.judge.notes()))
     return Comparison(
         reference=str(reference.path),
@@ -178,12 +188,6 @@ def _compiled(reference: Recording, candidate: Recording) -> Iterator[str]:
         names = list(dict.fromkeys(name for one in manifests for name in compiled_in(one)))
         if names:
             yield f"{listed(names)} in the {side}"
-
-
-def _ends(pairing: Pairing, findings: Sequence[Finding]) -> Ends:
-    """How the two went on behind the recorded steps."""
-    equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
-    return ends_between(pairing.ranks.both, pairing.names, equal=equal)
 
 
 def _trained(recording: Recording) -> int | None:

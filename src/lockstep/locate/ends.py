@@ -4,81 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from lockstep.align.names import NameMap
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Course, Ends
-from lockstep.core.manifest import END
 from lockstep.core.records import Content
 from lockstep.core.site import Role
-from lockstep.core.sketch import distance
-from lockstep.core.states import LaterLoss, Moment, StateRecord
+from lockstep.core.states import LaterLoss, Standing
 from lockstep.judge.tolerances import END_ROUNDINGS, PARTED_STEPS
+from lockstep.locate.training_sides import (
+    SIDES,
+    Side,
+    States,
+    absolute,
+    beside,
+    is_equal,
+    norm,
+    relative,
+)
 from lockstep.locate.words import listed
-from lockstep.store.reader import RankRecording
-
-_SIDES = ("reference", "candidate")
-States = dict[tuple[Role, str], StateRecord]
-_NO_STATES: States = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One training of one rank behind its recorded steps.
-
-    `why_none` tells why its end is not known, "" where it is; `ended_by` what ended it before its time; `last` and
-    `end` are its states behind the last recorded step and at the end, by the reference's names.
-    """
-
-    steps: int | None
-    losses: tuple[LaterLoss, ...] = ()
-    last: States = field(default_factory=dict)
-    end: States = field(default_factory=dict)
-    ended_by: str = ""
-    why_none: str = ""
-
-    @property
-    def length(self) -> int | None:
-        """How long it was: in steps, or else in losses behind the recorded steps."""
-        return self.steps if self.steps is not None or not self.losses else len(self.losses)
-
-
-def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
-    """What a rank's recording holds of its end; `names` are those of a candidate."""
-    found: dict[Moment, States] = {moment: {} for moment in Moment}
-    for state in rank.states:
-        key = state.key if names is None else (state.role, names.tensor(state.name))
-        found[state.moment][key] = state
-    end = found[Moment.END]
-    return Side(
-        rank.manifest.trained,
-        rank.losses,
-        found[Moment.LAST],
-        end,
-        rank.manifest.ended_by,
-        "" if end else _why_none(rank),
-    )
-
-
-def _why_none(rank: RankRecording) -> str:
-    manifest = rank.manifest
-    if not rank.is_closed:
-        return "was cut off"
-    if manifest.stopped_because:
-        return "stopped recording before"
-    reasons = [gap.reason for gap in manifest.not_seen if gap.what == END]
-    return f"has none: {reasons[0]}" if reasons else "has none"
 
 
 @dataclass(frozen=True, slots=True)
 class RankEnds:
-    """How the trainings of one rank went on."""
+    """How the trainings of one rank went on; `is_beside` tells that no loss can tell where they part."""
 
     course: Course
     words: str
     certain: bool = False
     parted_at: int | None = None
+    is_beside: bool = False
 
 
 def course_of(reference: Side, candidate: Side, *, equal: bool) -> RankEnds:
@@ -112,13 +67,13 @@ def course_of(reference: Side, candidate: Side, *, equal: bool) -> RankEnds:
 
 def _not_comparable(sides: tuple[Side, Side]) -> str:
     """Why the ends cannot be held against each other, or ""."""
-    without = [(name, side) for name, side in zip(_SIDES, sides, strict=True) if not side.end]
+    without = [(name, side) for name, side in zip(SIDES, sides, strict=True) if not side.end]
     if len(without) == 2:
         return "the ends were not recorded"
     if without:
         name, side = without[0]
         return f"the end was not recorded in the {name}, which {side.why_none}"
-    cut = [(name, side) for name, side in zip(_SIDES, sides, strict=True) if side.ended_by]
+    cut = [(name, side) for name, side in zip(SIDES, sides, strict=True) if side.ended_by]
     if cut and sides[0].length != sides[1].length:
         name, side = cut[0]
         return f"the ends are of other steps: the {name} was ended by {side.ended_by}"
@@ -171,12 +126,18 @@ def _is_more_than_rounding(left: LaterLoss, right: LaterLoss) -> bool:
 
 def _equal_or_not(sides: tuple[Side, Side]) -> RankEnds:
     """What the states at the end say where recorded steps and later losses are equal bit by bit."""
-    left, right = sides[0].end, sides[1].end
+    found = beside(*sides)
+    left, right = (
+        {key: state for key, state in side.end.items() if not found.is_idle(state)}
+        for side in sides
+    )
     alone = [
         key
-        for key in (*left, *right)
+        for key, state in (*left.items(), *right.items())
         # What one run alone had before is none of the end's, and said of the recorded steps.
-        if (key in left) != (key in right) and (key in sides[0].last) == (key in sides[1].last)
+        if (key in left) != (key in right)
+        and (key in sides[0].last) == (key in sides[1].last)
+        and state.standing is not Standing.BESIDE
     ]
     if alone:
         words = (
@@ -187,7 +148,7 @@ def _equal_or_not(sides: tuple[Side, Side]) -> RankEnds:
     unread = [
         key for key in both if left[key].content.digest is None or right[key].content.digest is None
     ]
-    others = [key for key in both if key not in unread and not _is_equal(left[key], right[key])]
+    others = [key for key in both if key not in unread and not is_equal(left[key], right[key])]
     if others:
         tolerance = END_ROUNDINGS + math.sqrt(sides[0].length or 0)
         certain = any(
@@ -197,7 +158,8 @@ def _equal_or_not(sides: tuple[Side, Side]) -> RankEnds:
             f"{listed(_names(others))} {'differ' if len(others) > 1 else 'differs'} at the end"
             + ("" if not sides[0].losses else ", behind equal losses")
         )
-        return RankEnds(Course.APART, words, certain=certain)
+        is_beside = all(left[key].standing is Standing.BESIDE for key in others)
+        return RankEnds(Course.APART, words, certain=certain, is_beside=is_beside)
     if unread:
         words = (
             f"{listed(_names(unread))} could not be read at the end: {left[unread[0]].content.note}"
@@ -213,11 +175,7 @@ def _names(keys: Sequence[tuple[Role, str]]) -> list[str]:
 
 
 def _side_with(key: tuple[Role, str], reference: States) -> str:
-    return _SIDES[key not in reference]
-
-
-def _is_equal(left: StateRecord, right: StateRecord) -> bool:
-    return left.content.digest == right.content.digest and left.content.dtype == right.content.dtype
+    return SIDES[key not in reference]
 
 
 def _is_beyond(left: Content, right: Content, roundings: float) -> bool:
@@ -226,26 +184,6 @@ def _is_beyond(left: Content, right: Content, roundings: float) -> bool:
         return True
     apart = relative(left, right)
     return math.isnan(apart) or apart > roundings * unit_roundoff(left.dtype)
-
-
-def relative(left: Content, right: Content) -> float:
-    """`|c - r| / max(|c|, |r|)` by sketches; 0 for equal bits, NaN where it is not known."""
-    if left.digest is not None and (left.digest, left.dtype) == (right.digest, right.dtype):
-        return 0.0
-    apart = absolute(left, right)
-    size = max(_norm(left), _norm(right))
-    return apart / size if size > 0 else apart
-
-
-def absolute(left: Content, right: Content) -> float:
-    """`|c - r|` by sketches; NaN where it is not known."""
-    if left.numel != right.numel or left.sketch is None or right.sketch is None:
-        return math.nan
-    return distance(left.sketch, right.sketch)
-
-
-def _norm(content: Content) -> float:
-    return math.nan if content.statistics is None else content.statistics.norm
 
 
 def _other_course(sides: tuple[Side, Side]) -> str:
@@ -263,8 +201,8 @@ def _other_course(sides: tuple[Side, Side]) -> str:
         if names:
             verb = "do" if len(names) > 1 else "does"
             return (
-                f"{listed(names)} {verb} not change behind the recorded steps in the {_SIDES[index]},"
-                f" and {'do' if len(names) > 1 else 'does'} in the {_SIDES[1 - index]}"
+                f"{listed(names)} {verb} not change behind the recorded steps in the {SIDES[index]},"
+                f" and {'do' if len(names) > 1 else 'does'} in the {SIDES[1 - index]}"
             )
     return ""
 
@@ -283,26 +221,16 @@ def _moved(last: Content, end: Content) -> float:
 # --- over all ranks -----------------------------------------------------------------------------
 
 
-def ends_between(
-    ranks: Mapping[str, tuple[RankRecording, RankRecording]],
-    names: Mapping[str, NameMap],
-    *,
-    equal: bool,
-) -> Ends:
+def ends_between(sides: Mapping[str, tuple[Side, Side]], *, equal: bool) -> Ends:
     """How two trainings went on, of all ranks that both have.
 
     Parameters
     ----------
-    ranks
-        Rank of the reference and of the candidate, by name.
-    names
-        What the candidate calls otherwise, by rank.
+    sides
+        The reference and the candidate, by rank.
     equal
         Whether all that was recorded of their steps is equal bit by bit.
     """
-    sides = {
-        name: (side_of(both[0]), side_of(both[1], names[name])) for name, both in ranks.items()
-    }
     found = {name: course_of(*both, equal=equal) for name, both in sides.items()}
     if not found:
         return Ends(Course.UNKNOWN, "the ends were not recorded")
@@ -334,9 +262,9 @@ def _how_far(sides: Sequence[tuple[Side, Side]]) -> tuple[float, float, str]:
             if key[0] is not Role.PARAM or other is None:
                 continue
             one, two = state.content, other.content
-            far = 0.0 if _is_equal(state, other) else absolute(one, two)
+            far = 0.0 if is_equal(state, other) else absolute(one, two)
             if not math.isnan(far):
-                apart, size = math.hypot(apart, far), math.hypot(size, max(_norm(one), _norm(two)))
+                apart, size = math.hypot(apart, far), math.hypot(size, max(norm(one), norm(two)))
                 furthest = max(furthest, (relative(one, two), key[1]))
     return (apart / size if size > 0 else math.nan), furthest[0], furthest[1]
 
@@ -358,7 +286,7 @@ def _steps_to_record(sides: tuple[Side, Side], ends: RankEnds) -> tuple[int, int
         return max(0, ends.parted_at - 1), ends.parted_at + 1
     lengths = [side.steps for side in sides if side.steps is not None]
     until = min(lengths, default=1)
-    if all(side.losses for side in sides):
+    if all(side.losses for side in sides) and not ends.is_beside:
         return max(0, until - 1), until
     first = min((state.step for side in sides for state in side.last.values()), default=0)
     return (first + until) // 2, (first + until) // 2 + 1

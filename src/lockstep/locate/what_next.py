@@ -120,6 +120,8 @@ class _Asked:
             run.manifest.options.seed is not None for run in self.both
         ):
             return self._with_seed()
+        if not origin.op:  # of no call: what the process holds
+            return self._what_they_hold()
         calls = [call for call in made_at(origin, *self.both) if call is not None]
         if not calls:
             lines = [
@@ -172,6 +174,9 @@ class _Asked:
         if comparison.compared:
             line = _line("compare", *self._paths, *self.manner.options, "--all")
             return WhatNext("see what could be judged and what could not", line)
+        return self._what_they_hold()
+
+    def _what_they_hold(self) -> WhatNext:
         lines = [_line("show", path) for path in dict.fromkeys(self._paths)]
         return WhatNext("see what each of them holds", " && ".join(lines))
 

@@ -10,7 +10,7 @@ ref/
     tensors-00000.safetensors whole tensors by content number; since version 3 some as a formula over others, see
                               `lockstep.store.tensors`
     stacks.parquet  modules.parquet
-    states.parquet              parameters, buffers and optimizer state at the first and last recorded step
+    states.parquet              parameters, buffers, optimizer state behind the first and last recorded step
     end.parquet losses.parquet  the same at the end of the training, and the losses behind the recorded steps
 ```
 """
@@ -130,6 +130,7 @@ STATES = pl.Schema(
         "module": pl.String(),
         "name": pl.String(),
         "role": pl.String(),
+        "standing": pl.String(),
         "trainable": pl.Boolean(),
         **{
             name: kind

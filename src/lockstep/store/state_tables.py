@@ -16,7 +16,7 @@ from lockstep.core.errors import CorruptError
 from lockstep.core.records import Content, Sketch, Statistics
 from lockstep.core.site import Role
 from lockstep.core.sketch import SKETCH_SIZE
-from lockstep.core.states import LaterLoss, Moment, StateRecord
+from lockstep.core.states import LaterLoss, Moment, Standing, StateRecord
 from lockstep.store.limits import MOST_ELEMENTS
 
 _ROLES = frozenset({Role.PARAM, Role.BUFFER, Role.STATE})
@@ -35,6 +35,7 @@ def states_in(path: Path, table: pl.DataFrame, *, with_sketches: bool) -> Iterat
     for number, row in enumerate(table.iter_rows(named=True)):
         try:
             moment, role = Moment(row["moment"]), Role(row["role"])
+            standing = Standing(row["standing"])
         except ValueError as error:
             raise CorruptError(path, f"row {number} is malformed ({error})") from error
         key = (moment, role, row["name"])
@@ -48,7 +49,14 @@ def states_in(path: Path, table: pl.DataFrame, *, with_sketches: bool) -> Iterat
         sketch = sketches.get((row["digest"], row["dtype"])) if with_sketches else None
         content = _content(path, number, row, sketch)
         yield StateRecord(
-            moment, row["step"], row["module"], row["name"], role, row["trainable"], content
+            moment,
+            row["step"],
+            row["module"],
+            row["name"],
+            role,
+            standing,
+            row["trainable"],
+            content,
         )
 
 
