@@ -20,6 +20,7 @@ from harness import (
     values,
 )
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import lockstep
 
@@ -44,6 +45,22 @@ def by_copying(model: nn.Module) -> None:
     for parameter in model.parameters():
         with torch.no_grad():
             parameter.copy_(parameter - 0.1 * gradient(parameter))
+
+
+def through_a_vector(model: nn.Module) -> None:
+    parameters = list(model.parameters())
+    vector = parameters_to_vector(parameters).detach()
+    vector -= 0.1 * parameters_to_vector([gradient(one) for one in parameters])
+    vector_to_parameters(vector, parameters)
+
+
+def with_states_made_late(model: nn.Module) -> None:
+    """As a class of optimizers does that makes its states with the first update of each parameter."""
+    for parameter in model.parameters():
+        state = torch.zeros_like(parameter)
+        with torch.no_grad():
+            state.add_(gradient(parameter))
+            parameter.sub_(state, alpha=0.1)
 
 
 def gradient(parameter: Tensor) -> Tensor:
@@ -75,7 +92,10 @@ def updates(recording: Recording, step: int) -> list[Call]:
 
 
 @pytest.mark.parametrize("level", ["module", "api"])
-@pytest.mark.parametrize("update", [in_place, through_data, by_new_data, by_copying])
+@pytest.mark.parametrize(
+    "update",
+    [in_place, through_data, by_new_data, by_copying, through_a_vector, with_states_made_late],
+)
 def test_a_step_ends_where_the_script_updates_its_parameters(
     tmp_path: Path, update: Callable[[nn.Module], None], level: str
 ) -> None:
@@ -123,6 +143,53 @@ def test_bare_parameters_have_names_by_the_order_in_which_they_are_met(tmp_path:
         assert len(calls(recording, "matmul", step=step)) == 1
         for name in ("parameters[0]", "parameters[1]"):
             assert len(named(recording, name, Role.PARAM_AFTER, step=step)) == 1
+
+
+def train_beside_an_idle_optimizer(
+    *, clamped: int = 0, by: Callable[[nn.Module], object] = in_place
+) -> None:
+    """Three steps of two micro-batches, an optimizer there for its schedule; `clamped` weights are cut in between."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+    idle = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(5, 4)).square().mean().backward()
+        with torch.no_grad():
+            for parameter in list(model.parameters())[:clamped]:
+                parameter.clamp_(-0.1, 0.1)
+        model(torch.randn(5, 4)).square().mean().backward()
+        by(model)
+        idle.zero_grad()
+
+
+@pytest.mark.parametrize("clamped", [0, 1])
+def test_an_optimizer_that_never_steps_hides_no_update(tmp_path: Path, clamped: int) -> None:
+    recording = recorded(tmp_path / "ref", lambda: train_beside_an_idle_optimizer(clamped=clamped))
+
+    # then steps end where the script updates, not where it changes some weights between backward passes
+    for step in range(2):
+        assert len(calls(recording, kind=CallKind.LOSS, step=step)) == 2
+        assert {call.site.op for call in updates(recording, step)} == {"update"}
+        assert len(updates(recording, step)) == 4
+
+
+def test_an_optimizer_that_steps_is_never_taken_for_an_update_by_hand(tmp_path: Path) -> None:
+    # given all weights of an optimizer cut behind each of its steps
+    def train_and_clamp() -> None:
+        torch.manual_seed(3)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(5, 4)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.clamp_(-0.1, 0.1)
+
+    recording = recorded(tmp_path / "ref", train_and_clamp)
+    found = {call.site.op for step in range(2) for call in updates(recording, step)}
+    assert found == {"torch.optim.SGD"}
 
 
 def test_a_forgotten_part_of_a_hand_written_update_is_found(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Updates that a script writes out by hand: `p -= lr * p.grad`, a class that is no torch optimizer, `p.data = ...`.
 
 Nothing tells when such an update happens. But a parameter that took a gradient, that no optimizer holds, and that is
-another one when the next forward begins was updated in between.
+another one when the next forward begins was updated in between. So were the parameters of an optimizer that has never
+stepped (it is there for its schedule, say) where all of them are others.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class _Waiting:
     name: str
     before: int
     gradient: int
+    is_held: bool
 
 
 class HandUpdates:
@@ -43,47 +45,86 @@ class HandUpdates:
         self._rows = rows
         self._contents = contents
         self._held: frozenset[int] = frozenset()
+        self._idle: frozenset[int] = frozenset()
         self._waiting: dict[int, _Waiting] = {}
+        self._storages: dict[int, bool] | None = None
         self._stack = -1
+        self._wrote = False
 
     @property
     def are_possible(self) -> bool:
         """Whether a parameter has taken a gradient that no optimizer holds."""
         return bool(self._waiting)
 
-    def begin_step(self, held: frozenset[int]) -> None:
-        """A step begins; `held` are the parameters that optimizers hold, by their identities."""
-        self._held = held
+    def begin_step(self, held: frozenset[int], idle: frozenset[int]) -> None:
+        """A step begins.
+
+        Parameters
+        ----------
+        held
+            The parameters that optimizers hold, by their identities.
+        idle
+            Those among them whose optimizers have never stepped.
+        """
+        self._held, self._idle = held, idle
         self.forget()
 
     def forget(self) -> None:
         """The step has ended."""
         self._waiting.clear()
-        self._stack = -1
+        self._storages, self._stack, self._wrote = None, -1, False
+
+    def optimizer_updates(self, parameter: torch.Tensor) -> None:
+        """An optimizer is about to update a parameter: the script does not."""
+        if self._waiting.pop(id(parameter), None) is not None:
+            self._storages = None
 
     def accumulated(self, parameter: torch.Tensor, path: str, name: str, gradient: int) -> None:
         """Backward has added to the gradient of a parameter, which is content `gradient` now."""
-        if id(parameter) not in self._held:
+        number = id(parameter)
+        if number not in self._held or number in self._idle:
             before = self._contents.of(parameter)
-            self._waiting[id(parameter)] = _Waiting(parameter, path, name, before, gradient)
+            self._waiting[number] = _Waiting(
+                parameter, path, name, before, gradient, number in self._held
+            )
+            self._storages = None
 
     def wrote(self, call: OpenCall, tensor: torch.Tensor) -> None:
         """An operator has written to a tensor: where that is a parameter's memory, it is the update."""
-        if self._stack < 0 and call.parent < 0:
-            storages = {untyped_storage(item.parameter)._cdata for item in self._waiting.values()}
-            if untyped_storage(tensor)._cdata in storages:
+        if not self._wrote and call.parent < 0:
+            if self._storages is None:
+                self._storages = {
+                    untyped_storage(item.parameter)._cdata: item.is_held
+                    for item in self._waiting.values()
+                }
+            is_held = self._storages.get(untyped_storage(tensor)._cdata)
+            if is_held is not None and self._stack < 0:
                 self._stack = call.stack
+            self._wrote = is_held is False
 
     def record(self) -> bool:
-        """Record what became of the parameters, and tell whether any of them was updated."""
-        changed = self._stack >= 0 or any(
-            self._contents.of(item.parameter) != item.before for item in self._waiting.values()
-        )
-        if changed:
+        """Record what became of the parameters, and tell whether they were updated; if not, they may be yet."""
+        updated = self._are_updated()
+        if updated:
             for item in self._waiting.values():
                 self._record(item)
-        self.forget()
-        return changed
+            self.forget()
+        return updated
+
+    def _are_updated(self) -> bool:
+        """Whether the script updates them: any of its own, or all that an idle optimizer holds.
+
+        Some of an optimizer's may change for other reasons, such as a norm that is renewed before each forward.
+        """
+        if self._wrote:
+            return True
+        changed = {
+            number: self._contents.of(item.parameter) != item.before
+            for number, item in self._waiting.items()
+        }
+        held = [changed[number] for number, item in self._waiting.items() if item.is_held]
+        own = any(changed[number] for number, item in self._waiting.items() if not item.is_held)
+        return own or (bool(held) and all(held))
 
     def _record(self, item: _Waiting) -> None:
         phase, key = Phase.OPTIMIZER, (item.name,)

@@ -118,6 +118,7 @@ class Optimizers:
         self._in_order: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
         self.trainers = Trainers(lambda: list(self._all), steps.another_trains)
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._ever_stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._idle: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._from_before: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._running: list[_Update] = []
@@ -219,6 +220,13 @@ class Optimizers:
         """What the optimizers hold, by identity."""
         return frozenset(map(id, _held_by(self.trainers.taking_part())))
 
+    def idle_identities(self) -> frozenset[int]:
+        """What only such optimizers hold as have never stepped, by identity."""
+        every = self.trainers.taking_part()
+        stepping = [one for one in every if one in self._ever_stepped]
+        idle = [one for one in every if one not in self._ever_stepped]
+        return frozenset(map(id, _held_by(idle))) - frozenset(map(id, _held_by(stepping)))
+
     def parameter_name(self, tensor: torch.Tensor) -> str | None:
         """Name of a parameter by its place in an optimizer, or None."""
         for optimizer in list(self._all):
@@ -237,6 +245,7 @@ class Optimizers:
         self._add(optimizer)
         if not self.trainers.steps(optimizer):
             return
+        self._ever_stepped.add(optimizer)
         update = _Update(optimizer, _has_closure(args, kwargs))
         self._running = [other for other in self._running if other.optimizer is not optimizer]
         self._running.append(update)

@@ -510,6 +510,7 @@ class Recorder:
             parameter_name=self._optimizers.parameter_name,
             watch_parameters=self._hook_parameters,
             trained=self._optimizers.identities,
+            idle=self._optimizers.idle_identities,
             fail=self.fail,
             border=Calls.run_within.__code__,
             out_of_sight=self._calls.out_of_sight,

@@ -91,6 +91,8 @@ class Session:
         Is told of new parameters, whose gradients are to be listened to.
     trained
         Gives the identities of the parameters that optimizers hold.
+    idle
+        Gives those whose optimizers have never stepped.
     fail
         Takes an error of our own that must not reach the training.
     border
@@ -110,6 +112,7 @@ class Session:
         parameter_name: Callable[[torch.Tensor], str | None],
         watch_parameters: Callable[[], None],
         trained: Callable[[], frozenset[int]],
+        idle: Callable[[], frozenset[int]],
         fail: Callable[[Exception], None],
         border: CodeType,
         out_of_sight: OutOfSight,
@@ -129,7 +132,7 @@ class Session:
         self._watch_parameters = watch_parameters
         self._fail = fail
         self._rows = Rows(writer, names, border)
-        self._trained = trained
+        self._trained, self._idle = trained, idle
         self._hand_updates = HandUpdates(self._rows, self.contents)
         self._init_done: set[int] = set()
         self._has_ended_a_step = False
@@ -149,7 +152,7 @@ class Session:
         self._read_by_python.clear()
         self.names.refresh()
         self._remember_parameters()
-        self._hand_updates.begin_step(self._trained())
+        self._hand_updates.begin_step(self._trained(), self._idle())
 
     def record_hand_updates(self) -> bool:
         """Record what the script has made of its parameters by hand since backward, and tell whether it has."""
@@ -532,6 +535,7 @@ class Session:
         `options` are those of its group, as JSON values; `stack` is what `stack_here` gave; `with_gradient` is false
         where the optimizer computes the gradient itself, by a closure.
         """
+        self._hand_updates.optimizer_updates(parameter)
         path, name = self.names.owner_of(parameter) or ("", "parameter")
         if not self._sites.wants(path, op):
             return None

@@ -75,14 +75,21 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+_AS_ANOTHER = frozenset({"view_as", "reshape_as", "expand_as", "type_as"})
+"""Operators that take the shape or the dtype of their second tensor, and nothing else of it."""
+
+
 def trains(name: str, tensors: list[NamedTensor]) -> bool:
     """Whether a call outside of any module builds a graph on a parameter, as functional models do.
 
     What writes to a parameter builds none: autograd allows it without gradients only, as `torch.nn.init` code does it.
+    Nor does what asks for no more than its shape, as hand-written optimizers do for their states.
     """
-    with (
-        torch._C.DisableTorchFunctionSubclass()
-    ):  # to ask a tensor of the script's runs none of its code
+    if name.endswith("_like"):
+        return False
+    if name.rpartition(".")[2] in _AS_ANOTHER:
+        tensors = tensors[:1]
+    with torch._C.DisableTorchFunctionSubclass():  # asking a tensor runs no code of the script's
         if name == "torch.Tensor.detach" or (
             changes_in_place(name) and any(map(_is_leaf, tensors[:1]))
         ):
