@@ -120,6 +120,19 @@ def test_another_number_of_steps_parts_them() -> None:
     assert found.words == "the reference trained 5 steps and the candidate 6"
 
 
+def test_steps_that_were_counted_in_one_run_alone_are_told_by_their_losses() -> None:
+    # Given an optimizer on one side, and updates by hand, which nobody counts, on the other
+    by_hand = replace(side(), steps=None)
+    assert course_of(side(), by_hand, equal=True).course is Course.EQUAL
+    # Then a pass more is seen all the same
+    longer = replace(side(losses=(3.0, 2.0, 1.0, 0.5)), steps=None)
+    found = course_of(side(), longer, equal=True)
+    assert (found.course, found.words) == (
+        Course.APART,
+        "the reference trained 3 backward passes behind the recorded steps and the candidate 4",
+    )
+
+
 def test_a_run_that_was_ended_before_its_time_is_not_held_against_its_end() -> None:
     candidate = replace(
         side(moved(0.5), losses=(3.0,), steps=3), ended_by="the exception KeyboardInterrupt"

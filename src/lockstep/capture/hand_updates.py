@@ -13,11 +13,9 @@ import torch
 
 from lockstep.capture.contents import Contents
 from lockstep.capture.rows import OpenCall, Rows
+from lockstep.core.operators import BY_HAND
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.devices.methods import untyped_storage
-
-UPDATE = "update"
-"""What an update is called that is no call of an optimizer."""
 
 
 @dataclass(slots=True)
@@ -129,7 +127,7 @@ class HandUpdates:
     def _record(self, item: _Waiting) -> None:
         phase, key = Phase.OPTIMIZER, (item.name,)
         call = self._rows.plain_call(
-            CallKind.OPTIMIZER, phase, item.path, UPDATE, key, stack=self._stack
+            CallKind.OPTIMIZER, phase, item.path, BY_HAND, key, stack=self._stack
         )
         for role, content in (
             (Role.PARAM, item.before),

@@ -7,6 +7,9 @@ import re
 from enum import Enum
 from functools import cache
 
+BY_HAND = "update"
+"""What an update of a parameter is called that is no call of an optimizer."""
+
 
 class Family(str, Enum):
     """Operators that share one error model; see `lockstep.judge.error_model`."""

@@ -52,17 +52,23 @@ def course_of(reference: Side, candidate: Side, *, equal: bool) -> RankEnds:
         return _parted(sides, parted)
     if reason := _not_comparable(sides):
         return RankEnds(Course.UNKNOWN, reason)
-    if reference.length != candidate.length:
-        unit = "steps" if reference.steps is not None else "backward passes"
-        words = (
-            f"the reference trained {reference.length} {unit} and the candidate {candidate.length}"
-        )
+    left, right, unit = _lengths(sides)
+    if left != right:
+        words = f"the reference trained {left} {unit} and the candidate {right}"
         return RankEnds(Course.APART, words)
     if other := _other_course(sides):
         return RankEnds(Course.APART, other, certain=True)
     if not equal:
         return RankEnds(Course.NOISE, "")
     return _equal_or_not(sides)
+
+
+def _lengths(sides: tuple[Side, Side]) -> tuple[int, int, str]:
+    """How long both were: in steps, or, where those of one were not counted, in losses behind the recorded ones."""
+    if sides[0].steps is not None and sides[1].steps is not None:
+        return sides[0].steps, sides[1].steps, "steps"
+    left, right = (len(side.losses) for side in sides)
+    return left, right, "backward passes behind the recorded steps"
 
 
 def _not_comparable(sides: tuple[Side, Side]) -> str:
@@ -74,7 +80,8 @@ def _not_comparable(sides: tuple[Side, Side]) -> str:
         name, side = without[0]
         return f"the end was not recorded in the {name}, which {side.why_none}"
     cut = [(name, side) for name, side in zip(SIDES, sides, strict=True) if side.ended_by]
-    if cut and sides[0].length != sides[1].length:
+    left, right, _ = _lengths(sides)
+    if cut and left != right:
         name, side = cut[0]
         return f"the ends are of other steps: the {name} was ended by {side.ended_by}"
     return ""
@@ -150,7 +157,7 @@ def _equal_or_not(sides: tuple[Side, Side]) -> RankEnds:
     ]
     others = [key for key in both if key not in unread and not is_equal(left[key], right[key])]
     if others:
-        tolerance = END_ROUNDINGS + math.sqrt(sides[0].length or 0)
+        tolerance = END_ROUNDINGS + math.sqrt(_lengths(sides)[0])
         certain = any(
             _is_beyond(left[key].content, right[key].content, tolerance) for key in others
         )

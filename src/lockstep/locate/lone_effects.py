@@ -16,7 +16,7 @@ from functools import cached_property
 
 from lockstep.align.dataflow import Flow
 from lockstep.align.step import Aligned, AlignedStep
-from lockstep.core.operators import Family, canonical_name, family_of
+from lockstep.core.operators import BY_HAND, Family, canonical_name, family_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.stretches import regions_of
@@ -34,6 +34,7 @@ class Idiom(str, Enum):
     WEIGHT_DECAY = "weight decay by hand"
     WEIGHT_CLIPPING = "clipping of weights"
     WEIGHT_CHANGE = "change of weights"
+    HAND_UPDATE = "update by hand"
     AVERAGING = "moving average of weights"
     READING = "reading of gradients"
 
@@ -296,7 +297,9 @@ class _Side:
         outputs = [record.content.id for record in call.with_role(Role.OUTPUT)]
         given = [record.content.id for record in _first_tensors(call)]
         if len(outputs) == 1:
-            return any(record.content.id == outputs[0] for record in call.with_role(Role.INPUT))
+            if not writes_in_place(call.site.op):
+                given = [record.content.id for record in call.with_role(Role.INPUT)]
+            return outputs[0] in given
         if not outputs and self.target(call) is Target.GRADIENT:  # it returns None
             updates = self._of_kind(CallKind.OPTIMIZER)
             arrived = {one.content.id for one in updates if one.role is Role.PARAM_GRAD}
@@ -411,7 +414,9 @@ class _Side:
         if target is Target.GRADIENT:
             return self._of_gradients(call, name)
         if target is Target.PARAMETER:
-            return _of_parameters(name)
+            idiom = _of_parameters(name)
+            by_hand = idiom is Idiom.WEIGHT_CHANGE and self._updates_by_hand
+            return Idiom.HAND_UPDATE if by_hand else idiom
         if name == "zero" and writes_in_place(call.site.op) and self._was_gradient(call):
             return Idiom.ZEROING
         if name in ("lerp", "add", "copy") and writes_in_place(call.site.op):
@@ -419,6 +424,12 @@ class _Side:
             if any(self._is_parameter(one) for one in others):
                 return Idiom.AVERAGING
         return None
+
+    @cached_property
+    def _updates_by_hand(self) -> bool:
+        """Whether the script updates its parameters itself in this step."""
+        calls = self.flow.calls.values()
+        return any(call.kind is CallKind.OPTIMIZER and call.site.op == BY_HAND for call in calls)
 
     def _of_gradients(self, call: Call, name: str) -> Idiom:
         if name in _CLAMPS:

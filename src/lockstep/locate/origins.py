@@ -115,6 +115,7 @@ class Origins:
     found: list[Origin] = field(default_factory=list)
     _may_drop: list[int] = field(default_factory=list)
     _known: set[Hashable] = field(default_factory=set)
+    _settings: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def add(
         self,
@@ -151,6 +152,26 @@ class Origins:
         self.found.append(origin_at(place, finding, reason, kind))
         return True
 
+    def add_settings(self, place: Place, settings: Mapping[str, str]) -> bool:
+        """Say of an optimizer whose settings differed in an earlier step which ones do by now.
+
+        Some follow from those: what it adds up in its groups, or a rate that it computes. Returns False where none of
+        them, by name, was known before; then they are an origin of their own.
+        """
+        known = self._settings.setdefault(place.op, {})
+        earlier = {name for name, step in known.items() if step < place.step}
+        new = [words for name, words in settings.items() if name not in known]
+        for name in settings:
+            known.setdefault(name, place.step)
+        if earlier.isdisjoint(settings):
+            return False
+        number = next((n for n, one in enumerate(self.found) if _is_set_up(one, place.op)), None)
+        if new and number is not None:
+            origin = self.found[number]
+            reason = f"{origin.reason}; from step {place.step} on, {'; '.join(new)}"
+            self.found[number] = replace(origin, reason=reason)
+        return True
+
     def insert(self, origin: Origin, cause: str) -> None:
         """Add an origin that was made elsewhere, unless its cause is known."""
         if cause not in self._known:
@@ -172,6 +193,10 @@ class Origins:
             reason = f"the random stream differs: {origin.reason}; dropouts behind it drop other elements"
             self.found[number] = replace(origin, kind=Kind.RANDOM, reason=reason)
         self._may_drop.clear()
+
+
+def _is_set_up(origin: Origin, optimizer: str) -> bool:
+    return origin.kind is Kind.SETUP and (origin.phase, origin.op) == (Phase.OPTIMIZER, optimizer)
 
 
 def draws_differently(op: str, finding: Finding) -> bool:

@@ -45,11 +45,6 @@ class Side:
         """Its states at each moment, in order of time."""
         return self.first, self.last, self.end
 
-    @property
-    def length(self) -> int | None:
-        """How long it was: in steps, or else in losses behind the recorded steps."""
-        return self.steps if self.steps is not None or not self.losses else len(self.losses)
-
 
 def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
     """What a rank's recording holds of its end; `names` are those of a candidate."""

@@ -357,7 +357,8 @@ class UpdateWalk:
             first = place_of(items[0], pair, self._step.module_classes)
             state = State(self._ledger.measure(pair), AGREES, tainted=True, outcome=Outcome.DIFFER)
         finding = self._ledger.report(state, reason, inherited=False)
-        if not self._origins.add(
+        known = self._origins.add_settings(first, {one.name: str(one) for one in settings})
+        if known or not self._origins.add(
             first, finding, cause=f"{first.op}: {[one.name for one in settings]}"
         ):
             self._ledger.repeat(finding)
