@@ -130,7 +130,7 @@ def test_a_switch_of_the_backends_is_told_once_under_its_own_name() -> None:
     assert listed("import torch\ntorch.backends.cuda.matmul.allow_tf32 = True") == [
         "torch.backends.cuda.matmul.allow_tf32"
     ]
-    # and where nothing longer is known, the method is told
+    # and so is one that nobody knows
     assert listed("import torch\nmove = torch.backends.cuda.matmul.of_nobody") == [
-        "torch.backends.cuda"
+        "torch.backends.cuda.matmul.of_nobody"
     ]
