@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,14 +9,15 @@ from pathlib import Path
 
 import click
 
+from lockstep.cli import options
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import code_of
-from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.progress import Progress
 from lockstep.core.text import shell_line
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
+from lockstep.report.json_text import enveloped, json_text
 from lockstep.store.reader import Recording, open_recording
 from lockstep.store.record_command import new_place, program
 from lockstep.wings.replay.chosen_calls import (
@@ -28,7 +28,7 @@ from lockstep.wings.replay.chosen_calls import (
     calls_at,
     check_whole,
 )
-from lockstep.wings.replay.replayed_call import ReplayedCall, as_json, not_run_again
+from lockstep.wings.replay.replayed_call import ReplayedCall, call_json, not_run_again
 from lockstep.wings.replay.screen import render_all, render_sites, render_story
 from lockstep.wings.replay.story import Story, story_of
 from lockstep.wings.replay.written_test import write_test
@@ -37,10 +37,10 @@ from lockstep.wings.replay.written_test import write_test
 @click.command()
 @click.argument("recording", type=click.Path(path_type=Path))
 @click.argument("candidate", type=click.Path(path_type=Path), required=False)
-@click.option("--site", help="Run these calls again: a pattern, or a site as compare prints it.")
+@options.site("Run these calls again")
 @click.option("--all", "every", is_flag=True, help="Run every operator and every update again.")
-@click.option("--step", type=int, help="This step only.")
-@click.option("--rank", help="This rank only, as in rank0.")
+@options.step
+@options.rank
 @click.option("--device", default="", help="Where to run them, as in cuda:0.  [default: cpu]")
 @click.option("--dtype", default="", help="In which dtype, as in bfloat16.  [default: as recorded]")
 @click.option(
@@ -50,19 +50,13 @@ from lockstep.wings.replay.written_test import write_test
 @click.option(
     "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often."
 )
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=10, show_default=True,
-    help="With --all: print at most so many calls.",
-)  # fmt: skip
+@options.limit("With --all: print at most so many calls.")
 @click.option(
     "--write-test", "folder", type=click.Path(path_type=Path),
     help="Write a stand-alone test of the call that is furthest off into this new folder.",
 )  # fmt: skip
-@click.option("--json", "as_json_", is_flag=True, help="Print as JSON.")
-@click.option(
-    "--memory-bytes", type=click.IntRange(min=1 << 20), default=MEMORY_BYTES, show_default="1 GB",
-    help="Memory that re-runs may take; what takes more is not run again.",
-)  # fmt: skip
+@options.as_json
+@options.memory_bytes("Memory that re-runs may take; what takes more is not run again.")
 def replay(
     recording: Path,
     candidate: Path | None,
@@ -76,7 +70,7 @@ def replay(
     repeat: int,
     limit: int,
     folder: Path | None,
-    as_json_: bool,
+    as_json: bool,
     memory_bytes: int,
 ) -> int:
     """Run recorded operators again, alone, on their recorded inputs, forward and backward.
@@ -122,8 +116,8 @@ def replay(
     told = _Told(replays.name, origin, None if origin is None else story_of(origin, done))
     again = _again(runs, {"--site": site, "--step": step, "--rank": rank, "--device": device,
                           "--dtype": dtype, "--emulate": emulation}, every=every)  # fmt: skip
-    if as_json_:
-        click.echo(json.dumps(_json(done, told), indent=1, allow_nan=False))
+    if as_json:
+        click.echo(json_text(_json(done, told)))
     else:
         _print(done, told, every=every, limit=limit)
         if folder is None and _can_be_written(done, told):
@@ -132,7 +126,7 @@ def replay(
         written = write_test(
             folder, done, runs[-1], told.story, "" if origin is None else origin.instead
         )
-        click.echo(written, err=as_json_)
+        click.echo(written, err=as_json)
     looked = any(one.held for one in done)
     beyond = any(one.worst > 1.0 for one in done)
     differs = beyond if told.story is None else not told.story.explained
@@ -164,10 +158,10 @@ def _can_be_written(done: list[ReplayedCall], told: _Told) -> bool:
     return any(one.worst > 1.0 for one in done)
 
 
-def _again(runs: list[Recording], options: Mapping[str, object], *, every: bool) -> str:
+def _again(runs: list[Recording], given: Mapping[str, object], *, every: bool) -> str:
     """The same command, with a test that is written."""
     words = [*program(), "replay", *(str(run.path) for run in runs), *(["--all"] if every else [])]
-    for name, value in options.items():
+    for name, value in given.items():
         words += [name, str(value)] if value not in (None, "") else []
     place = new_place(runs[-1].path.with_name("proof"))
     return shell_line([*words, "--write-test", str(place)])
@@ -221,8 +215,7 @@ def _replayed(
 
 def _json(done: list[ReplayedCall], told: _Told) -> dict[str, object]:
     origin, story = told.origin, told.story
-    return {
-        "schema": 1,
+    values = {
         "machine": told.machine,
         "compared": None if origin is None else origin.said,
         "computes_instead": (origin.instead or None) if origin is not None else None,
@@ -234,5 +227,6 @@ def _json(done: list[ReplayedCall], told: _Told) -> dict[str, object]:
             {"op": op, "reason": reason, "count": count}
             for (op, reason), count in sorted(not_run_again(done).items())
         ],
-        "calls": [as_json(one) for one in done],
+        "calls": [call_json(one) for one in done],
     }
+    return enveloped(values)

@@ -107,8 +107,8 @@ def _refusals(one: ReplayedCall) -> Iterator[tuple[str, int]]:
     yield from ((result.refused, 1) for result in one.results if result.refused)
 
 
-def as_json(one: ReplayedCall) -> dict[str, Any]:
-    """A call and its results as JSON values; what is infinite is null."""
+def call_json(one: ReplayedCall) -> dict[str, Any]:
+    """A call and its results, as values of JSON."""
     call, site = one.call, one.call.site
     return {
         "run": one.chosen.run or None,
@@ -137,14 +137,11 @@ def as_json(one: ReplayedCall) -> dict[str, Any]:
 
 
 def _held_json(held: Held) -> dict[str, Any]:
-    numbers = {
+    return {
+        "maker": held.maker,
+        "sound": held.sound,
         "error": held.error,
         "allowed": held.allowed,
         "excess": held.excess,
         "epsilons": held.epsilons,
-    }
-    return {
-        "maker": held.maker,
-        "sound": held.sound,
-        **{name: value if abs(value) < float("inf") else None for name, value in numbers.items()},
     }

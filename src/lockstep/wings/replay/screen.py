@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from lockstep.replay.held_results import RECORDED, Held, Result
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
+from lockstep.report.table import add_more
 from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall, not_run_again
 from lockstep.wings.replay.story import Story
 
@@ -74,8 +75,7 @@ def render_all(calls: Sequence[ReplayedCall], machine: str, *, limit: int) -> Pa
             if any(not entry.sound for entry in result.held):
                 _add_result(text, result)
         add_paragraph(text, _words(one, machine))
-    if len(beyond) > limit:
-        add_line(text, f"and {len(beyond) - limit} more (--limit, or --json, lists them)")
+    add_more(text, len(beyond) - limit)
     _add_refusals(text, calls)
     return text
 
@@ -134,5 +134,4 @@ def _add_refusals(text: Page, calls: Sequence[ReplayedCall]) -> None:
     for (op, reason), count in refused[:_MOST_REASONS]:
         times = f" ({count} times)" if count > 1 else ""
         add_paragraph(text, f"{op}: {reason}{times}")
-    if len(refused) > _MOST_REASONS:
-        add_line(text, f"  and {len(refused) - _MOST_REASONS} more (--json lists them)")
+    add_more(text, len(refused) - _MOST_REASONS, indent="  ", more="(--json lists them)")
