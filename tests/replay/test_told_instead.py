@@ -13,7 +13,7 @@ from replay_bench import Beneath, altered, operators, record_of, recorded
 
 from lockstep.core.finding import Explanation, Instead
 from lockstep.core.records import Call
-from lockstep.core.site import Role
+from lockstep.core.site import CallKind, Role
 from lockstep.replay.explanation.explained import explained
 from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.store.reader import Recording
@@ -31,7 +31,7 @@ class Bench:
     """Records a program, and what it gives where another kernel runs below the recorder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._count = 0
 
     def recording(
@@ -49,7 +49,7 @@ class Bench:
             (result * weights).sum().backward()
 
         self._count += 1
-        return recorded(self._folder / str(self._count), program)
+        return recorded(self.folder / str(self._count), program)
 
     def call(
         self, make: Program, *shapes: tuple[int, ...], op: str, kernel: Kernel | None = None
@@ -324,3 +324,18 @@ def test_what_several_operators_give_together_is_held_against_the_one_alone(benc
     found = asked(one, other, Role.OUTPUT)
     assert found is not None
     assert found.words == "the result times 1.02"
+
+
+def test_what_enters_an_update_is_not_told_by_that_update(bench: Bench) -> None:
+    def program() -> None:
+        weight = torch.nn.Parameter(torch.linspace(-1, 1, 64).reshape(8, 8))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        (weight * weight).sum().backward()
+        optimizer.step()
+
+    found = recorded(bench.folder / "entering", program)
+    update = next(call for call in found.ranks["rank0"].calls(0) if call.kind is CallKind.OPTIMIZER)
+    after = np.array(record_of(update, Role.PARAM_AFTER).load())
+    said = asked(update, altered(update, Role.PARAM, 0, after), Role.PARAM)
+    assert said is not None
+    assert "updated" not in said.words

@@ -10,7 +10,7 @@ from lockstep.core.operators import canonical_name
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.replay.explanation.unexplained import Unexplained
-from lockstep.replay.held_results import BACKWARD, results_of
+from lockstep.replay.held_results import BACKWARD, FORWARD, results_of
 from lockstep.replay.rebuild import Rebuilt, rebuild
 from lockstep.replay.refusals import CannotReplay
 
@@ -49,7 +49,7 @@ def base_of(question: Unexplained) -> Base | None:
     left, right = question.reference_call, question.candidate_call
     if left is None or left.kind is not CallKind.OPERATOR:
         return None
-    if question.reference.role is Role.INPUT:
+    if question.reference.role not in (*FORWARD, *BACKWARD):
         return None  # what enters the call is no result of it
     try:
         built = rebuild(left)

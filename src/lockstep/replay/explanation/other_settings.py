@@ -37,6 +37,11 @@ _MOST_NEAR = 8
 """Size of a whole number up to which those around zero are tried."""
 
 _LARGEST_INTEGER = 1 << 20
+_INDICES = frozenset({"ignore_index", "padding_idx"})
+"""Arguments that are one of the classes or rows, or none."""
+
+_MOST_INDICES = 16
+
 _IDLE = frozenset(
     {"inplace", "out", "size_average", "reduce", "return_indices", "is_grads_batched", "dtype"}
 )
@@ -117,7 +122,9 @@ def _shifted_causal_mask(subject: Subject, built: Rebuilt) -> Iterator[Predictio
 def _others(argument: Argument, rank: int) -> Iterator[Any]:
     """What else an argument may be."""
     value = argument.value
-    if isinstance(value, bool):
+    if argument.name in _INDICES:
+        yield from (index for index in range(_MOST_INDICES) if index != value)
+    elif isinstance(value, bool):
         yield not value
     elif value is None:
         yield from (1.0,) if argument.name == "scale" else (True, 0)

@@ -124,6 +124,10 @@ class Subject:
     def noun(self) -> str:
         """What the main result is called: by the name of the argument where it is what enters a call."""
         record, call = self.question.reference, self.question.reference_call
+        if record.role is Role.PARAM and record.name:
+            return record.name
+        if record.role is Role.GRAD_OUTPUT:
+            return "the gradient that arrives"
         if record.role is not Role.INPUT or call is None:
             return "the result"
         try:

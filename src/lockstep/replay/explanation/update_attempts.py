@@ -14,6 +14,7 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.replay.explanation.outcome import Outcome
 from lockstep.replay.explanation.unexplained import Unexplained
+from lockstep.replay.held_results import UPDATED
 from lockstep.replay.machine import HERE
 from lockstep.replay.optimizer_update import UpdateRerun
 from lockstep.replay.refusals import CannotReplay
@@ -30,6 +31,8 @@ def update_of(question: Unexplained) -> Call | None:
     left, right = question.reference_call, question.candidate_call
     if left is None or left.kind is not CallKind.OPTIMIZER:
         return None
+    if question.reference.role not in UPDATED:
+        return None  # what enters the update is no result of it
     same = right is not None and right.kind is CallKind.OPTIMIZER and right.site.op == left.site.op
     call = replace(right, arguments=left.arguments) if same and right is not None else left
     return _with_state(call)
