@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
@@ -23,6 +24,7 @@ class Subject(str, Enum):
     LOSS = "loss"
     GRADIENT = "gradient"
     PARAMETER = "parameter"
+    STATE = "state"
 
 
 _SUBJECTS = {
@@ -74,7 +76,10 @@ class Coverage:
     def _unjudged(self, findings: Iterable[Finding]) -> Iterator[str]:
         found: dict[Subject, dict[str, Finding]] = defaultdict(dict)
         for finding in findings:
-            if finding.outcome is Outcome.INCOMPARABLE:
+            known = (
+                not math.isnan(finding.difference) or finding.pair.present.role is not Role.STATE
+            )
+            if finding.outcome is Outcome.INCOMPARABLE and known:
                 for subject, name in _of_training(finding.pair.present):
                     found[subject].setdefault(name, finding)
         for subject, unjudged in found.items():
@@ -130,6 +135,8 @@ def _subject(record: TensorRecord | None) -> Iterator[tuple[Subject, str]]:
 
 def _of_training(record: TensorRecord) -> Iterator[tuple[Subject, str]]:
     """As `_subject`, without what single operators send to parameters: it is judged where it is added up."""
+    if record.role is Role.STATE:  # what an update left is judged by what entered it
+        yield Subject.STATE, record.name
     added_up = record.site.phase is Phase.OPTIMIZER or record.site.op == "accumulate_grad"
     if record.role is not Role.PARAM_GRAD or added_up:
         yield from _subject(record)
@@ -141,6 +148,9 @@ def _counted(subject: Subject, names: Iterable[str]) -> str:
         return "the loss"
     if len(listed) == 1:
         return f"the {subject.value} {'of ' if subject is Subject.GRADIENT else ''}{listed[0]}"
+    if subject is Subject.STATE:
+        more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+        return f"{len(listed)} states of the optimizer: {', '.join(listed[:_SHOWN])}{more}"
     noun = f"{subject.value}s of" if subject is Subject.GRADIENT else "parameters:"
     more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
     return f"{len(listed)} {noun} {', '.join(listed[:_SHOWN])}{more}"

@@ -79,6 +79,8 @@ class Ledger:
         The buffers of both runs as they were left last.
     last_updates
         Per parameter its last optimizer step, and what that left.
+    last_states
+        Per state of an optimizer the last step that left it, and how.
     updated_apart
         Whether one run left out updates that the other made: from then on all differs, whatever enters.
     """
@@ -90,6 +92,7 @@ class Ledger:
         self.buffer_users: dict[str, BufferUser] = {}
         self.buffers = Buffers()
         self.last_updates: dict[str, Updated] = {}
+        self.last_states: dict[str, tuple[int, Measured]] = {}
         self.precision = precision or PrecisionClasses()
         self._read_tensors = read_tensors
         self._steps: set[int] = set()
@@ -264,6 +267,15 @@ def agreeing(measured: Measured) -> State:
     """State of a pair that is bitwise equal, or of which nothing can be said."""
     outcome = Outcome.AGREE if measured.known else Outcome.INCOMPARABLE
     return State(measured, AGREES, outcome=outcome)
+
+
+def settle(ledger: Ledger, state: State) -> None:
+    """Keep and report a pair that is no origin; one of which nothing is known was not judged."""
+    if not state.measured.known and state.outcome is Outcome.AGREE:
+        state = replace(state, outcome=Outcome.INCOMPARABLE)
+    ledger.remember(state)
+    differs = state.outcome is Outcome.DIFFER
+    ledger.report(state, settled_words(state), inherited=differs)
 
 
 def settled_words(state: State) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.align.names import SAME_NAMES, NameMap
-from lockstep.align.settings import Setting, differing_settings
+from lockstep.align.settings import KERNEL_CHOICES, Setting, differing_settings
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import OptimizerSetup, RankManifest
 from lockstep.locate.module_differences import (
@@ -203,13 +203,9 @@ def _options(left: RankManifest, right: RankManifest) -> Iterator[Setting]:
             continue
         for group, other in zip(ours.groups, theirs.groups, strict=False):
             for one in differing_settings(group, other):
-                if one.name not in _NO_MATTER and str(one) not in known:
+                if one.name not in KERNEL_CHOICES and str(one) not in known:
                     known.add(str(one))
                     yield one
-
-
-_NO_MATTER = frozenset({"foreach", "fused", "capturable", "differentiable", "initial_lr"})
-"""Options of an optimizer that say how it computes, not what."""
 
 
 def _compiled(left: RankManifest, right: RankManifest) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lockstep.align.settings import Setting, differing_settings
+from lockstep.align.settings import KERNEL_CHOICES, Setting, differing_settings
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
@@ -18,7 +18,8 @@ from lockstep.judge.protocol import AGREES, NOTHING_BETWEEN, Judge, Judgement, R
 from lockstep.judge.tolerances import LINEAR_REGIME, TRAINED_ALIKE, UPDATE_SIZE_LIMITS
 from lockstep.judge.update_model import update_sizes
 from lockstep.locate.arrivals import follows_from_the_run
-from lockstep.locate.ledger import Ledger, State, agreeing, drifted, settled_words
+from lockstep.locate.ledger import Ledger, State, agreeing, drifted, settle
+from lockstep.locate.optimizer_states import OptimizerStates
 from lockstep.locate.origins import Origins, Place, place_of, place_of_call, without_partner
 from lockstep.locate.words import origin_reason, what_leaves
 from lockstep.measure.measured_pair import Measured, pooled
@@ -28,10 +29,6 @@ BETWEEN = "gradient between backward and optimizer (clipping, unscaling, all-red
 
 CHANGED = "parameter between the start of the step and its update"
 """Operator name of an origin at a parameter that is changed by other than its optimizer."""
-
-_KERNEL_CHOICES = frozenset({"foreach", "fused", "capturable", "differentiable", "initial_lr"})
-"""Optimizer settings that choose a kernel or record history, and mean nothing to the numbers."""
-
 
 _NAMES_SHOWN = 3
 
@@ -135,11 +132,15 @@ class UpdateWalk:
         self._step, self._ledger, self._origins, self._judge = step, ledger, origins, judge
         self._gradients, self._backward = gradients, backward
         self._replayed: set[int] = set()
+        self._begun_otherwise: frozenset[str] = frozenset()
         self._any_tainted = any(state.tainted for states in gradients.values() for state in states)
         self._pooled = pooled([states[0].measured for states in gradients.values()])
 
     def run(self) -> None:
         """Judge all optimizer calls, group by group."""
+        self._begun_otherwise = OptimizerStates(
+            self._step, self._ledger, self._origins, self._judge
+        ).run()
         groups: dict[str, list[Aligned]] = defaultdict(list)
         for item in self._step.of_kind(CallKind.OPTIMIZER):
             key = (item.reference.site.op, item.reference.arguments, item.candidate.arguments)
@@ -179,8 +180,8 @@ class UpdateWalk:
         self._ledger.updated_apart = self._ledger.any_tainted = True
 
     def _arrive(self, item: Aligned) -> Iterator[_Wrong]:
-        """Parameter, gradient and state as the optimizer gets them."""
-        for pair in item.complete(Role.PARAM, Role.STATE, Role.PARAM_GRAD):
+        """Parameter and gradient as the optimizer gets them."""
+        for pair in item.complete(Role.PARAM, Role.PARAM_GRAD):
             measured = self._ledger.measure(pair)
             known = self._ledger.state(pair)
             if known is not None or measured.equal or not measured.known:
@@ -188,10 +189,8 @@ class UpdateWalk:
                 continue
             if pair.present.role is Role.PARAM_GRAD:
                 yield from self._gradient_arrives(item, measured)
-            elif pair.present.role is Role.PARAM:
-                yield from self._parameter_arrives(item, measured)
             else:
-                settle(self._ledger, drifted(measured))
+                yield from self._parameter_arrives(item, measured)
 
     def _parameter_arrives(self, item: Aligned, measured: Measured) -> Iterator[_Wrong]:
         """A parameter that is not as the step found it: the script changed it before the update."""
@@ -289,7 +288,7 @@ class UpdateWalk:
             for setting in differing_settings(
                 items[0].reference.arguments, items[0].candidate.arguments
             )
-            if setting.name not in _KERNEL_CHOICES
+            if setting.name not in KERNEL_CHOICES
         ]
         wrong = [found for item in items for found in self._updated(item, bool(settings))]
         if settings:
@@ -313,8 +312,9 @@ class UpdateWalk:
 
     def _updated(self, item: Aligned, settings_differ: bool) -> Iterator[_Wrong]:
         entering = self._entering(item)
-        tainted = any(self._ledger.tainted(measured) for measured in entering)
-        overwhelmed = any(
+        otherwise = self._begins_otherwise(item)
+        tainted = otherwise or any(self._ledger.tainted(measured) for measured in entering)
+        overwhelmed = otherwise or any(
             measured.relative > LINEAR_REGIME
             for measured in entering
             if self._ledger.tainted(measured)
@@ -326,6 +326,8 @@ class UpdateWalk:
                 known = self._ledger.last_updates.get(place.tensor)
                 if known is None or known[0].sequence < place.sequence:
                     self._ledger.last_updates[place.tensor] = place, measured
+            else:
+                self._ledger.last_states[pair.present.name] = item.reference.step, measured
             judgement = AGREES
             if not measured.equal and measured.known:
                 judgement = self._judge.update(entering, measured, calls=item.calls)
@@ -340,6 +342,11 @@ class UpdateWalk:
             differs = taints and judgement.beyond_floor
             outcome = Outcome.DIFFER if differs else self._outcome(judgement, entering)
             settle(self._ledger, State(measured, judgement, taints and not measured.equal, outcome))
+
+    def _begins_otherwise(self, item: Aligned) -> bool:
+        """Whether the update is made from a state that one run has otherwise, or has not."""
+        names = (pair.present.name for pair in item.complete(Role.PARAM))
+        return any(name in self._begun_otherwise for name in names)
 
     def _report_settings(
         self, items: list[Aligned], settings: list[Setting], wrong: list[_Wrong]
@@ -371,7 +378,7 @@ class UpdateWalk:
             left = right = 0.0
             first: Aligned | None = None
             for item in items:
-                if item.reference.id in self._replayed:
+                if item.reference.id in self._replayed or self._begins_otherwise(item):
                     continue
                 sizes = self._update_sizes(item, quiet)
                 if sizes is not None:
@@ -422,15 +429,6 @@ def gradients_of_backward(
         if item.reference.kind is not CallKind.OPTIMIZER
         for pair in item.complete(Role.GRAD_INPUT, Role.GRAD_OUTPUT, Role.PARAM_GRAD)
     ]
-
-
-def settle(ledger: Ledger, state: State) -> None:
-    """Keep and report a pair that is no origin; one of which nothing is known was not judged."""
-    if not state.measured.known and state.outcome is Outcome.AGREE:
-        state = replace(state, outcome=Outcome.INCOMPARABLE)
-    ledger.remember(state)
-    differs = state.outcome is Outcome.DIFFER
-    ledger.report(state, settled_words(state), inherited=differs)
 
 
 def report_together(
