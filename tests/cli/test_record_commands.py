@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
-from workplace import Workplace
+from workplace import SCRIPTS, Workplace
 
 import lockstep
 from lockstep.core.finding import Verdict
@@ -93,6 +94,21 @@ def test_a_recorded_script_runs_as_the_bare_one(workplace: Workplace) -> None:
     assert recording.manifest.command == ["python", "-W", "error", str(script)]
     assert sorted(entry.name for entry in recording.path.iterdir()) == ["manifest.json", "rank0"]
     assert hidden_in(recording.path) == []
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--level", "aten", "--save", "tensors"), ("--level", "module")]
+)
+def test_warnings_point_where_they_point_bare_and_come_as_often(
+    workplace: Workplace, options: tuple[str, ...]
+) -> None:
+    # given a training of four steps that warns at several distances, in forwards, hooks and functions, and by torch
+    shutil.copy(SCRIPTS / "warns.py", workplace.path)
+    # when its first two steps are recorded, then what it prints is that of the bare run, byte for byte
+    record = ("lockstep", "record", "-o", "ref", *options, "--", "python", "warns.py")
+    bare, recorded = workplace.run_together(("python", "warns.py"), record)
+    assert (recorded.code, recorded.theirs) == (0, bare.err)
+    assert bare.err.count("Warning: ") > 30
 
 
 def test_every_training_of_a_shell_script_gets_its_own_directory(workplace: Workplace) -> None:

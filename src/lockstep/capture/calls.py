@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from lockstep.capture.callers import Caller
 from lockstep.capture.compiled_calls import CompiledCalls
 from lockstep.capture.gradients import graph_node
 from lockstep.capture.held_rows import Opening
@@ -313,26 +314,27 @@ class Calls:
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        caller: Caller,
     ) -> tuple[Any, bool]:
         """Record a call of the torch API."""
         begun = self._begin_operator(name, args, kwargs)
         if begun is None:
-            return function(*args, **kwargs), True
+            return caller(function, args, kwargs), True
         session, opened, tensors, is_top = begun
         if in_transform():
-            return self._in_transform(function(*args, **kwargs)), True
+            return self._in_transform(caller(function, args, kwargs)), True
         if session is None or opened is None:
-            result = function(*args, **kwargs)
+            result = caller(function, args, kwargs)
             if session is None and self._is_out_of_sight(one for _, one in tensors):
                 self._made_out_of_sight((result, args[:1] if changes_in_place(name) else ()))
             return result, True
         if self._level == "aten":
             inside = Place(opened.id, opened.path, opened.module_class, None, opened.stack)
-            run = functools.partial(function, *args, **kwargs)
+            run = functools.partial(caller, function, args, kwargs)
             result = self.run_within(inside, session, opened, run)
         else:
             try:
-                result = function(*args, **kwargs)
+                result = caller(function, args, kwargs)
             except BaseException:
                 self.abandon(session, opened)
                 raise
@@ -592,11 +594,14 @@ class Calls:
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        caller: Caller,
     ) -> Any:
         """Record one aten operator."""
+        # By what an overload calls itself, which has a frame that is not there without the tap.
+        inner = function._op if isinstance(function, torch._ops.OpOverload) else function
         session = self._steps.session
         if session is None or self._steps.trainers.is_another:
-            return function(*args, **kwargs)
+            return caller(inner, args, kwargs)
         optimizer = self._steps.in_optimizer and not torch.is_grad_enabled()
         phase = Phase.OPTIMIZER if optimizer else Phase.FORWARD
         places = self._places()
@@ -619,7 +624,7 @@ class Calls:
             )
         try:
             with below_functions(tensors):
-                result = function(*args, **kwargs)
+                result = caller(inner, args, kwargs)
         except BaseException:
             if opened is not None:
                 self.abandon(session, opened)

@@ -9,15 +9,18 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.utils.checkpoint
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode, resolve_name
+from torch.overrides import TorchFunctionMode, _get_overridable_functions, _pop_mode, _push_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lockstep.capture.callers import Caller, Callers, wrap_warn
 from lockstep.capture.originals import Originals, is_torchs
 from lockstep.capture.plumbing import is_plumbing, is_private, only_hooks, trials_of_torch
 from lockstep.capture.room import Room
@@ -59,9 +62,17 @@ class Listener(Protocol):
         """A module is called; must call `call(module, *args, **kwargs)` once and return its result."""
 
     def operator_call(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        caller: Caller,
     ) -> tuple[Any, bool]:
-        """A torch function is called; returns its result and whether it deals in tensors at all."""
+        """A torch function is called; returns its result and whether it deals in tensors at all.
+
+        `caller` is to call it, in the name of who did.
+        """
 
     def read_by_python(self, tensor: Any) -> None:
         """The numbers of a tensor go to where no operator is seen."""
@@ -77,9 +88,14 @@ class Listener(Protocol):
         """A custom autograd function is called."""
 
     def aten_call(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        caller: Caller,
     ) -> Any:
-        """An aten operator is called (level aten)."""
+        """An aten operator is called (level aten); `caller` as for `operator_call`."""
 
     def recomputed_here(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function is checkpointed at this place; returns what backward is to call instead."""
@@ -111,11 +127,13 @@ class Taps:
         self._untapped = 0
         self._functions = FunctionTap(self) if level != "module" else None
         self._aten = AtenTap(self) if level == "aten" else None
+        self.callers = Callers()
         self._thread = threading.local()
         self._trials: list[Patch] = []
         self._gates: list[Patch] = []
         self._patches = [
             Patch(torch.nn.Module, "__call__", self._module_call),
+            Patch(warnings, "warn", wrap_warn),
             Patch(torch.autograd.Function, "apply", self._function_apply),
             Patch(torch.autograd, "_engine_run_backward", self._run_backward),
             Patch(torch.utils.checkpoint._CheckpointFrame, "__init__", self._checkpoint_frame),
@@ -124,6 +142,8 @@ class Taps:
     def install(self) -> None:
         """Put every tap in place, now or as soon as compiled code is left."""
         self._wanted = True
+        if self._functions is not None:
+            _public_names()  # looked up before the script warns of anything
         if not self._trials:
             self._trials = [Patch(owner, name, self._trial) for owner, name in trials_of_torch()]
             self._patches.extend(self._trials)
@@ -194,6 +214,7 @@ class Taps:
         if install:
             self._enter_thread()
         else:
+            self.callers.forget()
             self._leave_thread()
 
     @contextmanager
@@ -401,13 +422,14 @@ class FunctionTap(TorchFunctionMode):
             func, own_name = self._originals.of(func, sys._getframe(1))
             name = operator_name(func) if own_name is None else _recorded_name(own_name)
         if not name:
-            return func(*args, **kwargs)
+            return self._taps.callers.of(sys._getframe(1))(func, args, kwargs)
         if name is _READ:
             self._taps.listener.read_by_python(args[0])
-            return func(*args, **kwargs)
+            return self._taps.callers.of(sys._getframe(1))(func, args, kwargs)
         if is_plumbing(sys._getframe(1), name):
             return self._taps.listener.plumbing_call(func, args, kwargs)
-        result, deals_in_tensors = self._taps.listener.operator_call(name, func, args, kwargs)
+        run = self._taps.callers.of(sys._getframe(1))
+        result, deals_in_tensors = self._taps.listener.operator_call(name, func, args, kwargs, run)
         if not deals_in_tensors and self._names.get(func) is not _WRAPPED:
             self._names[func] = ""
         return result
@@ -429,7 +451,8 @@ class AtenTap(TorchDispatchMode):
     ) -> Any:
         if not self._taps.installed:
             return func(*args, **(kwargs or {}))
-        return self._taps.listener.aten_call(str(func), func, args, kwargs or {})
+        run = self._taps.callers.of(sys._getframe(1))
+        return self._taps.listener.aten_call(str(func), func, args, kwargs or {}, run)
 
 
 _WRAPPED = "wrapped by the script"
@@ -458,16 +481,31 @@ def operator_name(function: Any) -> str:
     """
     plain = getattr(function, "__name__", "")
     if plain == "__get__":
-        name = resolve_name(function) or ""
+        name = _resolved(function)
         kept = name.removesuffix(".__get__").rpartition(".")[2] in _TENSOR_PROPERTIES
         return name.removesuffix(".__get__") if kept else ""
     if plain in _NEVER_TENSORS:
         return ""
-    name = resolve_name(function)
+    name = _resolved(function)
     if name:
-        return "" if is_private(str(name)) else str(name)
+        return "" if is_private(name) else name
     module = getattr(function, "__module__", None) or "torch"
     return f"{module}.{plain}" if plain else ""
+
+
+def _resolved(function: Any) -> str:
+    """As `torch.overrides.resolve_name`, which sets the filters of warnings at each call.
+
+    Python forgets then which warnings it has shown, and shows them again.
+    """
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return str(function)
+    return _public_names().get(function, "")
+
+
+@cache
+def _public_names() -> dict[Any, str]:
+    return dict(_get_overridable_functions()[1])
 
 
 def _insert_at_bottom(mode: TorchFunctionMode) -> None:

@@ -292,6 +292,8 @@ class Optimizers:
                     session.after_update(optimizer, opened, parameter)
         try:
             self._count(optimizer)
+        except Exception as error:  # of ours: it must not reach the training
+            self._steps.fail(error)
         finally:
             self._running = [other for other in self._running if other is not update]
 
@@ -340,9 +342,12 @@ class Optimizers:
         def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             if self._handles:
-                self._add(optimizer)
-                self.trainers.made(optimizer)
-                self._steps.optimizer_created()
+                try:
+                    self._add(optimizer)
+                    self.trainers.made(optimizer)
+                    self._steps.optimizer_created()
+                except Exception as error:  # of ours: it must not reach the training
+                    self._steps.fail(error)
 
         return init
 

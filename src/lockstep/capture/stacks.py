@@ -11,6 +11,7 @@ from types import CodeType, FrameType
 import torch
 
 import lockstep
+from lockstep.capture.callers import STAND_IN
 from lockstep.core.records import Frame
 
 _HIDDEN = (
@@ -85,7 +86,8 @@ class Stacks:
 
     def _met(self, code: CodeType) -> tuple[CodeType, bool]:
         """Keep a code object, and with it its `id`; with whether its frames are hidden."""
-        known = self._codes[id(code)] = (code, code.co_filename.startswith(_HIDDEN))
+        hidden = code.co_name == STAND_IN or code.co_filename.startswith(_HIDDEN)
+        known = self._codes[id(code)] = (code, hidden)
         return known
 
     def _frame(self, identity: int, line: int) -> Frame:

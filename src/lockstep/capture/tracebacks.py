@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from lockstep.capture.callers import STAND_IN
+
 _OURS = str(Path(__file__).parent)
 
 
@@ -42,7 +44,8 @@ def _without_us(traceback: TracebackType | None) -> TracebackType | None:
     kept: list[TracebackType] = []
     after_us = False
     while traceback is not None:
-        ours = traceback.tb_frame.f_code.co_filename.startswith(_OURS)
+        code = traceback.tb_frame.f_code
+        ours = code.co_name == STAND_IN or code.co_filename.startswith(_OURS)
         if ours and not after_us and kept and _is_detour(kept[-1]):
             # handle_torch_function, and the function that turned to it: it follows once more below.
             del kept[-2:]
