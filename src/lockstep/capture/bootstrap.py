@@ -17,6 +17,7 @@ from lockstep.capture.compiled_code import untraced
 from lockstep.capture.endings import Endings, uncaught
 from lockstep.capture.environment import (
     LEFT_OUT,
+    TRAINED,
     UNRECORDED_CHILD,
     VARIABLE,
     Reached,
@@ -96,6 +97,8 @@ def _finish_recorder(ended_by: str) -> None:
             leave_trace(_armed.directory, *_reached(_armed))
         if _armed.steps_left_out:
             leave_note(_armed.directory, LEFT_OUT, str(_armed.steps_left_out))
+        if _armed.records_apart:
+            leave_note(_armed.directory, TRAINED, str(_armed.steps_counted))
     _armed = None
 
 

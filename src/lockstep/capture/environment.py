@@ -69,14 +69,17 @@ UNRECORDED_CHILD = "UNRECORDED_CHILD"
 LEFT_OUT = "LEFT_OUT"
 """Stands before how many chosen steps a process did not record, as the one before was still there."""
 
+TRAINED = "TRAINED"
+"""Stands before how many steps a process trained, of which each was recorded apart."""
+
 
 @dataclass(frozen=True)
 class Traces:
     """What the processes of a command have noted.
 
     `reached` is how far the one came that came furthest, with its `detail`; `training` are directories of processes
-    that train, `unrecorded_children` counts those that trained and could not be recorded, and `left_out` chosen steps
-    that were not recorded, as the one before was still there.
+    that train, `unrecorded_children` counts those that trained and could not be recorded, `left_out` chosen steps
+    that were not recorded, as the one before was still there, and `trained` all steps of the process that had most.
     """
 
     reached: Reached = Reached.NOTHING
@@ -84,6 +87,7 @@ class Traces:
     training: frozenset[str] = frozenset()
     unrecorded_children: int = 0
     left_out: int = 0
+    trained: int = 0
 
 
 def leave_trace(directory: Path, reached: Reached, detail: str = "") -> None:
@@ -109,5 +113,10 @@ def take_traces(directory: Path) -> Traces:
         *max(reached, default=(Reached.NOTHING, "")),
         frozenset(detail for name, detail in notes if name == TRAINS),
         sum(name == UNRECORDED_CHILD for name, _ in notes),
-        sum(int(detail) for name, detail in notes if name == LEFT_OUT and detail.isdigit()),
+        sum(_numbers_behind(notes, LEFT_OUT)),
+        max(_numbers_behind(notes, TRAINED), default=0),
     )
+
+
+def _numbers_behind(notes: list[tuple[str, str]], wanted: str) -> list[int]:
+    return [int(detail) for name, detail in notes if name == wanted and detail.isdigit()]

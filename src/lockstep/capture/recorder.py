@@ -155,6 +155,11 @@ class Recorder:
         """How many steps have ended, recorded or not."""
         return self._step
 
+    @property
+    def records_apart(self) -> bool:
+        """Whether each step is recorded apart, for an audit."""
+        return self._options.apart
+
     # --- life ----------------------------------------------------------------------------------------------------
 
     def arm(self) -> None:

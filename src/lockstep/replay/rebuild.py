@@ -98,6 +98,10 @@ def rebuild(call: Call) -> Rebuilt:
     function = function_of(call.site.op)
     if function is None:
         raise CannotReplay(f"{call.site.op} is not an operator of torch")
+    if isinstance(call.arguments.get("kwargs.generator"), str):
+        raise CannotReplay(
+            "it draws from a generator of the script's own, whose state was not saved"
+        )
     inputs = {record.index: record for record in call.with_role(Role.INPUT)}
     tree: dict[str, Any] = {"args": {}, "kwargs": {}}
     for name, value in call.arguments.items():

@@ -132,7 +132,7 @@ def test_a_sound_training_is_silent_and_what_was_not_judged_is_named(
     assert main(["audit", str(sound)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith(
-        f"SOUND: of {found['judged']} results of {found['calls']} calls in 2 steps"
+        f"SOUND in 2 steps: of {found['judged']} results of {found['calls']} calls"
     )
     assert "results could not be judged" in printed
 
@@ -186,7 +186,7 @@ def test_a_fault_of_a_kernel_or_an_update_is_named_and_nothing_else(
     # and it is printed with its line and how far off it is
     assert main(["audit", str(recording)]) == 1
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.startswith("BEYOND ITS FLOOR: 2 of ")
+    assert printed.startswith("BEYOND ITS FLOOR in 2 steps: 2 of ")
     assert f"{module or '(model)'} / {op} #0" in printed
     assert f"{Path(__file__).name}:" in printed
     assert "times its floor" in printed
@@ -274,3 +274,52 @@ def test_what_overflows_its_dtype_on_sound_inputs_is_no_fault(
     # Then Inf is what a sound kernel gives
     code, found = audited(capsys, tmp_path / "run", "--ops", "square")
     assert (code, found["judged"], found["beyond"]) == (0, 1, [])
+
+
+def test_the_headline_says_how_many_of_the_steps_were_looked_at(
+    sound: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", str(sound), "--steps", "0"]) == 0
+    assert capsys.readouterr().out.startswith("SOUND in 1 of 2 steps: of ")
+    assert main(["audit", str(sound), "--every", "2"]) == 0
+    assert capsys.readouterr().out.startswith("SOUND in 1 of 2 steps: of ")
+
+
+def test_a_recording_has_no_time_to_share(sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(sound), "--budget", "20%"]) == 2
+    assert "--budget is a share of a training's time" in capsys.readouterr().err
+
+
+class Draws(torch.nn.Module):
+    """Whole numbers and decisions that are drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        own = torch.Generator().manual_seed(3)
+        target = torch.randint(0, 2, (6,)) + torch.randint(0, 2, (6,), generator=own)
+        target = target + torch.multinomial(torch.ones(6, 2), 1).squeeze(1)
+        kept = torch.bernoulli(torch.full((6, 4), 0.5))
+        return torch.nn.functional.cross_entropy(self.layer(x) * kept, target)
+
+
+@pytest.mark.parametrize("state", ["saved", "lost"])
+def test_a_draw_is_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    # Given draws whose state was saved, or was not: a device's own generator
+    torch.manual_seed(0)
+    model = Draws()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if state == "lost":
+        monkeypatch.setattr("lockstep.capture.session.random_state", lambda _: None)
+    with lockstep.record(tmp_path / "run", model=model, steps=1, save="tensors"):
+        model(torch.randn(6, 8)).backward()
+        optimizer.step()
+
+    assert main(["audit", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "from a generator of the script's own, whose state was not saved (torch.randint)" in said
+    assert "torch refuses" not in said

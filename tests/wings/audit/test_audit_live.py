@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 TIMEOUT_S = 240
+STEPS = 6
 
 SCRIPT = """
 import sys
@@ -80,7 +82,10 @@ def test_the_training_is_that_of_the_bare_run_and_nothing_is_left_behind(place: 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith(bare.stdout)
     report = done.stdout.removeprefix(bare.stdout)
-    assert report.startswith("SOUND: of ")
+    steps = re.match(r"SOUND in (\d+)(?: of (\d+))? steps?: of ", report)
+    assert steps is not None, report
+    # of as many as the training had
+    assert int(steps[2] or steps[1]) == STEPS
     assert "none is beyond its floor" in report
     # and its recording is gone
     assert list(place.temporary.glob("lockstep-audit-*")) == []
@@ -107,18 +112,28 @@ def test_a_training_that_fails_leaves_the_report_of_what_was_audited(place: Plac
 
     assert done.returncode == 2
     assert "ValueError: a mistake of the script" in done.stderr
-    assert "SOUND: of " in done.stdout
+    assert "SOUND in " in done.stdout
     assert "the training ended with exit code 1" in done.stdout
 
 
-def test_each_nth_step_and_a_share_of_the_time(place: Place) -> None:
-    # When each second step may be audited, and auditing take a hundredth of the time
-    done = place.audit("--json", "--every", "2", "--budget", "1%", "--", "python", "train.py")
+def test_each_nth_step_is_audited_or_counted(place: Place) -> None:
+    done = place.audit("--json", "--every", "2", "--", "python", "train.py")
 
-    # Then it is the first of them alone: starting to re-run took longer than that already
     found = json.loads(done.stdout)
-    assert found["steps"] == [0]
-    assert found["left_out"] == 2
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(found["steps"]) <= {0, 2, 4}
+    assert len(found["steps"]) + found["left_out"] == 3
+    assert (found["trained"], found["calls_left"]) == (STEPS, 0)
+
+
+def test_a_budget_holds_from_the_start(place: Place) -> None:
+    # When auditing may take a hundredth of the time of a training that is over before that starts it
+    done = place.audit("--budget", "1%", "--", "python", "train.py")
+
+    # Then nothing is looked at, and that is said: of one step, and of those that came while it waited
+    assert done.returncode == 2
+    report = done.stdout[done.stdout.index("nothing was judged") :]
+    assert re.match(r"nothing was judged; the budget left no time for \d+ calls", report)
 
 
 def test_what_is_no_training_is_said(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -99,8 +100,19 @@ class Auditor:
             with suppress(CannotReplay):  # each call that is to be run again says so
                 self._replays.prepare()
 
-    def step(self, rank: RankRecording, number: int, told: Progress, *, name: str = "") -> None:
+    def step(
+        self,
+        rank: RankRecording,
+        number: int,
+        told: Progress,
+        *,
+        name: str = "",
+        may_go_on: Callable[[], bool] | None = None,
+    ) -> None:
         """Audit what was recorded of one step; `name` stands for the rank's own.
+
+        `may_go_on` is asked before each call, and may take its time; once it says no, the rest of the step is left.
+        With it calls come in another order: one of each operator first, so that what is left has been seen in part.
 
         Raises
         ------
@@ -116,7 +128,11 @@ class Auditor:
         operators = {call.site.op for call in calls}
         for what in compiled - operators if not (self.choice.only or self.choice.ops) else ():
             self.tally.not_judged[what, COMPILED] += 1
+        calls = calls if may_go_on is None else _each_operator_first(calls)
         for position, call in enumerate(calls):
+            if may_go_on is not None and not may_go_on():
+                self.tally.calls_left += len(calls) - position
+                return
             told(str(call.site), position, len(calls))
             self._call(replace(call, rank=name or call.rank), compiled)
 
@@ -132,6 +148,16 @@ class Auditor:
             self.tally.add_refusal(call, str(error) or "it takes too much memory")
         else:
             self.tally.add(call, results)
+
+
+def _each_operator_first(calls: list[Call]) -> list[Call]:
+    """The first call of each operator, then the second ones, and so on."""
+    seen: Counter[str] = Counter()
+    turns: list[tuple[int, int]] = []
+    for call in calls:
+        turns.append((seen[call.site.op], len(turns)))
+        seen[call.site.op] += 1
+    return [calls[number] for _, number in sorted(turns)]
 
 
 def _apart(memory_bytes: int) -> RunsAgain:

@@ -65,7 +65,7 @@ class _Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 
 @click.option("--steps", default="0:", help="Steps to audit: 0, 0:3, 10,20.  [default: all]")
 @click.option(
     "--every", type=click.IntRange(min=1), default=1, show_default=True,
-    help="Of a training that is run: each N-th of these steps.",
+    help="Each N-th of these steps.",
 )  # fmt: skip
 @click.option(
     "--budget", type=_Share(),
@@ -113,7 +113,13 @@ def audit(
     if bool(command) == (recording is not None):
         raise UsageError("give either a recording, or a training's command behind --")
     auditor = Auditor(SiteChoice(only, ops), memory_bytes=memory_bytes)
+    if recording is not None and budget is not None:
+        raise UsageError(
+            "--budget is a share of a training's time, and a recording takes none; give --steps, --every or --ops to"
+            " look at less of it"
+        )
     if recording is not None:
+        chosen = StepSelection.parse(_thinned(steps, every))
         with progress_bar("auditing") as told:
             audit_recording(auditor, recording, chosen, rank, told)
         return _conclude(auditor.tally, limit=limit, as_json=as_json)

@@ -18,6 +18,8 @@ def audit_json(tally: Tally, code: int | None = None) -> dict[str, Any]:
         "steps": sorted(tally.steps),
         "ranks": sorted(tally.ranks),
         "left_out": tally.left_out,
+        "calls_left": tally.calls_left,
+        "trained": tally.trained or None,
         "beyond": [_beyond(one) for one in tally.beyond],
         "not_judged": [
             {"op": op, "reason": reason, "count": count}

@@ -7,8 +7,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from lockstep.store.schema import MANIFEST
 from lockstep.wings.audit.auditor import Auditor
 
 _LOOKS_EVERY_S = 0.1
+
+_START_UP_S = 3.0
+"""What starting the process that runs calls again is taken to cost, before it has been: it loads torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ def audit_command(
         traces = take_traces(directory)
         run.finish(exit_code=code)
         auditor.tally.left_out = traces.left_out
+        auditor.tally.trained = traces.trained
         return Ended(code, _why_nothing(directory, traces, options, follower))
 
 
@@ -110,6 +114,7 @@ class _Follower:
         self.has_seen_a_step = False
         self._done: list[Path] = []
         self._auditing_s, self._began_s = 0.0, time.monotonic()
+        self._at_work_since_s: float | None = None
         self._ended = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="lockstep-audit", daemon=True)
@@ -134,7 +139,10 @@ class _Follower:
 
     def _work(self) -> None:
         try:
-            self._auditor.prepare()
+            self._wait_for_start_up()
+            with self._at_work():
+                if not self._ended.is_set():
+                    self._auditor.prepare()
             while not self._ended.wait(_LOOKS_EVERY_S):
                 self._look(only_whole=True)
                 if self._may_go_on:
@@ -147,12 +155,27 @@ class _Follower:
         for path in sorted(self._directory.glob("rank*")):
             if path in self._done or (only_whole and not _is_closed(path)):
                 continue
-            began_s = time.monotonic()
-            self._audit(path)
-            self._auditing_s += time.monotonic() - began_s
+            with self._at_work():
+                self._audit(path)
             self._done.append(path)
             if self._may_go_on:
                 self._clear()
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Count the time that auditing takes, its start-up too."""
+        self._at_work_since_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._count()
+            self._at_work_since_s = None
+
+    def _count(self) -> None:
+        now_s = time.monotonic()
+        if self._at_work_since_s is not None:
+            self._auditing_s += now_s - self._at_work_since_s
+            self._at_work_since_s = now_s
 
     @property
     def _may_go_on(self) -> bool:
@@ -160,6 +183,23 @@ class _Follower:
         if self._budget is None:
             return True
         return self._auditing_s <= self._budget * (time.monotonic() - self._began_s)
+
+    def _wait_for_start_up(self) -> None:
+        """Until the share of the time covers what starting to run calls again takes, or the training has ended."""
+        while self._budget is not None and not self._ended.is_set():
+            if self._budget * (time.monotonic() - self._began_s) >= _START_UP_S:
+                return
+            self._ended.wait(_LOOKS_EVERY_S)
+
+    def _its_turn(self) -> bool:
+        """Wait until the training has gone on for so long that another call fits; False once it has ended before."""
+        self._count()
+        while not self._may_go_on:
+            if self._ended.wait(_LOOKS_EVERY_S):
+                return False
+        if self._at_work_since_s is not None:
+            self._at_work_since_s = time.monotonic()
+        return True
 
     def _clear(self) -> None:
         """Take away what was audited: the recorder goes on."""
@@ -176,7 +216,8 @@ class _Follower:
             self._auditor.open_recording()
             rank = RankRecording(path)
             for number in rank.steps:
-                self._auditor.step(rank, number, self._told, name=name)
+                turn = None if self._budget is None else self._its_turn
+                self._auditor.step(rank, number, self._told, name=name, may_go_on=turn)
                 self.has_seen_a_step = True
             rank.close_tensors()
         except RecordingError as error:  # the process was killed as it wrote

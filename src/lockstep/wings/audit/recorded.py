@@ -33,6 +33,8 @@ def audit_recording(
     _check_steps(recording, ranks, steps)
     _check_patterns(recording, auditor.choice)
     _check_whole(recording, ranks, steps, auditor.choice)
+    trained = max((item.manifest.trained or 0 for item in ranks), default=0)
+    auditor.tally.trained = max([trained, *(len(item.steps) for item in ranks)])
     for item in ranks:
         for number in steps.numbers_in(item.steps):
             auditor.step(item, number, told)

@@ -16,22 +16,30 @@ def headline(tally: Tally) -> str:
     """The answer in one sentence, with what was not judged."""
     missing = tally.not_judged.total()
     unjudged = f"; {counted(missing, 'result')} could not be judged" if missing else ""
+    if tally.calls_left:
+        unjudged += f"; the budget left no time for {counted(tally.calls_left, 'call')}"
     if not tally.judged:
         return f"nothing was judged{unjudged}"
     ranks = f" of {len(tally.ranks)} ranks" if len(tally.ranks) > 1 else ""
-    looked = (
-        f"{counted(tally.judged, 'result')} of {counted(tally.calls, 'call')} in"
-        f" {counted(len(tally.steps), 'step')}{ranks}"
-    )
+    looked = f"{counted(tally.judged, 'result')} of {counted(tally.calls, 'call')}{ranks}"
+    where = _coverage(tally)
     places = len(tally.beyond)
     if not places:
-        return f"SOUND: of {looked} none is beyond its floor{unjudged}"
+        return f"SOUND in {where}: of {looked} none is beyond its floor{unjudged}"
     are = "is" if tally.beyond_times == 1 else "are"
     sites = len({one.site for one in tally.beyond})
     return (
-        f"BEYOND ITS FLOOR: {tally.beyond_times} of {looked} {are}, at"
+        f"BEYOND ITS FLOOR in {where}: {tally.beyond_times} of {looked} {are}, at"
         f" {counted(sites, 'site')}{unjudged}"
     )
+
+
+def _coverage(tally: Tally) -> str:
+    """How many steps were looked at, of how many there were."""
+    looked = len(tally.steps)
+    if tally.trained > looked:
+        return f"{looked} of {counted(tally.trained, 'step')}"
+    return counted(looked, "step")
 
 
 def render(tally: Tally, *, limit: int) -> Page:

@@ -64,10 +64,15 @@ class Tally:
         In which something was judged.
     left_out
         Steps that were recorded, or could have been, and not looked at.
+    calls_left
+        Calls of recorded steps that the budget left no time for.
+    trained
+        Steps that the training had in all; 0 where that is not known.
     """
 
     def __init__(self) -> None:
-        self.judged = self.calls = self.beyond_times = self.left_out = 0
+        self.judged = self.calls = self.beyond_times = self.left_out = self.trained = 0
+        self.calls_left = 0
         self.not_judged: Counter[tuple[str, str]] = Counter()
         self.steps: set[int] = set()
         self.ranks: set[str] = set()
