@@ -73,6 +73,10 @@ class LaterLosses:
     def _keep(self, roots: Sequence[Any]) -> None:
         if threading.get_ident() != self._thread or os.getpid() != self._process:
             return
+        if len(roots) == 1 and _is_read_without_trace(roots[0]):
+            if len(self._read) < MOST_LOSSES:
+                self._read.append((self._step_now(), roots[0].item(), roots[0].dtype))
+            return
         with Silence(_ignored):
             for root in roots:
                 if isinstance(root, torch.Tensor) and root.numel() == 1:
@@ -88,7 +92,7 @@ class LaterLosses:
                 return
             loss = part
         if loss.device.type == "cpu":
-            self._read.append((step, float(loss), loss.dtype))
+            self._read.append((step, loss.item(), loss.dtype))
             return
         self._waiting.append((step, loss.detach().clone()))
         if len(self._waiting) >= _AT_ONCE:
@@ -110,6 +114,19 @@ class LaterLosses:
             for place, (step, loss) in enumerate(waiting)
             if place in values
         ]
+
+
+def _is_read_without_trace(loss: Any) -> bool:
+    """Whether a number can be read as it is: on the host, and with nobody else who sees what torch does."""
+    return (
+        type(loss) is torch.Tensor
+        and loss.is_cpu
+        and loss.is_floating_point()
+        and loss.numel() == 1
+        and not torch._C._len_torch_function_stack()
+        and not torch._C._len_torch_dispatch_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
 
 
 def _ignored(_: Exception) -> None:
