@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from harness import (
 from torch import Tensor, nn
 
 import lockstep
+from lockstep.capture.recorder import active_recorder
 from lockstep.core.records import Call
 
 
@@ -492,3 +494,48 @@ def test_a_step_that_an_optimizer_has_ended_is_not_ended_again_by_hand(tmp_path:
 
     opened = lockstep.open(tmp_path / "ref")
     assert [len(updates(opened, "weight", step=step)) for step in range(3)] == [1, 1, 1]
+
+
+def _calls_made(directory: Path, count: int) -> int:
+    """How many functions are called while a step on so many parameters that no module has is recorded."""
+    parameters = [nn.Parameter(torch.ones(2)) for _ in range(count)]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    profile = cProfile.Profile()
+    with lockstep.record(directory, steps=1, save="stats"):
+        profile.enable()
+        torch.stack([parameter.square() for parameter in parameters]).sum().backward()
+        optimizer.step()
+        profile.disable()
+    (rank,) = lockstep.open(directory).ranks.values()
+    assert len([name for name in rank.manifest.trainable if "params[" in name]) == count
+    return sum(row.callcount for row in profile.getstats())
+
+
+def test_parameters_that_no_module_has_take_work_in_proportion_to_their_number(
+    tmp_path: Path,
+) -> None:
+    # given trainings of some loose parameters, of twice and of four times as many
+    _calls_made(tmp_path / "warm", 2)
+    some, twice, four_times = (_calls_made(tmp_path / str(n), n) for n in (100, 200, 400))
+
+    # when they are recorded, then each further one takes as much work as the one before
+    assert (four_times - twice) < 2.2 * (twice - some)
+
+
+def test_a_parameter_goes_by_where_it_is_as_groups_change(tmp_path: Path) -> None:
+    # given an optimizer that knows where its parameters are
+    first, second, other = (nn.Parameter(torch.ones(1)) for _ in range(3))
+    with lockstep.record(tmp_path / "recording", steps="9"):
+        recorder = active_recorder()
+        assert recorder is not None
+        optimizers = recorder._optimizers
+        optimizer = torch.optim.SGD([first, second], lr=0.1)
+        assert optimizers.parameter_name(second) == "param_groups[0].params[1]"
+        assert optimizers.parameter_name(other) is None
+
+        # when the script moves one and adds another, then both go by where they are now
+        optimizer.param_groups[0]["params"] = [second]
+        optimizer.add_param_group({"params": [other]})
+        assert optimizers.parameter_name(second) == "param_groups[0].params[0]"
+        assert optimizers.parameter_name(other) == "param_groups[1].params[0]"
+        assert optimizers.parameter_name(first) is None

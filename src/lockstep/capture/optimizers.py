@@ -122,6 +122,7 @@ class Optimizers:
         self._idle: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._from_before: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._running: list[_Update] = []
+        self._places: dict[int, _Place] = {}
         self._handles: list[Any] = []
         self._hooks_are_untraced = self._collected = False
         self._tally: StepTally | None = None
@@ -229,10 +230,27 @@ class Optimizers:
 
     def parameter_name(self, tensor: torch.Tensor) -> str | None:
         """Name of a parameter by its place in an optimizer, or None."""
-        for optimizer in list(self._all):
-            for name, _, parameter in _parameters_of(optimizer):
-                if parameter is tensor:
-                    return name
+        found = self._place_of(tensor)
+        if found is None:
+            # Asked once for each parameter that no module has: looking through all each time takes the square.
+            self._places = {
+                id(parameter): (weakref.ref(optimizer), group_number, number)
+                for optimizer in reversed(list(self._all))
+                for group_number, group in enumerate(optimizer.param_groups)
+                for number, parameter in enumerate(group["params"])
+            }
+            found = self._place_of(tensor)
+        return None if found is None else _name_by_place(*found)
+
+    def _place_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """Group and number of a parameter where it was when last looked for; None where it is not there now."""
+        optimizer_of, group_number, number = self._places.get(id(tensor), _NOWHERE)
+        optimizer = optimizer_of()
+        if optimizer is None or group_number >= len(optimizer.param_groups):
+            return None
+        parameters = optimizer.param_groups[group_number]["params"]
+        if number < len(parameters) and parameters[number] is tensor:
+            return group_number, number
         return None
 
     # --- steps --------------------------------------------------------------------------------
@@ -400,14 +418,24 @@ def names_in_groups(optimizer: Optimizer, names: ModuleNames) -> list[list[str]]
     return found
 
 
+_Place = tuple[Callable[[], Optimizer | None], int, int]
+"""Where a parameter is held: its optimizer as long as that lives, its group and its number there."""
+
+_NOWHERE: _Place = (lambda: None, 0, 0)
+
+
 def _held_by(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
     return [parameter for item in optimizers for _, _, parameter in _parameters_of(item)]
+
+
+def _name_by_place(group_number: int, number: int) -> str:
+    return f"param_groups[{group_number}].params[{number}]"
 
 
 def _parameters_of(optimizer: Optimizer) -> list[tuple[str, int, torch.Tensor]]:
     """Every parameter with its name by place, and the number of its group."""
     return [
-        (f"param_groups[{group_number}].params[{number}]", group_number, parameter)
+        (_name_by_place(group_number, number), group_number, parameter)
         for group_number, group in enumerate(optimizer.param_groups)
         for number, parameter in enumerate(group["params"])
     ]

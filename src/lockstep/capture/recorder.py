@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -540,9 +540,12 @@ class Recorder:
         self._handles.clear()
         self._hooked.clear()
 
-    def _hook_parameters(self) -> None:
+    def _hook_parameters(self, new: Sequence[torch.Tensor] | None = None) -> None:
+        """Listen to the gradients of `new` parameters, or of all that have none of our hooks yet."""
         hook = self._accumulated if self._untraced is None else self._untraced
-        for tensor, _, _ in list(self._names.owners.values()):
+        if new is None:
+            new = [tensor for tensor, _, _ in list(self._names.owners.values())]
+        for tensor in new:
             # Not by a weak reference to it, which would forbid to swap what is inside of it.
             hooks = getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
             if self._hooked.get(id(tensor)) not in hooks and _takes_gradient(tensor):

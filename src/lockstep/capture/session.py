@@ -88,7 +88,7 @@ class Session:
     parameter_name
         Name of a parameter that no module owns, by its optimizer, or None.
     watch_parameters
-        Is told of new parameters, whose gradients are to be listened to.
+        Is told of new parameters, whose gradients are to be listened to; by None, that any may be new.
     trained
         Gives the identities of the parameters that optimizers hold.
     idle
@@ -110,7 +110,7 @@ class Session:
         names: ModuleNames,
         operators: bool,
         parameter_name: Callable[[torch.Tensor], str | None],
-        watch_parameters: Callable[[], None],
+        watch_parameters: Callable[[Sequence[torch.Tensor] | None], None],
         trained: Callable[[], frozenset[int]],
         idle: Callable[[], frozenset[int]],
         fail: Callable[[Exception], None],
@@ -228,12 +228,14 @@ class Session:
             self.names.refresh()
         elif name is not None:
             self._adopt_alone(tensor, name)
+            return True
         elif tensor.requires_grad and not self._trained():
             # Without any optimizer, a leaf that takes a gradient is what the script trains.
             self._adopt_alone(tensor, self.names.name_for_alone())
+            return True
         else:
             return False
-        self._watch_parameters()
+        self._watch_parameters(None)
         return True
 
     def _adopt_alone(self, tensor: torch.Tensor, name: str) -> None:
@@ -241,6 +243,7 @@ class Session:
         call = self._rows.plain_call(CallKind.INIT, Phase.INIT, "", "torch.nn.Parameter", ())
         self._rows.add_record(call, Phase.INIT, Role.PARAM, 0, name, self.contents.of(tensor))
         self._rows.add_call(call)
+        self._watch_parameters([tensor])
 
     def _initial(self, path: str, module: torch.nn.Module) -> None:
         tensors: list[tuple[Role, str, torch.Tensor]] = [
