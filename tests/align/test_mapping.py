@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,26 @@ def test_missing_and_binary_files_are_said(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
     with pytest.raises(UsageError, match=r"binary\.yaml: is no YAML"):
         NameMapping.read(tmp_path / "binary.yaml")
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+    # given links to a device without an end, a pipe that nobody writes to, a folder, and a file too large for names
+    link, pipe, large = tmp_path / "link.yaml", tmp_path / "pipe.yaml", tmp_path / "large.yaml"
+    link.symlink_to("/dev/zero")
+    os.mkfifo(pipe)
+    large.write_bytes(b"#" * (1 << 20) + b"\n")
+    # when they are read as mappings, then each is refused at once
+    for path, sentence in (
+        (link, "no regular file"),
+        (pipe, "no regular file"),
+        (tmp_path, "no regular file|Is a directory"),
+        (large, "larger than"),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            NameMapping.read(path)
+    # and a link to a file is
+    (tmp_path / "good.yaml").symlink_to(written(tmp_path, "modules: {a: b}"))
+    assert NameMapping.read(tmp_path / "good.yaml").modules == {"a": "b"}
 
 
 @pytest.mark.parametrize(

@@ -512,6 +512,26 @@ CORRECTIONS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("formula", "number"),
+    [(["div", 1, 0], math.inf), (["mul", 1e38, 1e38], math.inf), (["add", 1, ["sqrt", 4]], 3.0)],
+)
+def test_a_formula_of_numbers_alone_is_that_number_everywhere(
+    formula: object, number: float, tmp_path: Path
+) -> None:
+    # given a tensor whose author wrote no tensor into its formula, when it is read, whole and in pieces
+    files = hostile(tmp_path, nine(formula))
+    pieces = files.open(0, 9)
+    # then it has that number everywhere, and nothing is said of overflow
+    for found in (files.load(0, 9), pieces.part(0, pieces.size)):
+        assert (np.asarray(found) == number).all()
+
+
+def test_a_number_that_no_dtype_holds_is_no_formula() -> None:
+    with pytest.raises(FormulaError):
+        formula_from_json(["add", ["tensor", 0, 1], 10**400])
+
+
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_formula_is_refused_by_name(value: object, tmp_path: Path) -> None:
     for read in (TensorFiles.load, TensorFiles.open):

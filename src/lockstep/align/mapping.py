@@ -18,7 +18,9 @@ unmistakable, by the last part of it.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +68,26 @@ class Rule:
                     yield known, name
 
 
+_LARGEST_BYTES = 1 << 20
+"""Of a mapping file: tens of thousands of names, each written by hand."""
+
+
+def _read(path: Path) -> str:
+    """A file of the user's: a regular one of a sensible size, whatever a link leads to."""
+    file = os.open(
+        path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+    )  # a pipe would wait for its writer
+    with os.fdopen(file, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise UsageError(f"{path}: is no regular file; give a YAML file")
+        data = opened.read(_LARGEST_BYTES + 1)
+    if len(data) > _LARGEST_BYTES:
+        raise UsageError(
+            f"{path}: is larger than {_LARGEST_BYTES} bytes, so it is no list of names"
+        )
+    return data.decode("utf-8")
+
+
 @dataclass(frozen=True)
 class NameMapping:
     """Names of the reference with those of the candidate, as a mapping file gives them.
@@ -106,7 +128,7 @@ class NameMapping:
             If the file cannot be read, is no YAML, or holds something else than names.
         """
         try:
-            value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+            value = yaml.safe_load(_read(Path(path)))
         except OSError as error:
             raise UsageError(
                 f"{path}: cannot be read ({error.strerror}); give a YAML file"

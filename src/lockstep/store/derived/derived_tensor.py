@@ -97,7 +97,10 @@ def formula_from_json(value: Any, depth: int = 0) -> Formula:
         case _ if depth > _MAX_DEPTH:
             raise FormulaError(f"nested more than {_MAX_DEPTH} deep")
         case float() | int() if not isinstance(value, bool):
-            return float(value)
+            try:
+                return float(value)
+            except OverflowError as error:  # an integer of any length is JSON
+                raise FormulaError("a number that no dtype holds") from error
         case ["tensor", shard, number] if _natural(shard, number):
             return Stored(shard, number)
         case ["view", shard, number, offset, [*extents], [*strides]] if _natural(

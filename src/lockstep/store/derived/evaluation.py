@@ -374,7 +374,8 @@ class _Program:
             ],
             np.uint64,
         )
-        self.can_run = len(self.inputs) <= kernel.INPUTS
+        # One of numbers alone is the same everywhere, and is left to NumPy.
+        self.can_run = 0 < len(self.inputs) <= kernel.INPUTS
         self.in_memory = all(map(_is_in_memory, self.inputs))
         self._rows = len(self.inputs) + len(self.numbers) + len(self._lines)
 
@@ -413,12 +414,14 @@ class _Program:
 
 def _operand_of(node: _Corrected) -> kernel.Operand | None:
     """A float32 tensor as what compiled code can make block by block; None where that takes more than it knows."""
+    if node.derived.values.dtype != np.float32:
+        return None
     inputs, program, numbers = [node.formula], kernel.NO_LINES, kernel.NO_NUMBERS
     if isinstance(node.formula, _Computed):
         compiled = _Program(node.formula)
         inputs, program = compiled.inputs, compiled.lines
         numbers = np.array(compiled.numbers, np.float32)
-    if node.derived.values.dtype != np.float32 or len(inputs) not in (1, 2):
+    if len(inputs) not in (1, 2):
         return None
     corrected = [(kernel.RESULT, node.derived)] if node.derived.places.size else []
     sources, filled = [], []
