@@ -21,6 +21,7 @@ from lockstep.core.operators import Family, family_of
 from lockstep.core.progress import CountedProgress
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.judge.protocol import AGREES, OPEN, Judge, Judgement, Operation, Region, as_open
+from lockstep.judge.stray_elements import with_stray_elements
 from lockstep.judge.tolerances import ILL_CONDITIONED, LINEAR_REGIME, SAME_TENSOR, SECOND_ORIGIN
 from lockstep.locate.accumulation import Accumulations, Event
 from lockstep.locate.arrivals import Arrivals, follows_from_the_run
@@ -169,6 +170,8 @@ class StepWalk:
             self._result_of_region(item, pair, measured, backward)
             return
         judgement = self._judge.operator(operation, measured)
+        if self._judge.looks_at_set_up and all(one.equal for one in operation.entering):
+            judgement = with_stray_elements(judgement, measured)
         self._ledger.precision.note(operation, measured, judgement)
         entering = [*operation.entering, *(operation.outputs if backward else ())]
         place = partial(self._places.of, item, pair)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -53,9 +54,12 @@ _SIGNS = {Evidence.SKETCH: ("~", ">="), Evidence.STATISTICS: (">=", ">=")}
 _JUDGES = {
     "error-model": "an error model of each operator and dtype",
     "calibration": "the calibration of each site",
-    "local-error": "a double-precision run of each operator",
+    "local-error": "a double-precision run of the operator, or rounding that any run of it has",
     "fixed": "the fixed rule (cosine 0.99 with max abs 0.001, cosine 0.9, max abs 1)",
 }
+
+_BEHIND = {"local-error": "error-model"}
+"""Who judged what a judge that leaves some to another one did not."""
 
 
 def render_comparison(
@@ -365,7 +369,19 @@ def _add_unaligned(text: Text, comparison: Comparison, *, show_all: bool) -> Non
 
 
 def _judgement(comparison: Comparison) -> str:
-    return f"Judged by {_JUDGES.get(comparison.judged_by, comparison.judged_by)}."
+    """What decided; where several judges did, of how many of the tensors that differ each."""
+    judges = Counter(
+        one.judged_by or _BEHIND.get(comparison.judged_by, comparison.judged_by)
+        for one in comparison.findings
+        if one.outcome in (Outcome.AGREE, Outcome.DIFFER)
+        and one.metrics.evidence is not Evidence.DIGEST
+    )
+    if len(judges) < 2:
+        name = next(iter(judges), comparison.judged_by)
+        return f"Judged by {_JUDGES.get(name, name)}."
+    of = judges.total()
+    words = [f"{count} by {_JUDGES.get(name, name)}" for name, count in judges.most_common()]
+    return f"Judged, of {of} that differ: {'; '.join(words)}."
 
 
 def _signs(tally: Tally) -> str:

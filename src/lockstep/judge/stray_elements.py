@@ -1,0 +1,72 @@
+"""Single elements that are far off where all others are equal: no rounding, whatever the norm of the difference says.
+
+A tolerance for the norm of a difference lets one element of a million be anything. A sound kernel that computes
+otherwise rounds otherwise at many elements, and by little; so where the inputs are equal bit by bit and so is nearly
+all of the result, an element that is off by many roundings of its own is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from lockstep.core.finding import Evidence
+from lockstep.judge.protocol import Judgement
+from lockstep.judge.tolerances import STRAY_ELEMENTS, STRAY_ROUNDINGS, STRAY_SCALE
+from lockstep.measure.measured_pair import Measured
+
+
+def with_stray_elements(judgement: Judgement, output: Measured) -> Judgement:
+    """A judgement of what was made from equal inputs; not explained where single elements are far off.
+
+    Parameters
+    ----------
+    judgement
+        What is said of the tensor as a whole.
+    output
+        The tensor. Only one that both runs saved whole is looked at.
+    """
+    if judgement.unexplained or not _may_be_stray(output):
+        return judgement
+    stray, worst = _stray(output)
+    if not stray:
+        return judgement
+    elements = f"{stray} of {output.pair.present.content.numel} elements"
+    words = f"{elements} {'is' if stray == 1 else 'are'} off by up to {worst:.3g}, nearly all others are equal"
+    return replace(
+        judgement, tolerance=math.nan, floor=0.0, beyond_floor=True, unexplained=True, words=words
+    )
+
+
+def _may_be_stray(output: Measured) -> bool:
+    """Whether nearly all elements are within a thousandth and one is far off, by what was measured already."""
+    metrics, statistics = output.metrics, output.pair.present.statistics
+    if metrics.evidence is not Evidence.TENSORS or not output.floating or output.shape_differs:
+        return False
+    numel = output.pair.present.content.numel
+    if statistics is None or metrics.within_1e_3 < 1.0 - max(STRAY_ELEMENTS, 1.0 / numel):
+        return False
+    typical = STRAY_SCALE * statistics.norm / math.sqrt(numel)
+    return metrics.max_abs > STRAY_ROUNDINGS * output.unit * typical
+
+
+def _stray(output: Measured) -> tuple[int, float]:
+    """How many elements are far off by their own scale, and the largest error; none where many differ at all."""
+    pair = output.pair
+    assert pair.reference is not None
+    assert pair.candidate is not None
+    left = np.asarray(pair.reference.load()).ravel()
+    right = np.asarray(pair.candidate.load()).ravel()
+    differing = np.flatnonzero(left != right)
+    if pair.layout is not None or differing.size > max(1.0, STRAY_ELEMENTS * left.size):
+        return 0, 0.0
+    errors = np.abs(left[differing].astype(np.float64) - right[differing])
+    typical = STRAY_SCALE * output.norm / math.sqrt(left.size)
+    scale = np.maximum(np.maximum(np.abs(left[differing]), np.abs(right[differing])), typical)
+    stray = errors > STRAY_ROUNDINGS * output.unit * scale
+    return int(stray.sum()), float(errors.max(initial=0.0, where=stray))
+
+
+__all__ = ["with_stray_elements"]
