@@ -339,3 +339,20 @@ def test_what_enters_an_update_is_not_told_by_that_update(bench: Bench) -> None:
     said = asked(update, altered(update, Role.PARAM, 0, after), Role.PARAM)
     assert said is not None
     assert "updated" not in said.words
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.float16, "fp16"), (torch.bfloat16, "bf16")])
+@pytest.mark.parametrize(("at_once", "terms"), [(1, "term by term"), (16, "16 terms at a time")])
+def test_sums_in_sixteen_bits_are_told_from_a_rounded_result(
+    bench: Bench, dtype: torch.dtype, name: str, at_once: int, terms: str
+) -> None:
+    reference = bench.call(F.linear, (6, 64), (16, 64), op="linear")
+    x, w = (torch.tensor(np.array(record_of(reference, Role.INPUT, i).load())) for i in (0, 1))
+    total = torch.zeros(6, 16)
+    for start in range(0, 64, at_once):
+        part = slice(start, start + at_once)
+        total = (total + x[:, part] @ w[:, part].t()).to(dtype).float()
+    found = asked(reference, altered(reference, Role.OUTPUT, 0, total.numpy()), Role.OUTPUT)
+    assert found is not None
+    assert found.kind is Instead.PRECISION
+    assert found.words == f"the same operator with its sums accumulated in {name}, {terms}"

@@ -322,6 +322,10 @@ NEAR_FLOOR = 64.0
 """Times its floor up to which what an explanation leaves may be noise of its own: another setting has another noise,
 which a re-run of it in the recorded dtypes tells."""
 
+ACCUMULATED_SHARE = 0.75
+"""Share of the elements that a sum rounded at each step has to foretell to noise; noise takes the others to a neighbour
+at some step, and they may be a few steps of the format off."""
+
 ALONE_DIGITS = 1.5
 """Times as many digits where the other results of the call are right though the prediction says otherwise."""
 

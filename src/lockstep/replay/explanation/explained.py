@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from lockstep.core.finding import Explanation
+from lockstep.replay.explanation.accumulated import accumulated
 from lockstep.replay.explanation.error_shapes import factors, offset, other_positions, places, sign
 from lockstep.replay.explanation.fitted_settings import fitted
 from lockstep.replay.explanation.hypothesis import Prediction, best
@@ -37,6 +38,7 @@ WRITTEN: tuple[Family, ...] = (
     without_term,
     like_operators,
     precisions,
+    accumulated,
     in_other_memory,
     gates,
     last_writes,

@@ -16,7 +16,7 @@ from lockstep.replay.explanation.outcome import Outcome
 from lockstep.replay.explanation.subject import Attempt, Change, Subject
 from lockstep.replay.rerun import Alter
 
-_FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}
+FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def _by_dtype(dtype: torch.dtype) -> Alter:
@@ -35,17 +35,19 @@ def precisions(subject: Subject) -> Iterator[Prediction]:
     built = subject.rebuilt
     if built is None:
         return
-    ways = {**{name: _by_dtype(dtype) for name, dtype in _FORMATS.items()}, "TF32": _by_tf32}
+    ways = {**{name: _by_dtype(dtype) for name, dtype in FORMATS.items()}, "TF32": _by_tf32}
     shapes = {len(record.shape) for record in built.inputs.values() if _wide(record)}
     which = {"its inputs": 0} | (
         {"its inputs but vectors": 2} if min(shapes, default=2) < 2 else {}
     )
     for name, rounded in ways.items():
+        tried: list[torch.Tensor] = []
         for what, only in which.items():
             words = f"the same operator with {what} rounded to {name}"
             attempt = subject.attempt(change=_rounding(rounded, only))
-            if attempt is None:
+            if attempt is None or any(torch.equal(attempt.values, one) for one in tried):
                 continue
+            tried.append(attempt.values)
             plain = None if subject.backward else _rounding(rounded, only, gradients=False)
             ways_back = [attempt, *([] if plain is None else [replace(attempt, change=plain)])]
             beside = partial(_cast_back, ways_back, name)
@@ -56,8 +58,8 @@ def precisions(subject: Subject) -> Iterator[Prediction]:
 def _cast_back(attempts: Sequence[Attempt], name: str, outcome: Outcome) -> torch.Tensor | None:
     """Another result of a call with rounded inputs: gradients may be rounded before backward, after it, or not."""
     found = [made for one in attempts if (made := one.beside(outcome)) is not None]
-    if name in _FORMATS:
-        back = (_rounded(outcome.actual, made, _FORMATS[name]) for made in list(found))
+    if name in FORMATS:
+        back = (_rounded(outcome.actual, made, FORMATS[name]) for made in list(found))
         found += [made for made in back if made is not None]
     fitting = [made for made in found if outcome.is_noise_from(made)]
     return next(iter((*fitting, *found)), None)
@@ -83,7 +85,7 @@ def _rounded_results(
     made: Callable[[Outcome], torch.Tensor | None] = lambda outcome: None,
 ) -> Iterator[Prediction]:
     """A result rounded, and each other one of the call that is wrong."""
-    for name, dtype in _FORMATS.items():
+    for name, dtype in FORMATS.items():
         values = _rounded(subject.actual, exact, dtype)
         if values is None:
             continue
@@ -103,13 +105,13 @@ def _rounded(actual: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> t
     if not bool(((held == actual) | actual.isnan()).all()):
         return None
     nearest = exact.to(dtype).double()
-    half = torch.maximum((nearest - exact).abs(), _half_step(exact, dtype))
+    half = torch.maximum((nearest - exact).abs(), half_step(exact, dtype))
     # Noise takes some elements over the middle between two neighbours; they are rounded the other way.
     near = (actual - exact).abs() <= half * 1.01
     return torch.where(near, actual, nearest)
 
 
-def _half_step(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def half_step(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Half the distance of neighbours of a format at some values."""
     info = torch.finfo(dtype)
     magnitude = values.abs().clamp(min=info.smallest_normal)
