@@ -64,6 +64,14 @@ def test_the_same_twice_is_equal_to_its_end() -> None:
     assert course_of(side(), side(), equal=True).course is Course.EQUAL
 
 
+def test_what_follows_other_recorded_steps_is_not_held_against_each_other() -> None:
+    # given two runs of which the second was recorded a step further
+    further = {key: replace(state, step=3) for key, state in side().last.items()}
+    found = course_of(side(), replace(side(losses=(2.0, 1.0)), last=further), equal=True)
+    # then nothing is said of what came behind
+    assert found.course is Course.UNKNOWN
+
+
 def test_losses_that_are_nan_in_both_are_equal() -> None:
     both = side(losses=(math.nan, math.nan, math.nan))
     assert course_of(both, both, equal=True).course is Course.EQUAL

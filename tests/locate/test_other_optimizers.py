@@ -185,3 +185,25 @@ def test_an_optimizer_left_in_its_evaluation_mode_is_named() -> None:
 def test_another_package_s_optimizer_agrees_with_itself() -> None:
     again = recorded(lambda parameters: ScheduleFree(parameters))
     assert lockstep.compare_recordings(schedule_free(), again).verdict is Verdict.AGREE
+
+
+def test_another_class_of_torchs_is_no_agreement_where_each_update_is_sound_by_itself(
+    tmp_path: Path,
+) -> None:
+    # given one training by SGD, by Adam, and by Adam with another kernel, with whole tensors
+    ways = {"sgd": ("SGD", {}), "adam": ("Adam", {}), "twin": ("Adam", {"foreach": False})}
+    for name, (kind, settings) in ways.items():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+        optimizer = getattr(torch.optim, kind)(model.parameters(), lr=RATE, **settings)
+        with lockstep.record(tmp_path / name, model=model, steps=2, save="tensors"):
+            for step in range(2):
+                optimizer.zero_grad()
+                model(torch.full((3, 4), 1.0 + step)).square().mean().backward()
+                optimizer.step()
+    # when they are compared, then the class is what differs, and the other kernel agrees
+    found = lockstep.compare_recordings(tmp_path / "sgd", tmp_path / "adam")
+    assert (found.verdict, found.origins[0].kind) == (Verdict.DIVERGED, Kind.SETUP)
+    assert "torch.optim.SGD in the reference and torch.optim.Adam" in found.origins[0].reason
+    twin = lockstep.compare_recordings(tmp_path / "adam", tmp_path / "twin")
+    assert (twin.verdict, twin.origins) == (Verdict.AGREE, ())

@@ -47,6 +47,12 @@ def course_of(reference: Side, candidate: Side, *, equal: bool) -> RankEnds:
         Whether all that was recorded of their steps is equal bit by bit.
     """
     sides = (reference, candidate)
+    last = [state.step for side in sides for state in list(side.last.values())[:1]]
+    if len(set(last)) > 1:
+        return RankEnds(
+            Course.UNKNOWN,
+            "the last recorded step is not the same, so what follows was not compared",
+        )
     parted = _first_other_loss(sides) if equal else None
     if parted is not None:
         return _parted(sides, parted)

@@ -123,6 +123,8 @@ def _differing(left: States, right: States, *, equal: bool) -> dict[str, list[tu
         other = right.get(key)
         if other is None or None in (state.content.digest, other.content.digest):
             continue
+        if state.step != other.step:
+            continue  # the last recorded step of one run is not that of the other
         if (equal or state.standing is Standing.BESIDE) and not is_equal(state, other):
             found.setdefault(root_of(state), []).append(key)
     return found

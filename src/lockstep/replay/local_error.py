@@ -142,10 +142,16 @@ class LocalErrorJudge:
     def update(
         self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
     ) -> Judgement:
-        """Judge a parameter or a state after an optimizer step, by replaying the update."""
+        """Judge a parameter or a state after an optimizer step, by replaying the update.
+
+        Of two optimizers of other classes each update may be sound, and the runs part all the same: that one run is
+        sound by itself says nothing of the other then.
+        """
         other_layout = output.pair.layout is not None
         explained = self._fallback.update(entering, output, calls=calls)
         if output.equal or other_layout or calls is None or not _is_whole(calls):
+            return explained
+        if _are_of_other_classes(calls):
             return explained
         op = calls.present.site.op
         return self._tried(op, self._update, calls, output, explained) or explained
@@ -206,6 +212,12 @@ def _here(memory_bytes: int) -> Reruns:
     from lockstep.replay.verdict import Verdicts  # loads torch
 
     return Verdicts(memory_bytes)
+
+
+def _are_of_other_classes(calls: CallPair) -> bool:
+    """Whether two updates were made by optimizers of two classes."""
+    left, right = calls.reference, calls.candidate
+    return left is not None and right is not None and left.site.op != right.site.op
 
 
 def _is_whole(calls: CallPair | None) -> bool:
