@@ -310,3 +310,13 @@ def test_what_stands_behind_a_reason_is_said_too(agreed: Comparison) -> None:
         "INCOMPARABLE: 2 gradients could not be judged; steps 0-1 of 4 trained, "
     )
     assert "2 could not be judged" in said.partition(";")[2]
+
+
+def test_a_gradient_that_is_added_up_goes_by_its_parameter(diverged: Comparison) -> None:
+    first, *others = diverged.origins
+    added = dataclasses.replace(
+        first, phase=Phase.BACKWARD, op="accumulate_grad", call=1, tensor="encoder.bias"
+    )
+    text = plain(dataclasses.replace(diverged, origins=(added, *others)))
+    assert "backward of encoder.bias (its gradient, added up)" in text
+    assert "accumulate_grad" not in text

@@ -164,7 +164,8 @@ class Origin:
 
     `tensor` names the parameter for the phases init and optimizer, else the argument or "". `source` is `file:line` of
     the candidate's (else the reference's) call in the user's code, `library` that of the library which it calls, or "".
-    `explanation` says what the candidate computes instead, where that was found.
+    `explanation` says what the candidate computes instead, where that was found. `beside` tells of which tree beside
+    the model the module is a part ("a second QNetwork, which no optimizer updates"), or "".
     """
 
     rank: str
@@ -184,6 +185,7 @@ class Origin:
     kind: Kind = Kind.FAULT
     library: str = ""
     explanation: Explanation | None = None
+    beside: str = ""
 
 
 @dataclass(frozen=True, slots=True)

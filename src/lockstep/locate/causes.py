@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Kind, Origin
-from lockstep.core.site import Phase
+from lockstep.core.site import Phase, Role
 from lockstep.locate.gradient_causes import GradientCauses, contents_of
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.model_setup import ModelSetup
@@ -56,7 +56,8 @@ class Causes:
         self._rank.before = contents_of(gradients.at_optimizer())
 
     def _described(self, origin: Origin, regions: Regions) -> Origin:
-        origin = replace(origin, library=_library(origin, regions))
+        beside = _beside_model(origin, regions.step)
+        origin = replace(origin, library=_library(origin, regions), beside=beside)
         other = self._unaligned.class_around(origin.module)
         if origin.kind is Kind.RANDOM and other is not None:
             return replace(origin, reason=f"{other}; {origin.reason}")
@@ -92,6 +93,21 @@ class Causes:
                     f"{listed(drops)} in there may draw other random numbers than in code that is not"
                     " compiled, unless torch._inductor.config.fallback_random is set"
                 )
+
+
+def _beside_model(origin: Origin, step: AlignedStep) -> str:
+    """What a tree of modules is that stands beside the model: of its class, or not updated (a teacher, a target)."""
+    root = origin.module.partition(".")[0]
+    kind = step.module_classes.get(root, "")
+    name = kind.rpartition(".")[2]
+    if not name or not (root == name or root.startswith(f"{name}_")):
+        return ""  # a part of the model, by its own name there
+    updated = step.names_of(Role.PARAM_AFTER)
+    if any(one.startswith(f"{root}.") for one in updated):
+        return ""
+    same = kind == step.module_classes.get("")
+    which = f"a second {name}" if same else f"{name} beside the model"
+    return f"{which}, which no optimizer updates"
 
 
 def _library(origin: Origin, regions: Regions) -> str:

@@ -262,8 +262,22 @@ def _place(origin: Origin, tally: Tally) -> str:
         return (
             f"{when}{origin.phase.value} of {origin.tensor or origin.module or 'the model'}{owner}"
         )
+    if origin.op == _ADDED_UP and origin.tensor:
+        return f"{when}{origin.phase.value} of {origin.tensor} (its gradient, added up)"
     call = f", call {origin.call + 1}" if origin.call else ""
-    return f"{when}{origin.phase.value} of {origin.module or 'the model'} ({origin.op}{call})"
+    return f"{when}{origin.phase.value} of {_module(origin)} ({origin.op}{call})"
+
+
+_ADDED_UP = "accumulate_grad"
+"""What the recorder calls the gradient of a parameter as backward leaves it."""
+
+
+def _module(origin: Origin) -> str:
+    """The module of an origin; of a tree beside the model its place in there, and which tree that is."""
+    if not origin.beside:
+        return origin.module or "the model"
+    inside = origin.module.partition(".")[2]
+    return f"{inside} in {origin.beside}" if inside else origin.beside
 
 
 def _source(origin: Origin) -> str:
