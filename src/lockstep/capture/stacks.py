@@ -39,6 +39,7 @@ class Stacks:
         self._border = border
         self._numbers: dict[_Lines, int] = {}
         self._stacks: list[_Lines] = []
+        self._lines: dict[tuple[int, int], int] = {}
         self._codes: dict[int, tuple[CodeType, bool]] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
         self._told: dict[tuple[str, str], int] = {}
@@ -50,6 +51,7 @@ class Stacks:
         """
         frame: FrameType | None = sys._getframe(1)
         lines: list[int] = []
+        at = self._lines
         codes, border = self._codes, self._border if around >= 0 else None
         while frame is not None and len(lines) < 2 * _MAX_FRAMES:
             code = frame.f_code
@@ -58,7 +60,13 @@ class Stacks:
                 break
             known = codes.get(id(code)) or self._met(code)
             if not known[1]:
-                lines += (id(code), frame.f_lineno)
+                place = (id(code), frame.f_lasti)
+                line = at.get(place)
+                if line is None:
+                    line = at[place] = (
+                        frame.f_lineno or 0
+                    )  # slow: Python looks through the code's table
+                lines += (place[0], line)
             frame = frame.f_back
         return self._numbered(tuple(lines[: 2 * _MAX_FRAMES]))
 
