@@ -126,7 +126,8 @@ def _bootstrap() -> Any:
     try:
         return importlib.import_module(name)
     finally:
-        sys.path.remove(source)
+        # The last one: it may have been on the path before, as where it is installed to be edited.
+        del sys.path[len(sys.path) - 1 - sys.path[::-1].index(source)]
 
 
 def _trace(name: str) -> None:
