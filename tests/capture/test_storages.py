@@ -87,7 +87,7 @@ def test_parameters_can_be_swapped_between_backward_and_update(level: str, tmp_p
                 loss.backward()
                 losses.append(loss.detach())
                 for parameter in model.parameters():
-                    torch.utils.swap_tensors(parameter, nn.Parameter(parameter.detach() * 0.5))
+                    torch.utils.swap_tensors(parameter, nn.Parameter(parameter.detach().clone()))
                 model(torch.randn(8, LARGE)).square().mean().backward()
             optimizer.step()
             return torch.stack(losses)
