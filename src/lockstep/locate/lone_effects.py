@@ -109,6 +109,18 @@ def writes_in_place(op: str) -> bool:
     return name.endswith("_")
 
 
+def _name_all(
+    call: Call, idiom: Idiom, named: dict[int, Idiom], next_to: Callable[[Call], Iterator[Call]]
+) -> None:
+    """Name a call and all that it leads to, one after the other; what has a name keeps it."""
+    waiting = [call]
+    while waiting:
+        one = waiting.pop()
+        if one.id not in named:
+            named[one.id] = idiom
+            waiting.extend(next_to(one))
+
+
 def lone_effects(step: AlignedStep) -> list[LoneEffect]:
     """Every call of a module or operator without partner, with its effect, in order of time."""
     sides = [_Side(step, is_candidate=is_candidate) for is_candidate in (False, True)]
@@ -368,44 +380,29 @@ class _Side:
         for call in self.calls:
             idiom = self._idiom_of(call, unscales=unscales)
             if idiom is not None:
-                self._name_back(call, idiom, named)
+                _name_all(call, idiom, named, self._makers)
         for call in self.calls:
             if (
                 call.id not in named
                 and call.id not in self.reaching
                 and self._reads_gradients(call)
             ):
-                self._name_on(call, Idiom.READING, named)
+                _name_all(call, Idiom.READING, named, self._takers)
         return named
 
-    def _name_back(self, call: Call, idiom: Idiom, named: dict[int, Idiom]) -> None:
-        """Name a call and the calls without partner that its inputs were made by, all the way back."""
-        waiting = [call]
-        while waiting:
-            one = waiting.pop()
-            if one.id in named:
-                continue
-            named[one.id] = idiom
-            for record in one.with_role(Role.INPUT):
-                maker = self.flow.producer(record.content.id, record.sequence)
-                if maker is not None and maker.id in self._lone:
-                    waiting.append(maker)
+    def _makers(self, call: Call) -> Iterator[Call]:
+        """The calls without partner that made what one takes."""
+        for record in call.with_role(Role.INPUT):
+            maker = self.flow.producer(record.content.id, record.sequence)
+            if maker is not None and maker.id in self._lone:
+                yield maker
 
-    def _name_on(self, call: Call, idiom: Idiom, named: dict[int, Idiom]) -> None:
-        """Name a call and the calls without partner that take what it returns, all the way on."""
-        waiting = [call]
-        while waiting:
-            one = waiting.pop()
-            if one.id in named:
-                continue
-            named[one.id] = idiom
-            for record in one.with_role(Role.OUTPUT):
-                consumers = self.flow.consumers(record.content.id)
-                waiting.extend(
-                    later
-                    for later in consumers
-                    if later.id in self._lone and later.sequence > one.sequence
-                )
+    def _takers(self, call: Call) -> Iterator[Call]:
+        """The calls without partner that take what one returns."""
+        for record in call.with_role(Role.OUTPUT):
+            for later in self.flow.consumers(record.content.id):
+                if later.id in self._lone and later.sequence > call.sequence:
+                    yield later
 
     def _idiom_of(self, call: Call, *, unscales: bool) -> Idiom | None:
         name, target = canonical_name(call.site.op), self.target(call)
