@@ -3,7 +3,7 @@
 A step runs from the first tapped call that builds a graph to the optimizer step that ends it; until its first backward
 it may turn out to be none (`held`). It ends when every live optimizer has stepped, or when one steps for the second
 time; a gradient scaler that leaves the optimizer out ends it too. Between chosen steps nothing is installed but one
-hook on optimizers.
+hook on optimizers; behind the last one, what counts updates and hears where backward begins (`afterwards`).
 """
 
 from __future__ import annotations
