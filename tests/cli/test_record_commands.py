@@ -352,14 +352,13 @@ def test_data_workers_leave_nothing_and_load_the_same(workplace: Workplace) -> N
     assert complete(lockstep.open(workplace.path / "ref")) == {"rank0": (0, 1, 2, 3, 4, 5)}
 
 
-@pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
-def test_a_python_that_skips_the_hook_is_explained(workplace: Workplace, flag: str) -> None:
-    ended = workplace.record("-o", "ref", "--", "python", flag, "-c", "print(1)")
+def test_a_python_that_skips_the_hook_is_explained(workplace: Workplace) -> None:
+    ended = workplace.record("-o", "ref", "--", "python", "-S", "-c", "print(1)")
 
     assert (ended.code, ended.out) == (2, "1\n")
     assert len(ended.ours) == 1
     assert "nothing was recorded: the command started no Python that loads" in ended.ours[0]
-    assert "python -I, -E and -S do not" in ended.ours[0]
+    assert "(python -S does not" in ended.ours[0]
     assert lockstep.open(workplace.path / "ref").missing != ()
 
 

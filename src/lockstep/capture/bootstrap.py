@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from lockstep.capture.compiled_code import untraced
 from lockstep.capture.endings import Endings, uncaught
 from lockstep.capture.environment import (
+    ARMED,
     LEFT_OUT,
     TRAINED,
     UNRECORDED_CHILD,
@@ -132,6 +133,8 @@ def _after_fork() -> None:
     """
     global _armed
     recorder, _armed = _armed, None
+    if request := os.environ.get(VARIABLE):
+        leave_note(request_from(request)[0], ARMED, str(os.getpid()))
     if recorder is None:
         return
     may_be_left = recorder.may_be_left

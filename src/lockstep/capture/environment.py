@@ -46,7 +46,7 @@ def environment_for(directory: Path, options: Options) -> dict[str, str]:
         {"directory": str(directory), "options": dataclasses.asdict(options)}
     )
     environment[SOURCE_VARIABLE] = str(Path(__file__).parents[2])
-    environment[TRACE_VARIABLE] = str(directory / _TRACE)
+    environment[TRACE_VARIABLE] = str(trace_of(directory))
     environment.pop(SEED_VARIABLE, None)
     if options.seed is not None:
         environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -54,11 +54,19 @@ def environment_for(directory: Path, options: Options) -> dict[str, str]:
     return environment
 
 
+def trace_of(directory: Path) -> Path:
+    """The file in which the processes of a command note how far they came."""
+    return directory / _TRACE
+
+
 def request_from(text: str) -> tuple[Path, Options]:
     """Read back what `environment_for` wrote."""
     value = json.loads(text)
     return Path(value["directory"]), manifest_from_json(Options, value["options"], VARIABLE)
 
+
+ARMED = "ARMED"
+"""Stands before the number of a process that imports torch behind the start-up hook."""
 
 TRAINS = "TRAINS"
 """Stands before the directory of a process that has made an optimizer or run backward."""
@@ -97,17 +105,19 @@ def leave_trace(directory: Path, reached: Reached, detail: str = "") -> None:
 
 def leave_note(directory: Path, name: str, detail: str = "") -> None:
     """Note something of this process, as `leave_trace` does."""
-    with suppress(OSError), open_private(directory / _TRACE, "a") as file:
+    with suppress(OSError), open_private(trace_of(directory), "a") as file:
         file.write(f"{name} {detail}\n")
+
+
+def armed_processes(directory: Path) -> set[int]:
+    """The processes that have imported torch behind the start-up hook so far, as they number themselves."""
+    return set(_numbers_behind(_notes_of(directory), ARMED))
 
 
 def take_traces(directory: Path) -> Traces:
     """What the processes noted; removes the notes."""
-    lines: list[str] = []
-    with suppress(OSError):
-        lines = (directory / _TRACE).read_text().splitlines()
-        (directory / _TRACE).unlink()
-    notes = [(name, detail) for name, _, detail in (line.partition(" ") for line in lines)]
+    notes = _notes_of(directory)
+    trace_of(directory).unlink(missing_ok=True)
     reached = [(Reached[name], detail) for name, detail in notes if name in Reached.__members__]
     return Traces(
         *max(reached, default=(Reached.NOTHING, "")),
@@ -116,6 +126,13 @@ def take_traces(directory: Path) -> Traces:
         sum(_numbers_behind(notes, LEFT_OUT)),
         max(_numbers_behind(notes, TRAINED), default=0),
     )
+
+
+def _notes_of(directory: Path) -> list[tuple[str, str]]:
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = trace_of(directory).read_text().splitlines()
+    return [(name, detail) for name, _, detail in (line.partition(" ") for line in lines)]
 
 
 def _numbers_behind(notes: list[tuple[str, str]], wanted: str) -> list[int]:

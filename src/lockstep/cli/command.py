@@ -51,6 +51,11 @@ class Command:
             self._restore()
             raise
 
+    @property
+    def number(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
     def wait(self) -> int:
         """Wait for the end; returns the exit code as a shell has it, 128 + n after signal n."""
         try:

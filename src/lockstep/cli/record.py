@@ -20,6 +20,7 @@ from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import NotSeen, Options
 from lockstep.core.selection import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.devices.emulation.profiles import device_of, parse_profile, profile_table
+from lockstep.launch.lookout import Lookout
 from lockstep.store.directory import RunDirectory
 from lockstep.store.leftovers import drop_untrained, sweep
 from lockstep.store.reader import Recording, open_recording
@@ -216,7 +217,12 @@ def run_recorded(
         reason = error.strerror or error
         raise UsageError(f"{command[0]}: the command cannot be started ({reason})") from error
     run.started()
-    code = process.wait()
+    lookout = Lookout(directory, process.number, _say)
+    lookout.start()
+    try:
+        code = process.wait()
+    finally:
+        lookout.finish()
     traces = take_traces(directory)
     run.manifest.not_seen = _not_seen(traces)
     run.finish(exit_code=code)
@@ -264,7 +270,8 @@ def reason_for_nothing(
     by_hand = "for other loops use lockstep.record() in the script"
     return {
         Reached.NOTHING: "the command started no Python that loads Lockstep's start-up hook"
-        " (python -I, -E and -S do not, nor where PYTHONPATH is cleared)",
+        " (python -S does not, nor one without the variables that begin with LOCKSTEP; one with another PYTHONPATH, or"
+        " started by -E or -I, does where lockstep-numerics is installed)",
         Reached.HOOK: "no Python process of the command imported torch",
         Reached.UNLOADABLE: "Lockstep could not be loaded where torch was imported",
         Reached.TORCH: "torch was imported, but no torch.optim.Optimizer was made, and no model in training mode"

@@ -2,7 +2,8 @@
 
 Runs in every Python process that the command starts, so it uses the standard library only, costs
 next to nothing where torch is never imported, and takes itself off the path at once. The user's own
-sitecustomize still runs.
+sitecustomize still runs. Where a script has set PYTHONPATH anew, `_lockstep_startup` runs it, if Lockstep is
+installed in that Python; it comes first then, and the folder has left the path before it would be looked at.
 """
 
 # It may be an old Python, and pathlib would take several times as long to load as all the rest.
@@ -26,9 +27,10 @@ class _AfterImport:
     To be asked for the module is not enough: `importlib.util.find_spec("torch")` imports nothing.
     """
 
-    def __init__(self, name: str, act: Any) -> None:
+    def __init__(self, name: str, act: Any, before: Any = None) -> None:
         self.name = name
         self.act = act
+        self.before = before
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self.name:
@@ -48,6 +50,8 @@ class _AfterImport:
 
         def execute_then_act(module: Any) -> None:
             del loader.exec_module
+            if self.before is not None:
+                self.before()
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
@@ -169,10 +173,20 @@ def _run_next_sitecustomize() -> None:
         spec.loader.exec_module(module)
 
 
+def _note_number() -> None:
+    """Before torch is loaded: `lockstep record` looks which processes have it that left no such note."""
+    _trace("ARMED %d" % os.getpid())
+
+
 if os.environ.get("LOCKSTEP_RECORD"):
     if not os.path.exists(os.environ.get("LOCKSTEP_TRACE", _HERE)):
         _trace("HOOK")
     _seed()
-    sys.meta_path.insert(0, _AfterImport("torch", _arm))
+    if "torch" in sys.modules:
+        _note_number()
+        _arm()
+    else:
+        sys.meta_path.insert(0, _AfterImport("torch", _arm, before=_note_number))
 _leave_path()
-_run_next_sitecustomize()
+if __name__ == "sitecustomize":
+    _run_next_sitecustomize()
