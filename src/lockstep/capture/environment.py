@@ -15,6 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from lockstep.core.manifest import Options, manifest_from_json
+from lockstep.core.unmatched import UnmatchedNote
 from lockstep.store.permissions import open_private
 
 VARIABLE = "LOCKSTEP_RECORD"
@@ -68,6 +69,9 @@ def request_from(text: str) -> tuple[Path, Options]:
 ARMED = "ARMED"
 """Stands before the number of a process that imports torch behind the start-up hook."""
 
+UNMATCHED = "UNMATCHED"
+"""Stands before an `UnmatchedNote` of the first recorded step of a process."""
+
 TRAINS = "TRAINS"
 """Stands before the directory of a process that has made an optimizer or run backward."""
 
@@ -109,6 +113,15 @@ def leave_note(directory: Path, name: str, detail: str = "") -> None:
         file.write(f"{name} {detail}\n")
 
 
+def unmatched_notes(directory: Path) -> list[UnmatchedNote]:
+    """What the processes said so far of patterns that nothing matched."""
+    return [
+        UnmatchedNote.from_text(detail)
+        for name, detail in _notes_of(directory)
+        if name == UNMATCHED
+    ]
+
+
 def armed_processes(directory: Path) -> set[int]:
     """The processes that have imported torch behind the start-up hook so far, as they number themselves."""
     return set(_numbers_behind(_notes_of(directory), ARMED))
@@ -131,7 +144,8 @@ def take_traces(directory: Path) -> Traces:
 def _notes_of(directory: Path) -> list[tuple[str, str]]:
     lines: list[str] = []
     with suppress(OSError):
-        lines = trace_of(directory).read_text().splitlines()
+        # What is being written ends without a line break.
+        lines = trace_of(directory).read_text().split("\n")[:-1]
     return [(name, detail) for name, _, detail in (line.partition(" ") for line in lines)]
 
 

@@ -27,7 +27,7 @@ from lockstep.capture import setup
 from lockstep.capture.afterwards import Afterwards, Owners, owners_of
 from lockstep.capture.calls import Calls
 from lockstep.capture.compiled_code import CompiledCodeGate, untraced, wrap_compile
-from lockstep.capture.environment import TRAINS, leave_note
+from lockstep.capture.environment import TRAINS, UNMATCHED, leave_note
 from lockstep.capture.gaps import gap_of
 from lockstep.capture.held_modules import held_modules
 from lockstep.capture.interception import Patch, Taps
@@ -56,6 +56,7 @@ from lockstep.core.manifest import (
 from lockstep.core.secrets import masked
 from lockstep.core.selection import SiteFilter, StepSelection, parse_ranks
 from lockstep.core.text import message, with_texts, words_of
+from lockstep.core.unmatched import UnmatchedNote
 from lockstep.devices.emulation.mode import unmatched_operators
 from lockstep.devices.tensor_numbers import copy_bytes, prepare_kernels
 from lockstep.kernels.jit import say_before_compiling
@@ -130,6 +131,7 @@ class Recorder:
         self._open = False
         self._ended_by_optimizer = self._hand_updated = self._is_known_to_train = False
         self._another_trains = self._waits = False
+        self._is_first_step = True
         self._beginning = threading.RLock()
         self._failure = ""
         self._kept: Callable[[str], str] = masked
@@ -384,7 +386,7 @@ class Recorder:
         if self._session is None or self._manifest is None:
             return
         writer, manifest = self._session.writer, self._manifest
-        manifest.unmatched = self._sites.unmatched() | unmatched_operators()
+        manifest.unmatched = self._unmatched()
 
         def last_manifest() -> dict[str, Any]:
             manifest.state = "complete"
@@ -572,6 +574,8 @@ class Recorder:
                 thread = threading.current_thread().name
                 reason = f"one is recorded of each process: that of {thread}, which came first"
                 session.note_gap(NotSeen(OTHER_TRAININGS, reason))
+            if self._is_first_step and summary.complete and self.is_of_command:
+                self._note_unmatched(summary.index)
         manifest.events, manifest.not_seen = session.events, session.not_seen
         session.writer.step_ended(
             summary.index, partial(setup.as_json, setup.copy_of(manifest), self._kept)
@@ -580,6 +584,19 @@ class Recorder:
             self._close_session()
             self._release()
             self._grouped.clear()
+
+    def _note_unmatched(self, step: int) -> None:
+        """The first recorded step has ended: whoever started the command can say at once what was mistyped."""
+        self._is_first_step = False
+        patterns = self._unmatched()
+        if patterns:
+            world = range(setup.rank_and_world_size()[1])
+            count = len(world) if self._ranks is None else len(self._ranks & set(world))
+            leave_note(self.directory, UNMATCHED, UnmatchedNote(step, count, patterns).as_text())
+
+    def _unmatched(self) -> dict[str, list[str]]:
+        """Patterns that nothing has matched so far, with the nearest names."""
+        return self._sites.unmatched() | unmatched_operators()
 
     def _note_parameters(self, manifest: RankManifest) -> None:
         """Add how the parameters that were met for the first time are set up."""

@@ -19,6 +19,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import NotSeen, Options
 from lockstep.core.selection import LEVELS, SAVES, StepSelection, parse_ranks
+from lockstep.core.unmatched import unmatched_sentence
 from lockstep.devices.emulation.profiles import device_of, parse_profile, profile_table
 from lockstep.launch.lookout import Lookout
 from lockstep.store.directory import RunDirectory
@@ -290,10 +291,7 @@ def _unmatched_patterns(recording: Recording) -> list[str]:
     sentences = []
     for pattern, near in ranks[0].items():
         if all(pattern in rank for rank in ranks):
-            hint = f"; nearest: {', '.join(near)}" if near else ""
-            sentences.append(
-                f"pattern {pattern!r} matches no module and no operator of the recorded steps{hint}"
-            )
+            sentences.append(unmatched_sentence(pattern, near, "the recorded steps"))
     return sentences
 
 

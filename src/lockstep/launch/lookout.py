@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from lockstep.launch.unarmed import Unarmed, UnarmedSearch
+from lockstep.capture.environment import unmatched_notes
+from lockstep.core.unmatched import unmatched_by_all
+from lockstep.launch.unarmed import UnarmedSearch
 
 _LOOKS_EVERY_S = 0.5
+
+_LOOKS_BEFORE_THE_END = 3
+"""A training that is about to end says it itself."""
 
 
 class Lookout:
@@ -25,9 +31,10 @@ class Lookout:
     """
 
     def __init__(self, directory: Path, process: int, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+        self._directory, self._tell = directory, tell
         self._search = UnarmedSearch(directory, process)
         self._told: set[str] = set()
+        self._seen: Counter[str] = Counter()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="lockstep-lookout", daemon=True)
 
@@ -43,10 +50,14 @@ class Lookout:
     def _work(self) -> None:
         while not self._ended.wait(_LOOKS_EVERY_S):
             for unarmed in self._search.look():
-                self._say_once(unarmed)
+                # Of eight ranks that were started alike, one is told.
+                self._say_once(unarmed.reason, str(unarmed))
+            for pattern, sentence in unmatched_by_all(unmatched_notes(self._directory)):
+                self._seen[pattern] += 1
+                if self._seen[pattern] > _LOOKS_BEFORE_THE_END:
+                    self._say_once(pattern, sentence)
 
-    def _say_once(self, unarmed: Unarmed) -> None:
-        """Of eight ranks that were started alike, one is told."""
-        if unarmed.reason not in self._told:
-            self._told.add(unarmed.reason)
-            self._tell(str(unarmed))
+    def _say_once(self, subject: str, sentence: str) -> None:
+        if subject not in self._told:
+            self._told.add(subject)
+            self._tell(sentence)
