@@ -1,11 +1,17 @@
-"""Which family an operator belongs to: what is known of how it moves, adds and multiplies
-numbers."""
+"""The catalogue of operators: what is known of each by its name, stated once for all rooms that ask.
+
+`operator_of` gives the record of an operator: its family (which error model it shares), its traits, and where its
+factors, its axis and the share that it drops stand among its arguments. A new fact goes into one of the tables here.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from typing import Any
 
 BY_HAND = "update"
 """What an update of a parameter is called that is no call of an optimizer."""
@@ -102,6 +108,181 @@ _NAMES: dict[Family, str] = {
     """,
 }
 _FAMILIES = {name: family for family, names in _NAMES.items() for name in names.split()}
+
+
+class Trait(Enum):
+    """What several operators have in common besides their families."""
+
+    VIEWS = "returns the memory that it is given"
+    CASTS = "converts to another dtype"
+    SHAPES = "its arguments only write an extent: results of one shape have the same elements"
+    MAY_BE_IDLE = "the data of a run decide whether it changes anything"
+    CLAMPS = "leaves what is within bounds alone"
+    SCALES = "multiplies by a factor"
+    ADDS_AT_INDEX = "adds up what goes to one index"
+    READS_AT_INDEX = "its backward adds up what goes to one index"
+    ELEMENTWISE = "of no family, with the extents that its tensors share"
+    GROWS = "may make far more than goes in without a number that says so"
+    EXPONENTIAL = "makes an absolute error of its input a relative one"
+    FEW_ROUNDINGS = "rounded by a library to within a unit in the last place or two"
+    STEEP = "its slope is up to 1.76"
+    IGNORES_INPUT = "draws numbers whatever its tensors hold"
+    CHAINS_MATMULS = "chains matmuls inside: recurrent layers, whole attention blocks"
+
+
+_TRAITS: dict[Trait, str] = {
+    Trait.VIEWS: """
+        view viewas reshape reshapeas flatten unflatten squeeze unsqueeze transpose swapaxes permute
+        movedim t mh mt detach data getitem narrow select expand asstrided unbind split chunk
+        diagonal alias ravel real
+    """,
+    Trait.CASTS: "to type typeas half bfloat16 float double tocopy",
+    Trait.SHAPES: "view reshape expand flatten unflatten",
+    Trait.MAY_BE_IDLE: """
+        clamp clip clampmin clampmax maximum minimum fmax fmin relu relu6 leakyrelu hardtanh
+        threshold add sub mul multiply div divide lerp nantonum where maskedfill pow remainder
+        ampnonfinitecheckandunscale zero fill copy addcmul addcdiv
+    """,
+    Trait.CLAMPS: "clamp clip clampmin clampmax maximum minimum fmax fmin",
+    Trait.SCALES: "mul multiply div divide",
+    Trait.ADDS_AT_INDEX: "indexadd scatteradd scatterreduce",
+    Trait.READS_AT_INDEX: "embedding indexselect gather",
+    Trait.ELEMENTWISE: """
+        pow square sqrt rsqrt reciprocal exp expm1 log log1p eq ne lt le gt ge logicaland logicalor
+        logicalnot bitwiseand bitwiseor bitwisenot isnan isinf isfinite
+    """,
+    Trait.GROWS: """
+        outer ger einsum tensordot diagembed diag repeatinterleave repeat tile meshgrid
+    """,
+    Trait.EXPONENTIAL: "exp expm1 softmax logsoftmax logsumexp safesoftmax",
+    Trait.FEW_ROUNDINGS: "pow square sqrt rsqrt reciprocal log log1p expm1 erfc",
+    Trait.STEEP: "elu selu celu",
+    Trait.IGNORES_INPUT: "normal uniform exponential random randlike randnlike randintlike",
+    Trait.CHAINS_MATMULS: """
+        lstm lstmcell gru grucell rnn rnncell rnntanh rnntanhcell rnnrelu rnnrelucell mkldnnrnnlayer
+        multiheadattention multiheadattentionforward nativemultiheadattention
+    """,
+}
+_TRAITS_OF: dict[str, set[Trait]] = {}
+for _trait, _names in _TRAITS.items():
+    for _name in _names.split():
+        _TRAITS_OF.setdefault(_name, set()).add(_trait)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Where the tensors of a sum of products stand.
+
+    Parameters
+    ----------
+    left, right
+        Positions of the two factors among the arguments, and among the tensors.
+    added
+        Position of what is added where that is given, a bias or `out`; None where more tensors are factors too.
+    contracted
+        Axis of the left and of the right factor that the sum goes over; None where none is or a text says which.
+    """
+
+    left: int = 0
+    right: int = 1
+    added: int | None = 2
+    contracted: tuple[int, int] | None = (-1, -2)
+
+
+_PRODUCTS: dict[Product, str] = {
+    Product(): "matmul mm bmm chainmatmul scaledmm",
+    Product(contracted=(-1, -1)): "linear mv dot vdot inner",
+    Product(1, 2, 0): "addmm baddbmm addbmm addmmactivation",
+    Product(1, 2, 0, (-1, -1)): "addmv",
+    Product(1, 2, 0, None): "addr",
+    Product(contracted=None): "outer ger",
+    Product(added=None, contracted=None): "einsum tensordot bilinear",
+    Product(contracted=(1, 1)): """
+        conv1d conv2d conv3d convolution convdepthwise3d mkldnnconvolution
+    """,
+    Product(contracted=(1, 0)): "convtranspose1d convtranspose2d convtranspose3d",
+    # Over the keys: the values weighted by what the keys give.
+    Product(1, 2, None, (-2, -2)): "scaleddotproductattention",
+}
+_PRODUCT_OF = {name: product for product, names in _PRODUCTS.items() for name in names.split()}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A plain argument of an operator: its name, its position where it has one, and its default."""
+
+    name: str
+    position: int | None = None
+    default: Any = None
+
+    def of(self, arguments: Mapping[str, Any]) -> Any:
+        """Its value among the recorded arguments of a call, or among the settings of a module."""
+        for key in (self.name, f"kwargs.{self.name}", f"args.{self.position}"):
+            if key in arguments:
+                return arguments[key]
+        return self.default
+
+
+ADDEND_FACTOR = Argument("alpha", default=1)
+"""What an addition multiplies its second term by."""
+
+_AXIS = Argument("dim", 1)
+_AXES = {
+    "topk": Argument("dim", 2, -1),
+    "kthvalue": Argument("dim", 2, -1),
+    "sort": Argument("dim", 1, -1),
+    "argsort": Argument("dim", 1, -1),
+}
+_DROPPED = {Family.DROPOUT: Argument("p", 1, 0.5), Family.ATTENTION: Argument("dropout_p", 4, 0.0)}
+_NEUTRAL = {"mul": 1, "multiply": 1, "div": 1, "divide": 1, "pow": 1, "add": 0, "sub": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What is known of an operator, whatever it is spelled like.
+
+    Parameters
+    ----------
+    name
+        As `canonical_name` gives it.
+    family
+        The error model that it shares.
+    traits
+        What it has in common with others.
+    product
+        Where the tensors of its sum of products stand; None where it is none.
+    axis
+        The argument that says along which axis it works.
+    dropped
+        The argument that says which share it drops at random; None where it drops nothing.
+    neutral
+        The number that leaves any tensor alone as its other operand; None where there is none.
+    """
+
+    name: str
+    family: Family
+    traits: frozenset[Trait]
+    product: Product | None
+    axis: Argument
+    dropped: Argument | None
+    neutral: int | None
+
+    @property
+    def convolves(self) -> bool:
+        """Whether it is a convolution, forward or backward."""
+        return "conv" in self.name
+
+    @property
+    def pools(self) -> bool:
+        """Whether one input element may go into several outputs of a window."""
+        return "pool" in self.name
+
+    @property
+    def has_matmuls_inside(self) -> bool:
+        """Whether matmuls are only some of what it computes."""
+        return self.family is Family.ATTENTION or Trait.CHAINS_MATMULS in self.traits
+
+
 _ARITHMETIC = frozenset(
     {"add", "sub", "mul", "matmul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor"}
 )
@@ -135,6 +316,29 @@ def canonical_name(op: str) -> str:
 
 
 @cache
+def operator_of(op: str) -> Operator:
+    """What is known of an operator or of a module class, by its name alone.
+
+    Examples
+    --------
+    >>> operator_of("aten.addmm.default").product
+    Product(left=1, right=2, added=0, contracted=(-1, -2))
+    >>> Trait.CASTS in operator_of("torch.Tensor.half").traits
+    True
+    """
+    name = canonical_name(op)
+    family = _FAMILIES.get(name, Family.UNKNOWN)
+    return Operator(
+        name,
+        family,
+        frozenset(_TRAITS_OF.get(name, ())),
+        _PRODUCT_OF.get(name),
+        _AXES.get(name, _AXIS),
+        _DROPPED.get(family),
+        _NEUTRAL.get(name),
+    )
+
+
 def family_of(op: str) -> Family:
     """Family of an operator or of a module class, by its name alone.
 
@@ -143,25 +347,9 @@ def family_of(op: str) -> Family:
     >>> family_of("torch.Tensor.transpose").value
     'moves data'
     """
-    return _FAMILIES.get(canonical_name(op), Family.UNKNOWN)
+    return operator_of(op).family
 
 
-_CHAINS = frozenset(
-    [
-        "lstm",
-        "gru",
-        "rnntanh",
-        "rnnrelu",
-        "rnn",
-        "mkldnnrnnlayer",
-        "multiheadattentionforward",
-        "multiheadattention",
-        "nativemultiheadattention",
-    ]
-)
-
-
-@cache
 def chains_matmuls(op: str) -> bool:
     """Whether an operator chains matmuls inside: recurrent layers and cells, whole attention blocks.
 
@@ -170,7 +358,24 @@ def chains_matmuls(op: str) -> bool:
     >>> chains_matmuls("torch.nn.GRUCell"), chains_matmuls("torch.nn.GELU")
     (True, False)
     """
-    return canonical_name(op).removesuffix("cell") in _CHAINS
+    return Trait.CHAINS_MATMULS in operator_of(op).traits
+
+
+def writes_in_place(op: str) -> bool:
+    """Whether an operator writes into the tensor that it is given first, by its name.
+
+    Examples
+    --------
+    >>> [writes_in_place(op) for op in ("torch._foreach_mul_", "aten.add_.Tensor", "torch.Tensor.__imul__")]
+    [True, True, True]
+    >>> writes_in_place("torch.Tensor.mul"), writes_in_place("torch.Tensor.__invert__")
+    (False, False)
+    """
+    name = op.split(".")[1] if op.startswith("aten.") else op.rpartition(".")[2]
+    dunder = _DUNDER.fullmatch(name)
+    if dunder:
+        return dunder[1][:1] == "i" and dunder[1][1:] in _ARITHMETIC
+    return name.endswith("_")
 
 
 def agreed_name(reference: str, candidate: str) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from lockstep.core.operators import ADDEND_FACTOR
 from lockstep.judge.protocol import Operation
 from lockstep.judge.tolerances import LINEAR_REGIME
 from lockstep.measure.measured_pair import Measured
@@ -105,20 +106,23 @@ def relative_bound(
     return Bound(in_linear_regime(condition * output.norm, total), roundings * output.norm)
 
 
-def setting(operation: Operation, names: tuple[str, ...]) -> object:
-    """Value of the first of the named arguments that was recorded, else None."""
-    for name in names:
-        for key in (name, f"kwargs.{name}"):
-            if key in operation.arguments:
-                return operation.arguments[key]
-    return None
-
-
 def dropout_gain(operation: Operation) -> float:
     """What a dropout multiplies the elements by that it keeps: `1 / (1 - p)`."""
-    share = setting(operation, ("p", "args.1"))
+    argument = operation.known.dropped
+    share = None if argument is None else argument.of(operation.arguments)
     dropped = float(share) if isinstance(share, (int, float)) and 0 <= share < 1 else 0.5
     return 1.0 / (1.0 - dropped)
+
+
+def addend_gain(operation: Operation) -> float:
+    """What an addition multiplies one of its terms by: `alpha`, at least 1."""
+    alpha = ADDEND_FACTOR.of(operation.arguments)
+    return max(1.0, abs(alpha)) if isinstance(alpha, (int, float)) else 1.0
+
+
+def window_gain(operation: Operation) -> float:
+    """How much further a difference may spread where windows overlap: 3 for a pooling, 1 elsewhere."""
+    return 3.0 if operation.known.pools else 1.0
 
 
 def is_summed(operation: Operation) -> bool:
@@ -139,17 +143,12 @@ def same_dtype(items: Iterable[Measured]) -> bool:
     return True
 
 
-_ADDEND_FIRST = frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addr"})
-
-
 def bilinear_operands(operation: Operation) -> tuple[list[Measured], list[Measured]]:
     """The two factors of a sum of products, and what is added to it (bias)."""
-    inputs = floats(operation.inputs)
-    if operation.name in _ADDEND_FIRST and len(inputs) == 3:
-        return inputs[1:], inputs[:1]
-    if len(inputs) == 3 and operation.name not in ("einsum", "tensordot", "bilinear"):
-        return inputs[:2], inputs[2:]
-    return inputs, []
+    inputs, product = floats(operation.inputs), operation.known.product
+    if len(inputs) != 3 or product is None or product.added is None:
+        return inputs, []
+    return [inputs[product.left], inputs[product.right]], [inputs[product.added]]
 
 
 def product_bound(left: Measured, right: Measured, output: Measured, factor: float) -> Bound:
@@ -171,7 +170,7 @@ def reduction_length(left: Measured, right: Measured, output: Measured) -> float
 def patch_gain(operation: Operation) -> float:
     """How often a convolution uses each input element, as a factor on norms; 1 elsewhere."""
     operands, _ = bilinear_operands(operation)
-    if "conv" not in operation.name or len(operands) < 2:
+    if not operation.known.convolves or len(operands) < 2:
         return 1.0
     return math.sqrt(max(1, math.prod(operands[1].shape[2:])))
 
@@ -200,15 +199,13 @@ def usual_product_norm(operation: Operation, output: Measured) -> float:
     Where a result is small because its terms cancel, neither kind of error is.
     """
     operands, _ = bilinear_operands(operation)
-    if len(operands) != 2 or operation.name in _UNSAID_SUMS or not operands[0].shape:
+    product = operation.known.product
+    told = product is not None and product.contracted is not None
+    if len(operands) != 2 or not told or not operands[0].shape:
         return 0.0
     left, right = operands
     products = output.numel * left.shape[-1]
-    if "conv" in operation.name:
+    if operation.known.convolves:
         swept = left if "transpose" in operation.name else output
         products = swept.numel * math.prod(right.shape[1:])
     return left.norm * right.norm * math.sqrt(products / max(1, left.numel * right.numel))
-
-
-_UNSAID_SUMS = frozenset({"einsum", "tensordot", "bilinear", "outer", "ger"})
-"""Sums of products over extents that shapes alone do not tell, or over none."""

@@ -188,7 +188,7 @@ def _operator_floor(operation: Operation, bound: Bound, output: Measured) -> flo
     )
     if not same_inputs or output.unit <= SINGLE or operation.family not in _ROUNDED_ONCE:
         return floor
-    if "conv" in operation.name and is_gradient(output):
+    if operation.known.convolves and is_gradient(output):
         return floor  # kernels without a library add overlapping patches up in 16 bits
     if not same_dtype(items) or any(item.unit > output.unit for item in items if item.floating):
         return floor

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from lockstep.core.operators import Family
+from lockstep.core.operators import Family, Trait
 from lockstep.judge.bounds import (
     Bound,
     Rule,
+    addend_gain,
     bilinear_operands,
     broadcast,
     centred_norm,
@@ -25,16 +26,12 @@ from lockstep.judge.bounds import (
     relative_bound,
     rows_of,
     scaled,
-    setting,
     spread,
+    window_gain,
 )
 from lockstep.judge.protocol import Operation
 from lockstep.judge.tolerances import DEFAULT_CONDITION, NORMALISATION_ROUNDINGS
 from lockstep.measure.measured_pair import Measured
-
-_FREE_OF_INPUT = frozenset(
-    {"normal", "uniform", "exponential", "random", "randlike", "randnlike", "randintlike"}
-)
 
 
 def forward_bound(operation: Operation, output: Measured) -> Bound:
@@ -56,19 +53,18 @@ def _gather(operation: Operation, output: Measured) -> Bound:
 
 
 def _smooth(operation: Operation, output: Measured) -> Bound:
-    gain = 1.8 if operation.name in ("elu", "selu", "celu") else 1.2
+    gain = 1.8 if Trait.STEEP in operation.known.traits else 1.2
     inputs = floats(operation.inputs)
     return Bound(broadcast(inputs, output, gain), output.norm + sum(item.norm for item in inputs))
 
 
 def _kinked(operation: Operation, output: Measured) -> Bound:
-    gain = 3.0 if "pool" in operation.name else 1.0
+    gain = window_gain(operation)
     return Bound(broadcast(floats(operation.inputs), output, gain), output.norm)
 
 
 def _additive(operation: Operation, output: Measured) -> Bound:
-    alpha = setting(operation, ("alpha",))
-    gain = max(1.0, abs(alpha)) if isinstance(alpha, (int, float)) else 1.0
+    gain = addend_gain(operation)
     inputs = floats(operation.inputs)
     weighted = gain > 1.0 or operation.name == "lerp"
     terms = gain * sum(item.norm for item in inputs) if weighted else 0.0
@@ -109,7 +105,7 @@ def _sum(operation: Operation, output: Measured) -> Bound:
         length = gathered(item, output)
         if operation.name == "cumsum":
             length = max((*item.shape, 1)) ** 2
-        elif operation.name in ("indexadd", "scatteradd", "scatterreduce"):
+        elif Trait.ADDS_AT_INDEX in operation.known.traits:
             length = rows_of(item)
         size = math.sqrt(length)
         bound = Bound(
@@ -198,15 +194,15 @@ def _dropout(operation: Operation, output: Measured) -> Bound:
 
 
 def _random(operation: Operation, output: Measured) -> Bound:
-    explained = operation.name not in _FREE_OF_INPUT and any(
-        not item.equal for item in operation.inputs
-    )
+    free = Trait.IGNORES_INPUT in operation.known.traits
+    explained = not free and any(not item.equal for item in operation.inputs)
     return Bound(math.inf if explained else 0.0, output.norm)
 
 
 def _unknown(operation: Operation, output: Measured) -> Bound:
     inputs = floats(operation.inputs)
-    special = _SPECIAL.get(operation.name)
+    few_roundings = Trait.FEW_ROUNDINGS in operation.known.traits
+    special = _few_roundings if few_roundings else _SPECIAL.get(operation.name)
     if special is not None and inputs:
         return special(operation, output)
     if operation.name.endswith("backward") and inputs:
@@ -284,10 +280,6 @@ def _smallest_magnitude(item: Measured) -> float:
 _SPECIAL: dict[str, Rule] = {
     "exp": _exponential,
     "convolutionbackward": _convolution_backward,
-    **dict.fromkeys(
-        ("pow", "square", "sqrt", "rsqrt", "reciprocal", "log", "log1p", "expm1", "erfc"),
-        _few_roundings,
-    ),
     "div": _quotient,
     "divide": _quotient,
     "truedivide": _quotient,

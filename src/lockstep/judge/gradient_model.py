@@ -15,6 +15,7 @@ from lockstep.core.site import Role
 from lockstep.judge.bounds import (
     Bound,
     Rule,
+    addend_gain,
     bilinear_operands,
     centred_norm,
     dropout_gain,
@@ -30,7 +31,7 @@ from lockstep.judge.bounds import (
     product_bound,
     rows_of,
     scaled,
-    setting,
+    window_gain,
 )
 from lockstep.judge.protocol import Operation
 from lockstep.judge.tolerances import DEFAULT_CONDITION, NORMALISATION_ROUNDINGS
@@ -104,7 +105,7 @@ def _smooth(operation: Operation, output: Measured) -> Bound:
 
 
 def _kinked(operation: Operation, output: Measured) -> Bound:
-    gain = 3.0 if "pool" in operation.name else 1.0
+    gain = window_gain(operation)
     flips = _flips(operation, output)
     return Bound(scaled(gain, _far(operation)) + flips, gain * _size(operation))
 
@@ -124,9 +125,7 @@ def _flips(operation: Operation, output: Measured) -> float:
 
 
 def _additive(operation: Operation, output: Measured) -> Bound:
-    alpha = setting(operation, ("alpha",))
-    gain = 2.0 * (max(1.0, abs(alpha)) if isinstance(alpha, (int, float)) else 1.0)
-    return _summed(operation, output, gain)
+    return _summed(operation, output, 2.0 * addend_gain(operation))
 
 
 def _summed(operation: Operation, output: Measured, gain: float) -> Bound:

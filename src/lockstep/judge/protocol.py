@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from lockstep.core.finding import CallPair, Evidence, Kind
-from lockstep.core.operators import Family, canonical_name, family_of
+from lockstep.core.operators import Family, Operator, operator_of
 from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import USUAL_GAIN
@@ -55,14 +55,19 @@ class Operation:
     calls: CallPair | None = None
 
     @property
+    def known(self) -> Operator:
+        """What the catalogue says of the operator."""
+        return operator_of(self.op)
+
+    @property
     def family(self) -> Family:
         """Error model that applies."""
-        return family_of(self.op)
+        return self.known.family
 
     @property
     def name(self) -> str:
         """Canonical operator name."""
-        return canonical_name(self.op)
+        return self.known.name
 
     @property
     def entering(self) -> tuple[Measured, ...]:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.operators import Family
+from lockstep.core.operators import Family, Trait
 from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.judge.bounds import centred_norm, floats, gathered, spread, usual_product_norm
@@ -26,8 +26,6 @@ from lockstep.judge.forward_model import forward_bound
 from lockstep.judge.protocol import Operation, Region
 from lockstep.judge.tolerances import SATURATED_EXPONENT, UNKNOWN_GAIN
 from lockstep.measure.measured_pair import Measured, alone
-
-_EXPONENTIALS = frozenset({"exp", "expm1", "softmax", "logsoftmax", "logsumexp", "safesoftmax"})
 
 
 def region_error(region: Region, target: Measured) -> float | None:
@@ -89,7 +87,7 @@ def _gain(operation: Operation, item: Measured, output: Measured) -> float:
         return max(1.0, usual_product_norm(operation, output) / output.norm)
     if family is Family.NORMALISATION:
         return max(1.0, item.norm / max(centred_norm(item), 1e-300))
-    if operation.name in _EXPONENTIALS:
+    if Trait.EXPONENTIAL in operation.known.traits:
         typical = item.norm / math.sqrt(max(1, item.numel))
         return min(max(1.0, typical), SATURATED_EXPONENT)
     return UNKNOWN_GAIN if family is Family.UNKNOWN else 1.0
