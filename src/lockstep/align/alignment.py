@@ -17,7 +17,7 @@ from lockstep.align.likeness import align_by_content
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.sequences import Match, align_sequences, pair_in_order
 from lockstep.core.finding import Axes, CallPair, Pair
-from lockstep.core.operators import canonical_name
+from lockstep.core.operators import operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.measure.axis_order import other_layout
@@ -234,15 +234,13 @@ def _tokens(kind: CallKind) -> tuple[tuple[Token, str], ...]:
 
 def _operator(call: Call) -> Hashable:
     """An operator, and for a product over how many terms it sums: half of a product is another one."""
-    left = _LEFT_OPERAND.get(canonical_name(call.site.op))
-    inputs = call.with_role(Role.INPUT) if left is not None else ()
-    if left is None or len(inputs) <= left or not inputs[left].shape:
+    product = operator_of(call.site.op).product
+    if product is None or product.contracted is None or product.contracted[0] != -1:
         return call.site.op
-    return call.site.op, inputs[left].shape[-1]
-
-
-_LEFT_OPERAND = {"linear": 0, "matmul": 0, "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
-"""Products by their canonical names, and which of their tensors the sum goes along the last extent of."""
+    inputs = call.with_role(Role.INPUT)
+    if len(inputs) <= product.left or not inputs[product.left].shape:
+        return call.site.op
+    return call.site.op, inputs[product.left].shape[-1]
 
 
 def _output_shapes(call: Call) -> Hashable:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.core.dtypes import is_floating
+from lockstep.core.operators import Trait, operator_of
 from lockstep.core.records import Call
 from lockstep.core.redaction import is_withheld
 from lockstep.core.site import Role
@@ -32,9 +33,6 @@ _NO_NUMBERS = frozenset(
     | {"dtype", "generator", "requires_grad", "sparse", "need_weights", "_stacklevel"}
 )
 """Arguments that say where and how a result is kept, and whose effect on numbers the tensors tell themselves."""
-
-_SHAPING = frozenset({"view", "reshape", "expand", "flatten", "unflatten"})
-"""Operators whose arguments only write an extent: results of one shape have the same elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ def _result_shapes(call: Call) -> list[tuple[int, ...]]:
 def _changes_numbers(setting: Setting, call: Call, same_shapes: bool) -> bool:
     if setting.names_dtypes or setting.name.removeprefix("kwargs.") in _NO_NUMBERS:
         return False
-    shaping = same_shapes and call.site.op.rpartition(".")[2] in _SHAPING
+    shaping = same_shapes and Trait.SHAPES in operator_of(call.site.op).traits
     extents = {len(record.shape) + more for record in call.records for more in (0, 1)}
     return not shaping and not _counts_from_the_end(setting.reference, setting.candidate, extents)
 

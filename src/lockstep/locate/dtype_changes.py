@@ -23,7 +23,7 @@ from lockstep.core.finding import (
     Pair,
     UniformChange,
 )
-from lockstep.core.operators import Family, canonical_name, chains_matmuls, family_of
+from lockstep.core.operators import Family, Trait, canonical_name, operator_of
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.judge.tolerances import CLASS_COVERED, LEAST_MEMBERS
 from lockstep.locate.origins import Place, origin_at, place_of
@@ -134,14 +134,12 @@ def _covers(changed: int, all_sites: int) -> bool:
 
 def _is_cast(op: str) -> bool:
     """Whether an operator is a conversion, which is how the change came about."""
-    return op.rpartition(".")[2] in _CASTS
-
-
-_CASTS = frozenset({"to", "type", "type_as", "half", "bfloat16", "float", "double", "_to_copy"})
+    return Trait.CASTS in operator_of(op).traits
 
 
 def _sums_products(name: str) -> bool:
-    return family_of(name) in (Family.BILINEAR, Family.ATTENTION) or chains_matmuls(name)
+    operator = operator_of(name)
+    return operator.family is Family.BILINEAR or operator.has_matmuls_inside
 
 
 _ROLES = {

@@ -16,7 +16,16 @@ from functools import cached_property
 
 from lockstep.align.dataflow import Flow
 from lockstep.align.step import Aligned, AlignedStep
-from lockstep.core.operators import BY_HAND, Family, canonical_name, family_of
+from lockstep.core.operators import (
+    BY_HAND,
+    Family,
+    Operator,
+    Trait,
+    canonical_name,
+    family_of,
+    operator_of,
+    writes_in_place,
+)
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.stretches import regions_of
@@ -65,48 +74,9 @@ class Target(Enum):
     PARAMETER = "parameter"
 
 
-_SAME_ELEMENTS = frozenset(
-    {
-        "view", "viewas", "reshape", "reshapeas", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose",
-        "swapaxes", "permute", "movedim", "t", "mh", "mt", "detach", "data", "getitem", "narrow", "select",
-        "expand", "asstrided", "unbind", "split", "chunk", "diagonal", "alias", "ravel", "real",
-    }
-)  # fmt: skip
-"""Operators whose result shares its memory with what they are given, by their canonical names."""
-
-_MAY_BE_IDLE = frozenset(
-    {
-        "clamp", "clip", "clampmin", "clampmax", "maximum", "minimum", "fmax", "fmin", "relu", "relu6",
-        "leakyrelu", "hardtanh", "threshold", "add", "sub", "mul", "multiply", "div", "divide", "lerp", "nantonum",
-        "where", "maskedfill", "pow", "remainder", "ampnonfinitecheckandunscale", "zero", "fill", "copy",
-        "addcmul", "addcdiv",
-    }
-)  # fmt: skip
-"""Operators of which one run's data decide whether they change anything; others that return what they get (moving,
-casting, functions that a framework puts around) never do."""
-
-_NEUTRAL = {"mul": 1, "multiply": 1, "div": 1, "divide": 1, "pow": 1, "add": 0, "sub": 0}
-"""What an operator of one tensor and a plain number leaves all numbers alone with."""
-
-_CLAMPS = frozenset({"clamp", "clip", "clampmin", "clampmax", "maximum", "minimum", "fmax", "fmin"})
-_PRODUCTS = frozenset({"mul", "multiply", "div", "divide"})
-_UNSCALES = frozenset({"ampnonfinitecheckandunscale"})
+_UNSCALES = "ampnonfinitecheckandunscale"
 _GRADIENTS = (Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.PARAM_GRAD)
 _CALLS = frozenset({CallKind.OPERATOR, CallKind.MODULE})
-
-
-def writes_in_place(op: str) -> bool:
-    """Whether an operator writes into the tensor that it is given first.
-
-    >>> [writes_in_place(op) for op in ("torch._foreach_mul_", "aten.add_.Tensor", "torch.Tensor.__imul__")]
-    [True, True, True]
-    >>> writes_in_place("torch.Tensor.mul"), writes_in_place("torch.Tensor.__iter__")
-    (False, False)
-    """
-    name = op.split(".")[1] if op.startswith("aten.") else op.rpartition(".")[2]
-    if name.startswith("__"):
-        return name.startswith("__i") and canonical_name(op) in _MAY_BE_IDLE
-    return name.endswith("_")
 
 
 def _name_all(
@@ -233,7 +203,7 @@ class _Side:
         return self._targets[call.id]
 
     def _target(self, call: Call) -> Target | None:
-        if call.site.phase is Phase.OPTIMIZER or canonical_name(call.site.op) not in _MAY_BE_IDLE:
+        if call.site.phase is Phase.OPTIMIZER or not _may_be_idle(call):
             return None
         given = _first_tensors(call)
         if not writes_in_place(call.site.op):
@@ -297,7 +267,7 @@ class _Side:
 
     def _is_idle(self, call: Call) -> bool:
         """Whether a call that works on what is trained returned what it was given, as other data would not have."""
-        if canonical_name(call.site.op) not in _MAY_BE_IDLE or not self._returns_what_it_gets(call):
+        if not _may_be_idle(call) or not self._returns_what_it_gets(call):
             return False
         if self.target(call) is not None:
             return True
@@ -376,7 +346,7 @@ class _Side:
     def _idioms(self) -> dict[int, Idiom]:
         """The idiom that calls belong to: that of the call that acts, for all that it takes from."""
         named: dict[int, Idiom] = {}
-        unscales = any(canonical_name(call.site.op) in _UNSCALES for call in self.calls)
+        unscales = any(canonical_name(call.site.op) == _UNSCALES for call in self.calls)
         for call in self.calls:
             idiom = self._idiom_of(call, unscales=unscales)
             if idiom is not None:
@@ -405,18 +375,19 @@ class _Side:
                     yield later
 
     def _idiom_of(self, call: Call, *, unscales: bool) -> Idiom | None:
-        name, target = canonical_name(call.site.op), self.target(call)
-        if name in _UNSCALES or (unscales and name in _PRODUCTS and self._is_loss(call)):
+        known, target = operator_of(call.site.op), self.target(call)
+        scales = Trait.SCALES in known.traits
+        if known.name == _UNSCALES or (unscales and scales and self._is_loss(call)):
             return Idiom.LOSS_SCALING
         if target is Target.GRADIENT:
-            return self._of_gradients(call, name)
+            return self._of_gradients(call, known)
         if target is Target.PARAMETER:
-            idiom = _of_parameters(name)
+            idiom = _of_parameters(known)
             by_hand = idiom is Idiom.WEIGHT_CHANGE and self._updates_by_hand
             return Idiom.HAND_UPDATE if by_hand else idiom
-        if name == "zero" and writes_in_place(call.site.op) and self._was_gradient(call):
+        if known.name == "zero" and writes_in_place(call.site.op) and self._was_gradient(call):
             return Idiom.ZEROING
-        if name in ("lerp", "add", "copy") and writes_in_place(call.site.op):
+        if known.name in ("lerp", "add", "copy") and writes_in_place(call.site.op):
             others = [one for one in call.with_role(Role.INPUT) if one not in _first_tensors(call)]
             if any(self._is_parameter(one) for one in others):
                 return Idiom.AVERAGING
@@ -428,14 +399,14 @@ class _Side:
         calls = self.flow.calls.values()
         return any(call.kind is CallKind.OPTIMIZER and call.site.op == BY_HAND for call in calls)
 
-    def _of_gradients(self, call: Call, name: str) -> Idiom:
-        if name in _CLAMPS:
+    def _of_gradients(self, call: Call, known: Operator) -> Idiom:
+        if Trait.CLAMPS in known.traits:
             return Idiom.VALUE_CLIPPING
-        if name in _PRODUCTS:
+        if Trait.SCALES in known.traits:
             measured = call.sequence > self._first_reading
             return Idiom.NORM_CLIPPING if measured else Idiom.GRADIENT_SCALING
         others = [one for one in call.with_role(Role.INPUT) if one not in _first_tensors(call)]
-        if name in ("add", "sub") and any(self._is_parameter(one) for one in others):
+        if known.name in ("add", "sub") and any(self._is_parameter(one) for one in others):
             return Idiom.WEIGHT_DECAY
         return Idiom.GRADIENT_CHANGE
 
@@ -471,10 +442,10 @@ class _Side:
         )
 
 
-def _of_parameters(name: str) -> Idiom:
-    if name in _CLAMPS:
+def _of_parameters(known: Operator) -> Idiom:
+    if Trait.CLAMPS in known.traits:
         return Idiom.WEIGHT_CLIPPING
-    return Idiom.WEIGHT_DECAY if name in _PRODUCTS else Idiom.WEIGHT_CHANGE
+    return Idiom.WEIGHT_DECAY if Trait.SCALES in known.traits else Idiom.WEIGHT_CHANGE
 
 
 def _first_tensors(call: Call | None) -> list[TensorRecord]:
@@ -493,9 +464,14 @@ def _is_kept(call: Call) -> bool:
     return any(record.argument for record in _first_tensors(call))
 
 
+def _may_be_idle(call: Call) -> bool:
+    """Whether data decide what a call changes: others that return what they get, moving or casting, never change it."""
+    return Trait.MAY_BE_IDLE in operator_of(call.site.op).traits
+
+
 def _shares(maker: Call | None) -> bool:
     """Whether a call returns the memory that it was given."""
-    return maker is not None and canonical_name(maker.site.op) in _SAME_ELEMENTS
+    return maker is not None and Trait.VIEWS in operator_of(maker.site.op).traits
 
 
 def _tells_itself(record: TensorRecord) -> bool:
@@ -507,7 +483,7 @@ def _tells_itself(record: TensorRecord) -> bool:
 
 def _is_neutral(call: Call) -> bool:
     """Whether a plain number makes a call one that leaves any tensor alone."""
-    neutral = _NEUTRAL.get(canonical_name(call.site.op))
+    neutral = operator_of(call.site.op).neutral
     numbers = [
         value
         for value in call.arguments.values()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.align.step import Aligned
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outcome, Pair
-from lockstep.core.operators import Family, agreed_name, chains_matmuls, family_of
+from lockstep.core.operators import Family, agreed_name, family_of, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Phase, Role
 from lockstep.judge.tolerances import SAME_ELEMENTS_KEPT
@@ -103,9 +103,10 @@ def origin_at(place: Place, finding: Finding, reason: str, kind: Kind) -> Origin
 
 def _drops_inside(call: Call) -> bool:
     """Whether dropout may be one part of what a call does: attention and recurrent layers."""
-    fused = family_of(call.site.op) is Family.ATTENTION or chains_matmuls(call.site.op)
     values = call.arguments.values()
-    return fused and any(isinstance(value, float) and 0 < value < 1 for value in values)
+    return operator_of(call.site.op).has_matmuls_inside and any(
+        isinstance(value, float) and 0 < value < 1 for value in values
+    )
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lockstep.core.finding import Kind, Origin, UniformChange
-from lockstep.core.operators import Family, canonical_name, chains_matmuls, family_of
+from lockstep.core.operators import Family, chains_matmuls, family_of, operator_of
 from lockstep.core.site import Role, Site
 from lockstep.judge.bounds import floats, usual_product_norm
 from lockstep.judge.protocol import Judgement, Operation, Rounding
@@ -56,8 +56,7 @@ class _Class:
             return False
         if family_of(origin.op) is self.family and origin.finding.margin <= self.margin_limit:
             return True
-        has_matmuls = family_of(origin.op) is Family.ATTENTION or chains_matmuls(origin.op)
-        fused = self.family is Family.BILINEAR and has_matmuls
+        fused = self.family is Family.BILINEAR and operator_of(origin.op).has_matmuls_inside
         return fused and origin.finding.difference <= self.difference_limit
 
 
@@ -174,7 +173,7 @@ def _class_family(op: str) -> Family:
 def _noun(family: Family, members: Collection[Site]) -> str:
     if family is not Family.BILINEAR:
         return f"operator that {family.value}:"
-    convolutions = sum("conv" in canonical_name(site.op) for site in members)
+    convolutions = sum(operator_of(site.op).convolves for site in members)
     if convolutions == 0:
         return "matmul"
     return "convolution" if convolutions == len(members) else "matmul and convolution"
