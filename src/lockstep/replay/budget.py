@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import CallPair
-from lockstep.core.operators import canonical_name
+from lockstep.core.operators import operator_of
 from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.replay.refusals import CannotReplay
@@ -73,6 +73,6 @@ def _needed_bytes(call: Call, backward: bool) -> int:
         if unit_roundoff(record.dtype) > 0
     )
     factor = _BACKWARD if backward else _FORWARD
-    if "conv" in canonical_name(call.site.op):
+    if operator_of(call.site.op).convolves:
         factor *= _UNFOLDED
     return int(factor * _DOUBLE_BYTES * elements)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lockstep.core.operators import operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import DROPOUT_DEVIATIONS, DROPOUT_ROUNDINGS
@@ -64,11 +65,7 @@ def chosen_values(rerun: Rerun, indices: torch.Tensor) -> torch.Tensor | None:
 
 
 def _dimension(call: Call) -> int | None:
-    name = call.site.op.rpartition(".")[2].strip("_")
-    position = "args.2" if name in ("topk", "kthvalue") else "args.1"
-    value = call.arguments.get("kwargs.dim", call.arguments.get(position))
-    if value is None and name in ("topk", "sort", "argsort", "kthvalue"):
-        return -1
+    value = operator_of(call.site.op).axis.of(call.arguments)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lockstep.core.operators import Family, canonical_name, family_of
+from lockstep.core.operators import Family, Trait, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.replay.functions import Function, function_of
@@ -257,61 +257,17 @@ def _refuse_what_explodes(built: Rebuilt, call: Call) -> None:
             raise CannotReplay("its arguments do not give the recorded shapes")
 
 
-_MULTIPLIERS = frozenset(
-    [
-        "outer",
-        "ger",
-        "einsum",
-        "tensordot",
-        "diagembed",
-        "diag",
-        "repeatinterleave",
-        "repeat",
-        "tile",
-        "meshgrid",
-    ]
-)
-
-
-_ELEMENT_BY_ELEMENT = frozenset(
-    [
-        "pow",
-        "square",
-        "sqrt",
-        "rsqrt",
-        "reciprocal",
-        "exp",
-        "expm1",
-        "log",
-        "log1p",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "logicaland",
-        "logicalor",
-        "logicalnot",
-        "bitwiseand",
-        "bitwiseor",
-        "bitwisenot",
-        "isnan",
-        "isinf",
-        "isfinite",
-    ]
-)
-"""Operators of no family whose result has the extents that their tensors share. The dry run of some, `torch.pow` above
-all, makes torch load its compiler, which takes longer than all re-runs of a step."""
-
-
 def _may_multiply(call: Call, free: int) -> bool:
-    """Whether an operator may make far more than goes in, or than `free`, without a number that says so."""
-    name = canonical_name(call.site.op)
-    if name in _ELEMENT_BY_ELEMENT:
+    """Whether an operator may make far more than goes in, or than `free`, without a number that says so.
+
+    The dry run of some that go element by element, `torch.pow` above all, makes torch load its compiler, which takes
+    longer than all re-runs of a step.
+    """
+    operator = operator_of(call.site.op)
+    if Trait.ELEMENTWISE in operator.traits:
         shapes = [reversed(record.shape) for record in call.with_role(Role.INPUT)]
         return math.prod(map(max, itertools.zip_longest(*shapes, [1], fillvalue=1))) > free
-    return family_of(call.site.op) is Family.UNKNOWN or name in _MULTIPLIERS
+    return operator.family is Family.UNKNOWN or Trait.GROWS in operator.traits
 
 
 def _whole_numbers(value: Any) -> list[int]:

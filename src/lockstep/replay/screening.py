@@ -104,9 +104,10 @@ def screened_passage(target: Measured, explained: Judgement) -> Judgement | None
 
 def _drops_inside(operation: Operation) -> bool:
     """Whether attention leaves out weights at random: its `dropout_p`, by name or as the fifth argument."""
-    shares = [operation.arguments.get(key) for key in ("kwargs.dropout_p", "args.4")]
-    drops = any(isinstance(share, float) and share > 0 for share in shares)
-    return operation.name == "scaleddotproductattention" and drops
+    dropped = operation.known.dropped
+    share = None if dropped is None else dropped.of(operation.arguments)
+    named = operation.name == "scaleddotproductattention"
+    return named and isinstance(share, float) and share > 0
 
 
 def _can_draw_again(operation: Operation) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lockstep.core.operators import operator_of
 from lockstep.devices.emulation import fused
 from lockstep.devices.emulation.arithmetic import Arithmetic
 from lockstep.devices.emulation.operator_roles import (
@@ -58,7 +59,9 @@ class Computation:
     def _product(
         self, function: Any, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        left, right = PRODUCTS[operator.name]
+        product = operator_of(operator.name).product
+        assert product is not None
+        left, right = product.left, product.right
         if not self._arithmetic.replaces_products:
             return function(*_with(args, self._arithmetic.operand, (left, right)), **kwargs)
         result = self._summed(operator.name, args[left], args[right])

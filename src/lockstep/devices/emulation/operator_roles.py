@@ -20,19 +20,10 @@ class Kind(Enum):
     COMPUTES = "rounds"
 
 
-PRODUCTS = {
-    "mm": (0, 1),
-    "bmm": (0, 1),
-    "mv": (0, 1),
-    "dot": (0, 1),
-    "vdot": (0, 1),
-    "addmm": (1, 2),
-    "baddbmm": (1, 2),
-    "addbmm": (1, 2),
-    "addmv": (1, 2),
-    "_addmm_activation": (1, 2),
-}
-"""Matrix products, with the places of the two factors among the arguments."""
+PRODUCTS = frozenset({
+    "mm", "bmm", "mv", "dot", "vdot", "addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation",
+})  # fmt: skip
+"""Kernels of one matrix product."""
 
 OPAQUE_PRODUCTS = frozenset({
     "_transformer_encoder_layer_fwd", "_native_multi_head_attention", "_trilinear", "mkldnn_rnn_layer",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from lockstep.core.finding import Instead
+from lockstep.core.operators import operator_of
 from lockstep.judge.tolerances import ACCUMULATED_SHARE
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.other_precisions import FORMATS, half_step
@@ -14,16 +15,6 @@ from lockstep.replay.explanation.subject import Subject
 from lockstep.replay.rebuild import Rebuilt, Slot
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import load
-
-_POSITIONS = {
-    "linear": (0, 1, 2),
-    "matmul": (0, 1, None),
-    "__matmul__": (0, 1, None),
-    "mm": (0, 1, None),
-    "bmm": (0, 1, None),
-    "addmm": (1, 2, 0),
-}
-"""By bare name: positions of the two factors and of what is added."""
 
 _AT_ONCE = (1, 2, 4, 8, 16, 32, 64, 128)
 """Terms that are summed wider before their sum is rounded."""
@@ -99,11 +90,14 @@ def _factors(
     built: Rebuilt | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
     """Two factors with the axis that is summed over last and second to last, and what is added; else None."""
-    name = "" if built is None else built.op.rpartition(".")[2]
-    if built is None or name not in _POSITIONS or set(built.kwargs) - {"bias"}:
+    product = None if built is None else operator_of(built.op).product
+    if built is None or product is None or set(built.kwargs) - {"bias"}:
+        return None
+    if product.contracted is None or product.contracted[0] != -1:
         return None
     values = dict(enumerate(built.args)) | ({2: built.kwargs["bias"]} if built.kwargs else {})
-    slots = [None if place is None else values.get(place) for place in _POSITIONS[name]]
+    places = (product.left, product.right, product.added)
+    slots = [None if place is None else values.get(place) for place in places]
     try:
         left, right, added = (
             load(built.inputs[slot.index]).double() if isinstance(slot, Slot) else None
@@ -113,4 +107,4 @@ def _factors(
         return None
     if left is None or right is None or right.dim() < 2 or not 1 < left.shape[-1] <= _LONGEST:
         return None
-    return left, right.transpose(-1, -2) if name == "linear" else right, added
+    return left, right.transpose(-1, -2) if product.contracted[1] == -1 else right, added

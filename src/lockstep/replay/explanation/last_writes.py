@@ -7,16 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from lockstep.core.operators import Trait, operator_of
 from lockstep.replay.explanation.argument_names import arguments_of
 from lockstep.replay.rebuild import Rebuilt, Slot
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import load
-
-_ADD = frozenset({"index_add", "index_add_", "scatter_add", "scatter_add_"})
-"""Operators that add up what goes to one index."""
-
-_READ = frozenset({"embedding", "index_select", "gather"})
-"""Operators whose backward does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +44,9 @@ class Writes:
 
 def writes(built: Rebuilt, backward: bool) -> Iterator[tuple[str, Writes]]:
     """For "last" and "first", what counts; nothing where the operator adds nothing up, or no index comes twice."""
-    name = built.op.rpartition(".")[2]
-    if name not in (_READ if backward else _ADD):
+    operator = operator_of(built.op)
+    name = operator.name
+    if (Trait.READS_AT_INDEX if backward else Trait.ADDS_AT_INDEX) not in operator.traits:
         return
     given = {argument.name: argument.value for argument in arguments_of(built)}
     target = given.get("source", given.get("src"))
@@ -78,7 +74,7 @@ def _written_shape(
         table = given["weight"]
         assert isinstance(table, Slot)
         return (*indices.shape, *built.inputs[table.index].shape[1:])
-    if name == "index_select":
+    if name == "indexselect":
         source, dim = given["input" if "input" in given else "self"], given["dim"]
         assert isinstance(source, Slot)
         assert isinstance(dim, int)
@@ -100,7 +96,7 @@ def _mask(
         return _one_of_each(indices.reshape(-1), last).reshape(*indices.shape, 1)
     if not isinstance(dim, int) or not rank:
         return None
-    if name in ("index_select", "index_add", "index_add_"):
+    if name in ("indexselect", "indexadd"):
         shape = [1] * rank
         shape[dim] = -1
         return _one_of_each(indices.reshape(-1), last).reshape(shape)

@@ -9,6 +9,7 @@ import torch
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Instead
+from lockstep.core.operators import operator_of
 from lockstep.core.site import Role
 from lockstep.replay.explanation.argument_names import tensor_name
 from lockstep.replay.explanation.changed_inputs import (
@@ -25,21 +26,6 @@ from lockstep.replay.rebuild import Rebuilt, Slot
 
 _TAILS = (1, 2, 3, 4, 8, 16, 32, 64)
 """Indices at the end of an axis that a kernel may forget, besides what is left over by vectors of up to 128."""
-
-_CONTRACTED = {
-    "linear": ((0, -1), (1, -1)),
-    "matmul": ((0, -1), (1, -2)),
-    "__matmul__": ((0, -1), (1, -2)),
-    "mm": ((0, -1), (1, -2)),
-    "bmm": ((0, -1), (1, -2)),
-    "addmm": ((1, -1), (2, -2)),
-    "baddbmm": ((1, -1), (2, -2)),
-    "conv1d": ((0, 1), (1, 1)),
-    "conv2d": ((0, 1), (1, 1)),
-    "conv3d": ((0, 1), (1, 1)),
-    "scaled_dot_product_attention": ((1, -2), (2, -2)),
-}
-"""By bare name: positions of the two tensors that a sum goes over, each with its axis."""
 
 
 def incoming_parts(subject: Subject) -> Iterator[Prediction]:
@@ -98,10 +84,11 @@ Members = Sequence[tuple[int, int]]
 
 def _summed_together(built: Rebuilt) -> Iterator[Members]:
     """Axes that may be cut: the one that two tensors are summed over, the batch of all, each axis of one alone."""
-    positions = _CONTRACTED.get(built.op.rpartition(".")[2])
+    product = operator_of(built.op).product
     slots = [one.index for one in built.args if isinstance(one, Slot)]
-    if positions is not None and len(built.args) > max(place for place, _ in positions):
-        pair = [(built.args[place], axis) for place, axis in positions]
+    if product is not None and product.contracted and len(built.args) > product.right:
+        factors = (built.args[product.left], built.args[product.right])
+        pair = zip(factors, product.contracted, strict=True)
         members = [(one.index, axis) for one, axis in pair if isinstance(one, Slot)]
         if len(members) == 2 and _extent(built, *members[0]) == _extent(built, *members[1]):
             yield members

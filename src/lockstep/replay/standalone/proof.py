@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lockstep.core.dtypes import is_floating, unit_roundoff
-from lockstep.core.operators import Family, family_of
+from lockstep.core.operators import Family, family_of, writes_in_place
 from lockstep.core.records import Call, Conditions, Layout, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.judge.tolerances import SENTINEL_MAGNITUDE, SINGLE
@@ -192,11 +192,10 @@ class _OperatorProof:
     @property
     def _writes(self) -> bool:
         """Whether the operator writes to an argument."""
-        name = self._call.site.op.rpartition(".")[2]
         inplace = any(
             value is True and "inplace" in key for key, value in self._call.arguments.items()
         )
-        return inplace or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+        return inplace or writes_in_place(self._call.site.op)
 
     def _passed(self, name: str) -> str:
         """What is passed for a leaf: a view, or a copy where the operator writes to an argument."""
