@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from made_steps import Run, met
@@ -9,13 +11,14 @@ from made_steps import Run, met
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Kind, Outcome, Pair
 from lockstep.core.site import Role
-from lockstep.judge.protocol import AGREES, OPEN, Judgement
+from lockstep.judge.protocol import AGREES, MEANINGLESS, OPEN, Judgement
 from lockstep.locate.ledger import (
     Ledger,
     State,
     agreeing,
     agreement_words,
     drifted,
+    floor_of,
     kind_of,
     settled_words,
 )
@@ -150,3 +153,47 @@ def test_what_changed_unseen_agrees_as_far_as_sound_training_leaves_it(
 ) -> None:
     ledger, _, made = ledger_of(off)
     assert drifted(ledger.measure(made)).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("judgement", "floor"),
+    [
+        (WRONG, 1e-7),
+        (Judgement(1.0, 2e-7, beyond_floor=True, unexplained=False), 2e-7),
+        (Judgement(1e-6, 1e-12, beyond_floor=True, unexplained=False), 2.0**-24),
+        (Judgement.follows(), 2.0**-24),
+        (Judgement.wrong(Kind.FAULT, "it moved them elsewhere"), 2.0**-24),
+        (MEANINGLESS, math.inf),
+    ],
+    ids=[
+        "an origin",
+        "inherited",
+        "below what is representable",
+        "moved",
+        "moved wrongly",
+        "waste",
+    ],
+)
+def test_a_pair_keeps_the_floor_that_it_was_judged_by(judgement: Judgement, floor: float) -> None:
+    # given two tensors that differ, and what a judge says of them
+    ledger, _, made = ledger_of(0.01)
+    state = State(ledger.measure(made), judgement, outcome=Outcome.DIFFER)
+    # when that is reported
+    finding = ledger.report(state, "it differs", inherited=not judgement.unexplained)
+    # then the floor stands beside the tolerance, whatever the inputs widen that to
+    assert finding.floor == floor == floor_of(state)
+
+
+@pytest.mark.parametrize(
+    "judgement",
+    [AGREES, OPEN, Judgement(math.nan, 0.0, True, True), Judgement(math.nan, math.nan, True, True)],
+    ids=["not asked", "open", "the size of an update", "the fixed rule"],
+)
+def test_where_nobody_judged_by_a_floor_there_is_none(judgement: Judgement) -> None:
+    ledger, _, made = ledger_of(0.01)
+    assert math.isnan(floor_of(State(ledger.measure(made), judgement, outcome=Outcome.DIFFER)))
+
+
+def test_equal_tensors_have_no_floor() -> None:
+    ledger, _, made = ledger_of(0.0)
+    assert math.isnan(floor_of(agreeing(ledger.measure(made))))

@@ -33,6 +33,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "judged_by": "error-model",
         "tolerance": 2e-6,
         "margin": pytest.approx(450_000),
+        "floor": None,
         "reason": diverged.origins[0].reason,
         "explanation": None,
     }

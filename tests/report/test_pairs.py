@@ -41,6 +41,7 @@ def test_a_row_says_what_was_compared_and_how_it_ended(diverged: Comparison) -> 
         "Candidate Norm": 8.0,
         "Difference": 0.9,
         "Margin": pytest.approx(450_000),
+        "Noise Floor": None,
         "Outcome": "differ",
         "Inherited": "No",
         "Origin": "Yes",

@@ -138,6 +138,11 @@ class Finding:
     `difference` is the symmetric relative Euclidean distance, `|c - r| / max(|c|, |r|)`; `tolerance` what it may be
     here; `inherited` tells that the site's inputs explain it; `judged_by` which source of knowledge decided. `kind` is
     None for equal tensors and what could not be judged.
+
+    `floor` is the part of the tolerance that needs no difference of the inputs, relative like `difference`: what
+    rounding at this site alone may make of the pair. It is the same for an origin and for what is inherited, whose
+    tolerance is wider. It is never below the unit roundoff of the dtype, by which numbers stand apart, 0 for whole
+    numbers, and NaN for equal tensors and where nobody has judged by a floor.
     """
 
     pair: Pair
@@ -149,6 +154,7 @@ class Finding:
     inherited: bool = False
     kind: Kind | None = None
     judged_by: str = ""
+    floor: float = float("nan")
 
     @property
     def margin(self) -> float:

@@ -211,6 +211,7 @@ class Ledger:
             inherited=inherited,
             kind=kind_of(state, inherited=inherited),
             judged_by=state.judgement.judged_by,
+            floor=floor_of(state),
         )
         self.findings.append(finding)
         return finding
@@ -221,6 +222,22 @@ class Ledger:
             if self.findings[position] is finding:
                 self.findings[position] = replace(finding, inherited=True)
                 return
+
+
+def floor_of(state: State) -> float:
+    """What rounding at this site alone may make of a pair, relative; NaN where nobody was asked for it.
+
+    That holds with inputs that are equal bit by bit; a judge says it beside what the inputs' differences allow.
+    """
+    measured, judgement = state.measured, state.judgement
+    if measured.equal or not measured.known:
+        return math.nan
+    least = measured.unit if measured.floating else 0.0
+    if judgement.floor > 0:
+        return max(judgement.floor, least)
+    bounded = judgement.unexplained and not math.isnan(judgement.tolerance)
+    asked = bounded or (judgement.tolerance > 0 and not judgement.open)
+    return least if asked and judgement.floor == 0 else math.nan
 
 
 def kind_of(state: State, *, inherited: bool) -> Kind | None:

@@ -110,6 +110,7 @@ def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:
         "judged_by": origin.finding.judged_by or comparison.judged_by,
         "tolerance": _number(origin.finding.tolerance),
         "margin": _number(origin.finding.margin),
+        "floor": _number(origin.finding.floor),
         "reason": origin.reason,
         "explanation": _explanation(origin.explanation),
     }

@@ -52,9 +52,9 @@ def table_rows(comparison: Comparison) -> Iterator[Row]:
 
     Rows are made one at a time: a million of them would take some gigabytes.
     """
-    origins = {_identity(origin.finding): origin for origin in comparison.origins}
+    origins = {identity(origin.finding): origin for origin in comparison.origins}
     for finding in comparison.findings:
-        yield _row(finding, origins.get(_identity(finding)))
+        yield _row(finding, origins.get(identity(finding)))
 
 
 def tensor_name(record: TensorRecord) -> str:
@@ -80,7 +80,8 @@ def _row(finding: Finding, origin: Origin | None) -> Row:
     return Row(cells, accuracy_reached(finding.metrics), origin is not None)
 
 
-def _identity(finding: Finding) -> tuple[object, ...]:
+def identity(finding: Finding) -> tuple[object, ...]:
+    """What tells a finding from all others: a cause may stand in its place under `Comparison.origins`."""
     record = finding.pair.present
     side = finding.pair.reference is None
     return (side, record.rank, record.step, record.site, record.role, record.index, record.name,
@@ -123,8 +124,10 @@ def _kind(finding: Finding, origin: Origin | None) -> Cell:
     return "" if kind is None else kind.value
 
 
-def _source(finding: Finding) -> str:
-    """Line of the candidate's call, else of the reference's."""
+def source_line(finding: Finding, origin: Origin | None) -> str:
+    """Line of an origin, else of the candidate's call, else of the reference's."""
+    if origin is not None:
+        return origin.source
     sides = (finding.pair.candidate, finding.pair.reference)
     return next((record.source for record in sides if record is not None and record.source), "")
 
@@ -173,6 +176,7 @@ _COLUMNS: tuple[tuple[str, _Value], ...] = (
     ("Difference", lambda finding, origin: _known(finding.difference)),
     ("Tolerance", lambda finding, origin: _known(finding.tolerance)),
     ("Margin", lambda finding, origin: _known(finding.margin)),
+    ("Noise Floor", lambda finding, origin: _known(finding.floor)),
     ("Outcome", lambda finding, origin: finding.outcome.value),
     ("Kind", lambda finding, origin: _kind(finding, origin)),
     ("Judged By", lambda finding, origin: finding.judged_by),
@@ -184,7 +188,7 @@ _COLUMNS: tuple[tuple[str, _Value], ...] = (
     ),
     ("Alignment", lambda finding, origin: finding.pair.method),
     ("Reason", lambda finding, origin: finding.reason),
-    ("Source", lambda finding, origin: origin.source if origin is not None else _source(finding)),
+    ("Source", source_line),
 )
 
 TITLES: tuple[str, ...] = tuple(title for title, _ in _COLUMNS)
