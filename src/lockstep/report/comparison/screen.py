@@ -12,21 +12,26 @@ from rich.text import Text
 from lockstep.core.finding import (
     Comparison,
     Evidence,
-    Explanation,
     Finding,
     Kind,
-    Origin,
     Outcome,
-    RanksCompared,
-    UniformChange,
     Verdict,
 )
-from lockstep.core.site import Phase
 from lockstep.judge.fixed_rule import accuracy_reached
 from lockstep.report.comparison import end_words
 from lockstep.report.comparison.lone_calls import unaligned_sentences
 from lockstep.report.comparison.pairs import reached_word, tensor_name
 from lockstep.report.comparison.tally import Tally, tally_of
+from lockstep.report.comparison.verdict_words import (
+    figure,
+    first_word,
+    headline_words,
+    lines_below,
+    place_words,
+    ranks_words,
+    source_words,
+    uniform_words,
+)
 from lockstep.report.paragraphs import (
     WIDTH,
     Page,
@@ -96,12 +101,9 @@ def render_comparison(
     _add_headline(first, comparison, tally)
     add_wrapped(text, first.plain)
     style = "bold yellow" if comparison.other_precision_alone else _STYLES[comparison.verdict]
-    text.stylize(style, 0, len(_first_word(comparison)))
-    for origin in comparison.origins[:1]:
-        add_paragraph(text, _verdict(origin))
-        if origin.explanation is not None:
-            add_paragraph(text, explanation_sentence(origin.explanation))
-        add_paragraph(text, _tolerance(origin))
+    text.stylize(style, 0, len(first_word(comparison)))
+    for line in lines_below(comparison):
+        add_paragraph(text, line)
     _add_uniform(text, comparison)
     _add_next_origins(text, comparison, tally)
     _add_ends(text, comparison)
@@ -126,12 +128,6 @@ def render_comparison(
     return text
 
 
-def explanation_sentence(explanation: Explanation) -> str:
-    """What the candidate computes instead, and how much of the error that is."""
-    share = math.floor(1e4 * explanation.share) / 100  # 100 % is said of what leaves nothing
-    return f"what it computes instead: {explanation.words} (explains {share:g} % of the error)"
-
-
 def headline(comparison: Comparison) -> str:
     """The verdict in one sentence, with its place."""
     text = Page()
@@ -152,147 +148,18 @@ def print_comparison(
     Console().print(text, soft_wrap=True, highlight=False)
 
 
-_NO_CULPRIT = "throughout, no operator at fault"
-
-
-def _first_word(comparison: Comparison) -> str:
-    """The verdict, but for runs of which none is wrong and each computes in a precision of its own."""
-    return "ANOTHER PRECISION" if comparison.other_precision_alone else comparison.verdict.name
-
-
 def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
-    text.append(_first_word(comparison))
-    if comparison.other_precision_alone:
-        add_line(text, f" {_NO_CULPRIT}: {_uniform(comparison.uniform[0])}")
-    elif comparison.verdict is Verdict.INCOMPARABLE:
-        reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
-        more = f"; {_agreement(comparison, tally)}" if comparison.compared else ""
-        add_line(text, f": {reasons[0]}{more}")
-    elif comparison.origins:
-        where, source = _place(comparison.origins[0], tally), _source(comparison.origins[0])
-        _add_with_source(text, f" at {where}", source, used=len(comparison.verdict.name))
-    elif comparison.verdict is Verdict.DIVERGED and comparison.uniform:
-        words = f"another precision {_NO_CULPRIT} in what was judged"
-        add_line(text, f": {words}: {_uniform(comparison.uniform[0])}")
-    elif comparison.verdict is Verdict.DIVERGED and (parted := end_words.parting(comparison)):
-        add_line(text, f" behind the recorded steps: {parted}; {_agreement(comparison, tally)}")
-    elif comparison.verdict is Verdict.DIVERGED:
-        add_line(text, f": {comparison.inherited} tensors differ, but none can be named the first")
-    else:
-        add_line(text, f": {_agreement(comparison, tally)}")
-
-
-def _agreement(comparison: Comparison, tally: Tally) -> str:
-    """What was compared and how it came out; what was not judged, where there is any."""
-    steps = _ranks(comparison.ranks) + _steps(comparison.steps, comparison.trained)
-    if not comparison.compared:
-        return f"{steps}no tensor was compared, so nothing was held against anything"
-    compared = f"{steps}{comparison.compared} tensors compared"
-    unaligned = comparison.unaligned_reference + comparison.unaligned_candidate
-    parts = (
-        (tally.equal, "equal bit by bit"),
-        (tally.inside, "inside their tolerance"),
-        (tally.unjudged, "could not be judged"),
-        (comparison.missing, "without partner"),
-        (unaligned, _unaligned_words(comparison, unaligned)),
-    )
-    said = [f"{count} {words}" for count, words in parts if count]
-    if tally.equal == comparison.compared and len(said) == 1:
-        said[0] = "all equal bit by bit"
-    beside = ", ".join(comparison.unrecorded)
-    words = ", ".join([compared, *said])
-    if comparison.compiled:
-        what = " and ".join(comparison.compiled)
-        words = f"{words}; compared at the boundary of compiled code: {what}"
-    words += end_words.in_headline(comparison.ends)
-    words = "; ".join((words, *(one for one in comparison.endings if one not in words)))
-    return f"{words}; not recorded: {beside}" if beside else words
+    text.append(first_word(comparison))
+    words, source = headline_words(comparison, tally)
+    _add_with_source(text, words, source, used=len(first_word(comparison)))
 
 
 def _unsaid(comparison: Comparison) -> list[str]:
     """What the headline of an agreement says of the processes, where it tells of a difference."""
     if comparison.verdict is not Verdict.DIVERGED:
         return []
-    ranks = _ranks(comparison.ranks).removesuffix(", ")
+    ranks = ranks_words(comparison.ranks).removesuffix(", ")
     return [*([f"compared: {ranks}"] if ranks else []), *comparison.endings]
-
-
-def _ranks(ranks: RanksCompared) -> str:
-    """`rank 0 of 2, `; nothing where every rank was compared."""
-    if ranks.are_all or not ranks.numbers:
-        return ""
-    return f"rank{'s'[len(ranks.numbers) == 1 :]} {_span(ranks.numbers)} of {ranks.world_size}, "
-
-
-def _unaligned_words(comparison: Comparison, count: int) -> str:
-    """How calls without partner are told; whether anything depends on them."""
-    words = "call unaligned" if count == 1 else "calls unaligned"
-    beside = sum(one.count for one in comparison.unaligned_calls if one.beside)
-    if not beside:
-        return words
-    if beside == count:
-        return f"{words} (on which nothing recorded depends)"
-    return f"{words} (on {beside} of them nothing recorded depends)"
-
-
-def _steps(steps: Sequence[int], trained: Sequence[int | None]) -> str:
-    """`steps 0-1 of 4 trained, `; without gaps as a range."""
-    if not steps:
-        return ""
-    known = sorted({count for count in trained if count is not None and count > len(steps)})
-    of = f" of {' and '.join(map(str, known))} trained" if known else ""
-    return f"{'steps' if len(steps) > 1 else 'step'} {_span(steps)}{of}, "
-
-
-def _span(numbers: Sequence[int]) -> str:
-    """`0-3`, or every number where some between are left out."""
-    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{numbers[0]}-{numbers[-1]}"
-    return ", ".join(map(str, numbers))
-
-
-def _place(origin: Origin, tally: Tally) -> str:
-    ranks = tally.ranks | {origin.rank}
-    rank = f"{origin.rank}, " if ranks != {"rank0"} else ""
-    when = f"{rank}step {origin.step}, "
-    if origin.phase is Phase.DATA:
-        return f"{when}data: {origin.tensor or 'the batch'}"
-    if origin.phase in (Phase.INIT, Phase.OPTIMIZER):
-        owner = f" ({origin.op})" if origin.op else ""
-        return (
-            f"{when}{origin.phase.value} of {origin.tensor or origin.module or 'the model'}{owner}"
-        )
-    if origin.op == _ADDED_UP and origin.tensor:
-        return f"{when}{origin.phase.value} of {origin.tensor} (its gradient, added up)"
-    call = f", call {origin.call + 1}" if origin.call else ""
-    return f"{when}{origin.phase.value} of {_module(origin)} ({origin.op}{call})"
-
-
-_ADDED_UP = "accumulate_grad"
-"""What the recorder calls the gradient of a parameter as backward leaves it."""
-
-
-def _module(origin: Origin) -> str:
-    """The module of an origin; of a tree beside the model its place in there, and which tree that is."""
-    if not origin.beside:
-        return origin.module or "the model"
-    inside = origin.module.partition(".")[2]
-    return f"{inside} in {origin.beside}" if inside else origin.beside
-
-
-def _source(origin: Origin) -> str:
-    """The user's line, and the library's that it led to."""
-    return f"{origin.source} through {origin.library}" if origin.library else origin.source
-
-
-def _verdict(origin: Origin) -> str:
-    """Kind and reason of an origin, the kind once."""
-    kind, reason = origin.kind.value, origin.reason
-    return reason if reason.startswith(f"the {kind}") else f"{kind}: {reason}"
-
-
-def _uniform(change: UniformChange) -> str:
-    return f"{change.name}, at {counted(len(change.members), 'site')}"
 
 
 def _add_uniform(text: Text, comparison: Comparison) -> None:
@@ -303,16 +170,7 @@ def _add_uniform(text: Text, comparison: Comparison) -> None:
         modules = list(dict.fromkeys(site.module or "the model" for site in change.members))
         shown = ", ".join(modules[:MEMBERS])
         more = f" and {len(modules) - MEMBERS} more" if len(modules) > MEMBERS else ""
-        add_paragraph(text, f"{_uniform(change)}: {shown}{more}")
-
-
-def _tolerance(origin: Origin) -> str:
-    """What was allowed, and how much more it is."""
-    finding = origin.finding
-    if math.isnan(finding.tolerance) or not finding.margin:
-        return ""
-    margin = "" if math.isinf(finding.margin) else f", {_figure(finding.margin)} times less"
-    return f"tolerance here: rel {_figure(finding.tolerance)}{margin}"
+        add_paragraph(text, f"{uniform_words(change)}: {shown}{more}")
 
 
 def _add_next_origins(text: Text, comparison: Comparison, tally: Tally) -> None:
@@ -322,8 +180,8 @@ def _add_next_origins(text: Text, comparison: Comparison, tally: Tally) -> None:
     text.append("\nNext origins\n", style="bold")
     for number, origin in enumerate(following[:NEXT_ORIGINS], start=2):
         kind = "" if origin.kind is Kind.FAULT else f": {origin.kind.value}"
-        line, entry = f"  {number}. {_place(origin, tally)}{kind}", Page(width_of(text))
-        _add_with_source(entry, line, _source(origin), used=0)
+        line, entry = f"  {number}. {place_words(origin, tally)}{kind}", Page(width_of(text))
+        _add_with_source(entry, line, source_words(origin), used=0)
         add_wrapped(text, entry.plain)
     if len(following) > NEXT_ORIGINS:
         add_line(text, f"  and {len(following) - NEXT_ORIGINS} more (--json lists them)")
@@ -446,10 +304,10 @@ def _cells(finding: Finding) -> tuple[str, ...]:
     alone = alone if finding.pair.reference else " (candidate only)"
     return (
         "inherited" if finding.inherited else finding.outcome.value,
-        _figure(metrics.cosine, sign),
-        _figure(metrics.max_abs, bound),
-        _figure(metrics.rel_l2, sign),
-        _figure(finding.margin),
+        figure(metrics.cosine, sign),
+        figure(metrics.max_abs, bound),
+        figure(metrics.rel_l2, sign),
+        figure(finding.margin),
         reached_word(accuracy_reached(metrics)),
         f"{record.step}",
         f"{record.rank}: {tensor_name(record)}{alone}",
@@ -507,7 +365,3 @@ def _add_with_source(text: Text, line: str, source: str, *, used: int) -> None:
         add_line(text, f"     in {source}")
     else:
         add_line(text, whole)
-
-
-def _figure(value: float, sign: str = "") -> str:
-    return "-" if math.isnan(value) else f"{sign}{value:.4g}"

@@ -1,0 +1,186 @@
+"""The words of a verdict, which a terminal, a sheet and a report share: where, what, by how much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lockstep.core.finding import (
+    Comparison,
+    Explanation,
+    Origin,
+    RanksCompared,
+    UniformChange,
+    Verdict,
+)
+from lockstep.core.site import Phase
+from lockstep.report.comparison import end_words
+from lockstep.report.comparison.tally import Tally
+from lockstep.report.paragraphs import counted
+
+
+def first_word(comparison: Comparison) -> str:
+    """The verdict, but for runs of which none is wrong and each computes in a precision of its own."""
+    return "ANOTHER PRECISION" if comparison.other_precision_alone else comparison.verdict.name
+
+
+def headline_words(comparison: Comparison, tally: Tally) -> tuple[str, str]:
+    """What follows the first word, from its space or colon on; and the source line that it ends with, or ""."""
+    if comparison.other_precision_alone:
+        return f" {_NO_CULPRIT}: {uniform_words(comparison.uniform[0])}", ""
+    if comparison.verdict is Verdict.INCOMPARABLE:
+        reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
+        more = f"; {agreement_words(comparison, tally)}" if comparison.compared else ""
+        return f": {reasons[0]}{more}", ""
+    if comparison.origins:
+        return f" at {place_words(comparison.origins[0], tally)}", source_words(
+            comparison.origins[0]
+        )
+    if comparison.verdict is Verdict.DIVERGED and comparison.uniform:
+        words = f"another precision {_NO_CULPRIT} in what was judged"
+        return f": {words}: {uniform_words(comparison.uniform[0])}", ""
+    if comparison.verdict is Verdict.DIVERGED and (parted := end_words.parting(comparison)):
+        return f" behind the recorded steps: {parted}; {agreement_words(comparison, tally)}", ""
+    if comparison.verdict is Verdict.DIVERGED:
+        words = f"{comparison.inherited} tensors differ, but none can be named the first"
+        return f": {words}", ""
+    return f": {agreement_words(comparison, tally)}", ""
+
+
+def lines_below(comparison: Comparison) -> list[str]:
+    """What stands under the headline of an origin: why, what is computed instead, what was allowed."""
+    lines = []
+    for origin in comparison.origins[:1]:
+        lines.append(origin_words(origin))
+        if origin.explanation is not None:
+            lines.append(explanation_sentence(origin.explanation))
+        lines.append(tolerance_words(origin))
+    return [line for line in lines if line]
+
+
+def figure(value: float, sign: str = "") -> str:
+    """A number with four digits; a dash where it is not known."""
+    return "-" if math.isnan(value) else f"{sign}{value:.4g}"
+
+
+def place_words(origin: Origin, tally: Tally) -> str:
+    ranks = tally.ranks | {origin.rank}
+    rank = f"{origin.rank}, " if ranks != {"rank0"} else ""
+    when = f"{rank}step {origin.step}, "
+    if origin.phase is Phase.DATA:
+        return f"{when}data: {origin.tensor or 'the batch'}"
+    if origin.phase in (Phase.INIT, Phase.OPTIMIZER):
+        owner = f" ({origin.op})" if origin.op else ""
+        return (
+            f"{when}{origin.phase.value} of {origin.tensor or origin.module or 'the model'}{owner}"
+        )
+    if origin.op == _ADDED_UP and origin.tensor:
+        return f"{when}{origin.phase.value} of {origin.tensor} (its gradient, added up)"
+    call = f", call {origin.call + 1}" if origin.call else ""
+    return f"{when}{origin.phase.value} of {_module(origin)} ({origin.op}{call})"
+
+
+_ADDED_UP = "accumulate_grad"
+"""What the recorder calls the gradient of a parameter as backward leaves it."""
+
+
+def _module(origin: Origin) -> str:
+    """The module of an origin; of a tree beside the model its place in there, and which tree that is."""
+    if not origin.beside:
+        return origin.module or "the model"
+    inside = origin.module.partition(".")[2]
+    return f"{inside} in {origin.beside}" if inside else origin.beside
+
+
+def source_words(origin: Origin) -> str:
+    """The user's line, and the library's that it led to."""
+    return f"{origin.source} through {origin.library}" if origin.library else origin.source
+
+
+def origin_words(origin: Origin) -> str:
+    """Kind and reason of an origin, the kind once."""
+    kind, reason = origin.kind.value, origin.reason
+    return reason if reason.startswith(f"the {kind}") else f"{kind}: {reason}"
+
+
+def explanation_sentence(explanation: Explanation) -> str:
+    """What the candidate computes instead, and how much of the error that is."""
+    share = math.floor(1e4 * explanation.share) / 100  # 100 % is said of what leaves nothing
+    return f"what it computes instead: {explanation.words} (explains {share:g} % of the error)"
+
+
+def tolerance_words(origin: Origin) -> str:
+    """What was allowed, and how much more it is."""
+    finding = origin.finding
+    if math.isnan(finding.tolerance) or not finding.margin:
+        return ""
+    margin = "" if math.isinf(finding.margin) else f", {figure(finding.margin)} times less"
+    return f"tolerance here: rel {figure(finding.tolerance)}{margin}"
+
+
+def uniform_words(change: UniformChange) -> str:
+    return f"{change.name}, at {counted(len(change.members), 'site')}"
+
+
+_NO_CULPRIT = "throughout, no operator at fault"
+
+
+def agreement_words(comparison: Comparison, tally: Tally) -> str:
+    """What was compared and how it came out; what was not judged, where there is any."""
+    steps = ranks_words(comparison.ranks) + _steps(comparison.steps, comparison.trained)
+    if not comparison.compared:
+        return f"{steps}no tensor was compared, so nothing was held against anything"
+    compared = f"{steps}{comparison.compared} tensors compared"
+    unaligned = comparison.unaligned_reference + comparison.unaligned_candidate
+    parts = (
+        (tally.equal, "equal bit by bit"),
+        (tally.inside, "inside their tolerance"),
+        (tally.unjudged, "could not be judged"),
+        (comparison.missing, "without partner"),
+        (unaligned, _unaligned_words(comparison, unaligned)),
+    )
+    said = [f"{count} {words}" for count, words in parts if count]
+    if tally.equal == comparison.compared and len(said) == 1:
+        said[0] = "all equal bit by bit"
+    beside = ", ".join(comparison.unrecorded)
+    words = ", ".join([compared, *said])
+    if comparison.compiled:
+        what = " and ".join(comparison.compiled)
+        words = f"{words}; compared at the boundary of compiled code: {what}"
+    words += end_words.in_headline(comparison.ends)
+    words = "; ".join((words, *(one for one in comparison.endings if one not in words)))
+    return f"{words}; not recorded: {beside}" if beside else words
+
+
+def _unaligned_words(comparison: Comparison, count: int) -> str:
+    """How calls without partner are told; whether anything depends on them."""
+    words = "call unaligned" if count == 1 else "calls unaligned"
+    beside = sum(one.count for one in comparison.unaligned_calls if one.beside)
+    if not beside:
+        return words
+    if beside == count:
+        return f"{words} (on which nothing recorded depends)"
+    return f"{words} (on {beside} of them nothing recorded depends)"
+
+
+def ranks_words(ranks: RanksCompared) -> str:
+    """`rank 0 of 2, `; nothing where every rank was compared."""
+    if ranks.are_all or not ranks.numbers:
+        return ""
+    return f"rank{'s'[len(ranks.numbers) == 1 :]} {_span(ranks.numbers)} of {ranks.world_size}, "
+
+
+def _steps(steps: Sequence[int], trained: Sequence[int | None]) -> str:
+    """`steps 0-1 of 4 trained, `; without gaps as a range."""
+    if not steps:
+        return ""
+    known = sorted({count for count in trained if count is not None and count > len(steps)})
+    of = f" of {' and '.join(map(str, known))} trained" if known else ""
+    return f"{'steps' if len(steps) > 1 else 'step'} {_span(steps)}{of}, "
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """`0-3`, or every number where some between are left out."""
+    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ", ".join(map(str, numbers))

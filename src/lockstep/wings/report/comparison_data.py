@@ -1,0 +1,117 @@
+"""Everything that a page shows of a comparison, gathered from it and from its two recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lockstep.core.finding import Comparison
+from lockstep.core.redaction import REDACTED
+from lockstep.core.text import shell_line
+from lockstep.report.comparison import end_words
+from lockstep.report.comparison.json import comparison_json
+from lockstep.report.comparison.lone_calls import unaligned_sentences
+from lockstep.report.comparison.tally import tally_of
+from lockstep.report.comparison.verdict_words import headline_words, lines_below, uniform_words
+from lockstep.store.reader import Recording
+from lockstep.wings.report.comparison_types import (
+    UNKNOWN,
+    Advice,
+    ComparisonData,
+    Run,
+    SetupLine,
+)
+from lockstep.wings.report.pair_columns import chosen_pairs, pairs_of
+
+DETAILS = 40
+LARGEST_PAIRS = 300_000
+
+
+def gather(
+    comparison: Comparison,
+    reference: Recording,
+    candidate: Recording,
+    *,
+    details: int = DETAILS,
+    largest_pairs: int = LARGEST_PAIRS,
+) -> ComparisonData:
+    """Everything that a page shows of a comparison.
+
+    Parameters
+    ----------
+    comparison
+        What comparing the two found.
+    reference, candidate
+        The two recordings, of which tensors are read.
+    details
+        Of how many of the worst pairs details are gathered, beside those of all origins.
+    largest_pairs
+        Of more pairs than this, equal ones are left out.
+
+    Raises
+    ------
+    CorruptError
+        If a file of a recording is damaged.
+
+    Examples
+    --------
+    >>> gather(compare_recordings("ref", "npu"), open_recording("ref"), open_recording("npu"))  # doctest: +SKIP
+    """
+    chosen = chosen_pairs(comparison, largest_pairs)
+    headline, reasons = _words(comparison)
+    return ComparisonData(
+        answer=comparison_json(comparison),
+        headline=headline,
+        reasons=reasons,
+        advice=_advice(comparison),
+        runs=(_run("reference", reference), _run("candidate", candidate)),
+        pairs=pairs_of(chosen, comparison),
+        origins=chosen.rows_of(comparison.origins),
+        left_out=chosen.left_out,
+        details={},
+        sources={},
+        modules=(),
+        set_up=tuple(SetupLine(str(one), UNKNOWN, "") for one in comparison.setup),
+        coverage=tuple(_coverage(comparison)),
+    )
+
+
+def _words(comparison: Comparison) -> tuple[str, tuple[str, ...]]:
+    """The terminal's first line without its first word, and the lines below it."""
+    words, source = headline_words(comparison, tally_of(comparison.findings))
+    headline = f"{words}, {source}" if source else words
+    lines = [*lines_below(comparison), *map(uniform_words, comparison.uniform)]
+    return headline.lstrip(": "), (*lines, *end_words.paragraphs(comparison))
+
+
+def _advice(comparison: Comparison) -> tuple[Advice, ...]:
+    following = comparison.what_next
+    return () if following is None else (Advice(following.words, following.command),)
+
+
+def _run(name: str, recording: Recording) -> Run:
+    """One side; what a rank says of its machine is the first rank's."""
+    manifest = recording.manifest
+    first = next(iter(recording.ranks.values()), None)
+    steps = {step for rank in recording.ranks.values() for step in rank.steps}
+    kept = manifest.command and manifest.command != [REDACTED]
+    return Run(
+        name=name,
+        path=str(recording.path),
+        version=first.manifest.packages.get("torch", "") if first else "",
+        device=", ".join(first.manifest.devices) if first else "",
+        steps=tuple(sorted(steps)),
+        command=shell_line(manifest.command) if kept else "",
+    )
+
+
+def _coverage(comparison: Comparison) -> Iterator[str]:
+    """What was not compared, has no partner or ended early, and what else is to be known; each sentence once."""
+    sentences = (
+        *comparison.not_compared,
+        *unaligned_sentences(comparison),
+        *comparison.endings,
+        *(f"not recorded: {what}" for what in comparison.unrecorded),
+        *(f"compared at the boundary of compiled code: {what}" for what in comparison.compiled),
+        *comparison.notes,
+    )
+    return iter(dict.fromkeys(sentences))
