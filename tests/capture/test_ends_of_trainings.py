@@ -14,7 +14,9 @@ from harness import recorded, state_of_torch
 from torch import Tensor, nn
 
 import lockstep
+from lockstep.capture.afterwards import Afterwards
 from lockstep.capture.later_losses import LaterLosses
+from lockstep.capture.state_taker import Held, StateTaker
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Course, Verdict
 from lockstep.core.manifest import END
@@ -223,6 +225,53 @@ def test_what_listens_for_losses_is_gone_at_the_end(tmp_path: Path) -> None:
     before = state_of_torch()
     rank_of(tmp_path / "ref")
     assert state_of_torch() == before
+
+
+def test_what_goes_while_rows_are_made_up_is_taken_all_the_same() -> None:
+    # given a taker, and something that is garbage, and again, each time the collector looks
+    taker = StateTaker("sketch", str)
+    held = [Held("", name, Role.PARAM, Standing.TRAINED, torch.randn(3)) for name in "abcdefgh"]
+    taker.take(Moment.LAST, 1, held)
+    gone: list[object] = []
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    def goes(_: object = None) -> None:
+        tensor = torch.randn(3)
+        end = Held("", f"gone {len(gone)}", Role.PARAM, Standing.TRAINED, tensor)
+        taker.take(Moment.END, 1, [end])
+        gone.append(weakref.ref(Cycle(), goes))
+
+    thresholds = gc.get_threshold()
+    goes()
+    before = len(gone)
+    # when rows are made up with the collector at work all the time
+    gc.set_threshold(1, 1000, 1000)
+    try:
+        rows = taker.rows(Moment.LAST)
+    finally:
+        gc.set_threshold(*thresholds)
+    # then they are those of what was asked for, and what went meanwhile is there when it is asked for
+    assert len(gone) > before
+    assert [row[3] for row in rows] == list("abcdefgh")
+    ends = taker.rows(Moment.END)
+    assert [row[3] for row in ends] == [f"gone {number}" for number in range(len(ends))]
+    assert len(ends) >= before
+
+
+def test_a_training_ends_though_what_it_holds_cannot_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(self: Afterwards) -> None:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(Afterwards, "recorded", fails)
+    rank = rank_of(tmp_path / "ref")
+    assert "recording stopped: RuntimeError: no luck" in capfd.readouterr().err
+    assert "no luck" in rank.manifest.stopped_because
+    assert rank.complete_steps == (0, 1)
 
 
 def test_losses_of_several_passes_a_step_stay_in_order() -> None:

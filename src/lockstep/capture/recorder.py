@@ -396,9 +396,12 @@ class Recorder:
             return setup.as_json(manifest, self._kept)
 
         self._session, self._closing = None, writer
-        if self._afterwards is not None:
-            for name, (table, rows) in self._afterwards.recorded().items():
-                writer.add_table(name, table, rows)
+        with Silence(
+            self.fail
+        ):  # whatever fails here, the writer is told to end: the process waits for it
+            if self._afterwards is not None:
+                for name, (table, rows) in self._afterwards.recorded().items():
+                    writer.add_table(name, table, rows)
         writer.end(last_manifest)
 
     # --- steps ---------------------------------------------------------------------------------------------------

@@ -64,8 +64,10 @@ class StateTaker:
 
     def rows(self, *moments: Moment) -> list[Row]:
         """Rows of `schema.STATES` of some moments."""
+        # A copy: the garbage collector may find a module that is gone while rows are made up, its end is taken then.
+        known = self._taken.copy()
         contents, rows, sketched = self._sink.by_number(), [], set()
-        for (moment, role, name), taken in self._taken.items():
+        for (moment, role, name), taken in known.items():
             step, module, standing, trainable, number = taken
             if moment not in moments:
                 continue
@@ -110,6 +112,7 @@ class _Rows:
 
     def by_number(self) -> dict[int, Row]:
         """Every content by its number."""
-        self._rows += measured(self._small, 0)
-        self._small.clear()
+        small = self._small.copy()
+        self._rows += measured(small, 0)
+        del self._small[: len(small)]  # more may have come in the meantime
         return {row[0]: row for row in self._rows}
