@@ -9,8 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import lockstep
 from lockstep import plugins
@@ -116,6 +119,95 @@ def test_a_whole_wing_takes_sixty_lines_with_its_test_and_its_page(
     value = json.loads((page / "comparison.largest.json").read_text())
     assert value["schema"] == 1
     assert len(value["largest"]) == 10
+
+
+def write_dump(folder: Path, relu: Callable[[NDArray[Any]], NDArray[Any]]) -> Path:
+    """What the example's reader reads: a linear layer and a relu, in two steps."""
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for step in range(2):
+        batch, weight = (random.standard_normal((8, 8)).astype("f4") for _ in range(2))
+        hidden = batch @ weight.T
+        linear, active = "0|fc1|torch.nn.functional.linear", "1||torch.relu"
+        np.savez(
+            folder / f"step-{step}.npz",
+            **{
+                f"{linear}|input|args.0": batch,
+                f"{linear}|input|fc1.weight": weight,
+                f"{linear}|output|result": hidden,
+                f"{active}|input|args.0": hidden,
+                f"{active}|output|result": relu(hidden),
+            },
+        )
+    return folder
+
+
+def test_the_example_reads_what_another_tool_wrote(
+    example: Path,
+    use: Callable[[Path], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given two dumps of another tool that are equal, and one whose relu is off by a thousandth
+    use(example)
+    monkeypatch.chdir(tmp_path)
+    write_dump(Path("ref"), lambda value: np.maximum(value, 0))
+    shutil.copytree("ref", "same")
+    write_dump(Path("off"), lambda value: np.maximum(value, 0) * np.float32(1.001))
+
+    # then they are compared as recordings are, and what the tool left out is said
+    assert main(["compare", "ref", "same"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "10 tensors compared, all equal bit by bit" in said
+    assert "not recorded: what the other tool left out" in said
+    assert main(["compare", "ref", "off"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "DIVERGED at step 0, forward of the model (torch.relu)" in said
+    assert "lockstep replay ref off" in said
+    # and shown, extracted and read by a plug-in, bit by bit
+    assert main(["show", "off", "relu", "--step", "1"]) == 0
+    assert "saved whole" in capsys.readouterr().out
+    assert main(["extract", "off", "relu", "--step", "1", "-o", "relu.npz"]) == 0
+    (result,) = (
+        record
+        for record in lockstep.open("off").records()
+        if (record.step, record.name, record.site.op) == (1, "result", "torch.relu")
+    )
+    with np.load("off/step-1.npz") as dump:
+        assert np.array_equal(result.load(), dump["1||torch.relu|output|result"])
+    assert str(lockstep.open("off").path) == "off"
+
+
+READER = """
+from lockstep.hookspecs import Reader, hookimpl
+
+def read(path):
+    raise KeyError("shape")
+
+@hookimpl
+def lockstep_readers():
+    return [Reader("odd", lambda path: True, read)]
+"""
+
+
+def test_a_reader_that_fails_is_said_in_a_sentence_and_never_asked_of_a_recording(
+    use: Callable[[Path], None],
+    lockstep_recording: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # given a reader that takes everything, and cannot read it
+    install(tmp_path, "odd_reader", READER)
+    use(tmp_path)
+    dump = tmp_path / "dump.bin"
+    dump.write_bytes(b"dump")
+    # then a dump is refused by its name, a recording is read, and what is not there is not asked for
+    assert main(["show", str(dump)]) == 2
+    assert "the reader odd cannot read it (KeyError: 'shape')" in capsys.readouterr().err
+    assert main(["show", str(lockstep_recording)]) == 0
+    assert main(["show", str(tmp_path / "none")]) == 2
+    assert "no such directory" in capsys.readouterr().err
 
 
 WING = """

@@ -6,7 +6,7 @@ in the group `lockstep`. The built-in ones are found in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # those who migrate or record compare nothing, and load no ar
     import click
 
     from lockstep.core.finding import Comparison
+    from lockstep.store.written_calls import ReadCall
 
 NAME = "lockstep"
 hookspec = pluggy.HookspecMarker(NAME)
@@ -55,6 +56,25 @@ class ReportWriter:
     write: Callable[[Comparison, Path], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A form of recordings that another tool writes: opened wherever a recording is, on either side of `compare` too.
+
+    Parameters
+    ----------
+    name
+        What the form is called.
+    recognises
+        Whether a file or a folder has it, by a look at what is in it. Never asked of Lockstep's own recordings.
+    read
+        Gives its calls, those of each rank in order of time, one at a time; what is read must not be executed.
+    """
+
+    name: str
+    recognises: Callable[[Path], bool]
+    read: Callable[[Path], Iterable[ReadCall]]
+
+
 @hookspec
 def lockstep_commands() -> list[Verb]:  # type: ignore[empty-body]
     """Verbs of the command line."""
@@ -63,6 +83,11 @@ def lockstep_commands() -> list[Verb]:  # type: ignore[empty-body]
 @hookspec
 def lockstep_report_writers() -> list[ReportWriter]:  # type: ignore[empty-body]
     """Formats that `lockstep compare -o DIR` writes."""
+
+
+@hookspec
+def lockstep_readers() -> list[Reader]:  # type: ignore[empty-body]
+    """Recordings of other tools, which every verb that reads recordings then takes."""
 
 
 @hookspec(historic=True)

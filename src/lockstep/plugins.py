@@ -49,6 +49,11 @@ def report_writers() -> dict[str, hookspecs.ReportWriter]:
     return {writer.name: writer for writers in reversed(found) for writer in writers}
 
 
+def readers() -> list[hookspecs.Reader]:
+    """Readers of what other tools wrote, the built-in ones first."""
+    return [reader for given in reversed(manager().hook.lockstep_readers()) for reader in given]
+
+
 def _of_others(entry: EntryPoint) -> tuple[bool, str]:
     return _distribution(entry) != DISTRIBUTION, entry.name
 

@@ -96,8 +96,9 @@ def _end_of(manifest: RunManifest) -> str:
 
 def _rank_lines(rank: RankRecording) -> Iterator[str]:
     manifest = rank.manifest
-    packages = ", ".join(f"{name} {version}" for name, version in manifest.packages.items())
-    yield f"{rank.name} of {manifest.world_size}: Python {manifest.python}, {packages}"
+    versions = {"Python": manifest.python, **manifest.packages}
+    software = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    yield f"{rank.name} of {manifest.world_size}: {software}"
     yield f"  devices {', '.join(manifest.devices)}; {_pairs(manifest.platform)}"
     for name in ("numerics", "seeds", "mixed_precision", "distributed", "environment"):
         values = getattr(manifest, name)

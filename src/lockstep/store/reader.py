@@ -27,6 +27,7 @@ from lockstep.store import schema
 from lockstep.store.context_texts import conditions_in, layout_in
 from lockstep.store.integrity import GROWING, Files, check_manifest
 from lockstep.store.limits import check_directory, read_manifest, values_of
+from lockstep.store.other_tools import recording_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
 from lockstep.store.state_tables import losses_in, states_in
@@ -37,12 +38,12 @@ _SEPARATOR = re.compile(r"[/\\]")
 
 
 def open_recording(path: str | os.PathLike[str], *, read_sketches: bool = True) -> Recording:
-    """Open a recording directory for reading.
+    """Open a recording directory for reading, or what another tool wrote and a plug-in reads (`lockstep_readers`).
 
     Parameters
     ----------
     path
-        The directory.
+        The directory, or that tool's file.
     read_sketches
         Whether sketches are read; without them it is as if recorded with `--save stats`, tensors that were saved
         whole apart.
@@ -63,7 +64,16 @@ def open_recording(path: str | os.PathLike[str], *, read_sketches: bool = True) 
     >>> recording = open_recording("ref")                                               # doctest: +SKIP
     >>> recording.ranks["rank0"].calls(step=0)[0].site                                  # doctest: +SKIP
     """
-    return Recording(path_of("path", path), read_sketches=read_sketches)
+    given = path_of("path", path)
+    try:
+        return Recording(given, read_sketches=read_sketches)
+    except NotARecordingError:
+        made = recording_of(given)
+        if made is None:
+            raise
+        recording = Recording(made, read_sketches=read_sketches)
+        recording.path = given
+        return recording
 
 
 class Recording:

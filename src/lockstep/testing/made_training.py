@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.core.records import Call, Content, Statistics, TensorRecord
+from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import sketch_of
+from lockstep.store.written_calls import statistics_of
 
 Array = npt.NDArray[Any]
 Alteration = Callable[[Array], Array]
@@ -160,22 +161,6 @@ class Tape:
             recomputed=False,
             records=records,
         )
-
-
-def statistics_of(value: Array) -> Statistics:
-    """Statistics as the recorder takes them."""
-    flat = np.asarray(value, dtype=np.float64).ravel()
-    finite = flat[np.isfinite(flat)]
-    empty = finite.size == 0
-    return Statistics(
-        minimum=float("nan") if empty else float(finite.min()),
-        maximum=float("nan") if empty else float(finite.max()),
-        mean=float("nan") if empty else float(finite.mean()),
-        norm=float(np.linalg.norm(finite)),
-        nan_count=int(np.isnan(flat).sum()),
-        inf_count=int(np.isinf(flat).sum()),
-        zero_count=int((flat == 0).sum()),
-    )
 
 
 class MadeTraining:
