@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
-from lockstep.align.alignment import align_calls, pair_records
-from lockstep.align.ranks import pair_ranks
 from lockstep.core.errors import UsageError
-from lockstep.core.finding import Pair
 from lockstep.judge.calibration import SiteKey, SiteNoise, site_key
 from lockstep.locate.ledger import Key, key_of
 from lockstep.measure.measured_pair import measure_pair
-from lockstep.store.reader import RankRecording, Recording
+from lockstep.reading.paired_steps import Pairing, pair_recordings
+from lockstep.store.reader import Recording
 
 _SHARED = 0.5
 """Share of the reference's tensors that a run of the same training must have at least."""
@@ -45,25 +44,15 @@ def measure_noise(
     """
     distances: dict[SiteKey, float] = {}
     for run in runs:
-        seen = False
-        for left, right in pair_ranks(reference, run).both.values():
-            met: set[Key] = set()
-            for pair in _pairs(left, right, steps):
-                seen = True
-                if key_of(pair) in met:
-                    continue
-                met.add(key_of(pair))
-                measured = measure_pair(pair, read_tensors=read_tensors)
-                if measured.known and math.isfinite(measured.distance):
-                    assert pair.reference is not None
-                    key = site_key(pair.reference)
-                    distances[key] = max(distances.get(key, 0.0), measured.distance)
-            if seen and len(met) < _SHARED * _contents(left, right, steps):
+        compared = False
+        for found in _measured(pair_recordings(reference, run), steps, distances, read_tensors):
+            compared = compared or bool(found.met)
+            if compared and len(found.met) < _SHARED * len(found.there):
                 raise UsageError(
                     f"{run.path}: is another training than {reference.path}; record the same"
                     " training again"
                 )
-        if not seen:
+        if not compared:
             raise UsageError(
                 f"{run.path}: has no step of {reference.path}; record the same training again, with"
                 " the same --steps"
@@ -71,31 +60,34 @@ def measure_noise(
     return SiteNoise(distances)
 
 
-def _contents(reference: RankRecording, run: RankRecording, steps: Collection[int] | None) -> int:
-    """Distinct tensors of the reference in the steps that both hold."""
-    shared = set(reference.steps) & set(run.steps)
-    return len(
-        {
-            record.content.id
-            for step in shared
-            if steps is None or step in steps
-            for call in reference.calls(step)
-            for record in call.records
-        }
-    )
+@dataclass
+class _Rank:
+    """Pairs of tensors that were measured in one rank, and contents that the reference has there."""
+
+    met: set[Key] = field(default_factory=set)
+    there: set[int] = field(default_factory=set)
 
 
-def _pairs(
-    reference: RankRecording, run: RankRecording, steps: Collection[int] | None
-) -> Iterator[Pair]:
-    for step in sorted(set(reference.steps) & set(run.steps)):
-        if steps is not None and step not in steps:
-            continue
-        for calls in align_calls(reference.calls(step), run.calls(step)):
-            if calls.reference is None or calls.candidate is None:
-                continue
-            for pair in pair_records(calls):
-                if pair.reference is not None and pair.candidate is not None:
-                    yield pair
-        reference.close_tensors()
-        run.close_tensors()
+def _measured(
+    pairing: Pairing,
+    steps: Collection[int] | None,
+    distances: dict[SiteKey, float],
+    read_tensors: bool,
+) -> Iterable[_Rank]:
+    """Measure all pairs of tensors; gives what was met in each rank."""
+    found = {name: _Rank() for name in pairing.ranks.both}
+    for number, ranks in pairing.shared_steps(steps).items():
+        for name, step in pairing.step(number, ranks).items():
+            calls = step.reference.calls.values()
+            found[name].there.update(one.content.id for call in calls for one in call.records)
+            for pair in (pair for item in step.aligned for pair in item.whole):
+                if key_of(pair) in found[name].met:
+                    continue
+                found[name].met.add(key_of(pair))
+                measured = measure_pair(pair, read_tensors=read_tensors)
+                if measured.known and math.isfinite(measured.distance):
+                    assert pair.reference is not None
+                    key = site_key(pair.reference)
+                    distances[key] = max(distances.get(key, 0.0), measured.distance)
+        pairing.close_tensors()
+    return found.values()
