@@ -4,7 +4,13 @@ What a plug-in uses; `docs/internals.md` shows each by an example. Nothing here 
 is asked for.
 """
 
-from lockstep.reading.chosen_calls import calls_matching, check_choice, is_chosen, site_names
+from lockstep.reading.chosen_calls import (
+    calls_matching,
+    check_choice,
+    every_call,
+    is_chosen,
+    site_names,
+)
 from lockstep.reading.paired_steps import PairedStep, paired_records, paired_steps
 from lockstep.reading.record_table import record_table, series
 
@@ -12,6 +18,7 @@ __all__ = [
     "PairedStep",
     "calls_matching",
     "check_choice",
+    "every_call",
     "is_chosen",
     "paired_records",
     "paired_steps",

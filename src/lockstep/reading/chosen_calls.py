@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from lockstep.core.errors import UsageError
 from lockstep.core.patterns import matches, nearest_names
 from lockstep.core.records import Call
@@ -51,18 +53,21 @@ def calls_matching(
     >>> [str(call.site) for call in calls_matching(recording, "gelu", step=0)]  # doctest: +SKIP
     ['h.0.mlp.act / torch.nn.functional.gelu #0, forward']
     """
-    found = [
-        call
-        for name, item in recording.ranks.items()
-        if rank in (None, name)
-        for number in item.steps
-        if step in (None, number)
-        for call in item.calls(number)
-        if is_chosen(pattern, call.site)
-    ]
+    calls = every_call(recording, step=step, rank=rank)
+    found = [call for call in calls if is_chosen(pattern, call.site)]
     if not found:
         raise no_match(recording, pattern)
     return found
+
+
+def every_call(
+    recording: Recording, *, step: int | None = None, rank: str | None = None
+) -> Iterator[Call]:
+    """Every call, by rank, in order of time; of a step or a rank alone where one is given."""
+    for name, item in recording.ranks.items():
+        for number in item.steps if rank in (None, name) else ():
+            if step in (None, number):
+                yield from item.calls(number)
 
 
 def is_chosen(pattern: str, site: Site) -> bool:
@@ -82,13 +87,18 @@ def _printed(site: Site) -> tuple[str, str, str]:
     return whole, whole.rpartition(", ")[0], whole.rpartition(" #")[0]
 
 
-def no_match(recording: Recording, pattern: str) -> UsageError:
-    """What is said of a pattern that chooses nothing, with the nearest names."""
-    near = nearest_names(pattern.split(" / ")[0], site_names(recording))
+def no_match(
+    recording: Recording,
+    pattern: str,
+    *,
+    what: str = "module and no operator",
+    known: set[str] | None = None,
+) -> UsageError:
+    """What is said of a pattern that chooses nothing, with the nearest names of those that are `known`."""
+    names = site_names(recording) if known is None else known
+    near = nearest_names(pattern.split(" / ")[0], names)
     hint = f"; nearest: {', '.join(near)}" if near else ""
-    return UsageError(
-        f"{recording.path}: pattern {pattern!r} matches no module and no operator{hint}"
-    )
+    return UsageError(f"{recording.path}: pattern {pattern!r} matches no {what}{hint}")
 
 
 def site_names(recording: Recording) -> set[str]:

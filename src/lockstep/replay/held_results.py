@@ -15,6 +15,8 @@ RECORDED = "recorded"
 FORWARD = (Role.OUTPUT, Role.BUFFER)
 BACKWARD = (Role.GRAD_INPUT, Role.PARAM_GRAD)
 UPDATED = (Role.PARAM_AFTER, Role.STATE_AFTER)
+RUNS_AGAIN = (CallKind.OPERATOR, CallKind.OPTIMIZER)
+"""Kinds of calls that can be run again by themselves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,12 @@ from typing import Protocol
 from lockstep.core.patterns import matches
 from lockstep.core.progress import Progress
 from lockstep.core.records import Call
-from lockstep.core.site import CallKind, Site
-from lockstep.replay.held_results import RECORDED, Result, results_of
+from lockstep.reading import is_chosen
+from lockstep.replay.held_results import RECORDED, RUNS_AGAIN, Result, results_of
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
 from lockstep.store.reader import RankRecording
 from lockstep.wings.audit.tally import Tally
-
-RUNS_AGAIN = (CallKind.OPERATOR, CallKind.OPTIMIZER)
 
 COMPILED = "compiled: recorded at its boundary only"
 
@@ -49,19 +47,9 @@ class SiteChoice:
     def wants(self, call: Call) -> bool:
         """Whether a call is chosen."""
         site = call.site
-        return (not self.only or any(names_site(pattern, site) for pattern in self.only)) and (
+        return (not self.only or any(is_chosen(pattern, site) for pattern in self.only)) and (
             not self.ops or any(matches(pattern, "", site.op) for pattern in self.ops)
         )
-
-
-def names_site(pattern: str, site: Site) -> bool:
-    """Whether a pattern matches a site's module or operator, or is the site as it is printed."""
-    printed = str(site)
-    return matches(pattern, site.module, site.op) or pattern in (
-        printed,
-        printed.rpartition(", ")[0],
-        printed.rpartition(" #")[0],
-    )
 
 
 class Auditor:

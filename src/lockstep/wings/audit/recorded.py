@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockstep.core.errors import UsageError
-from lockstep.core.patterns import matches, nearest_names
+from lockstep.core.patterns import matches
 from lockstep.core.progress import Progress
 from lockstep.core.selection import StepSelection
 from lockstep.core.site import Phase, Site
-from lockstep.reading import check_choice
+from lockstep.reading.chosen_calls import check_choice, is_chosen, no_match
+from lockstep.replay.held_results import RUNS_AGAIN
 from lockstep.store.reader import RankRecording, Recording, open_recording
 from lockstep.store.record_command import pattern_for, record_again
-from lockstep.wings.audit.auditor import RUNS_AGAIN, Auditor, SiteChoice, names_site
+from lockstep.wings.audit.auditor import Auditor, SiteChoice
 
 
 def audit_recording(
@@ -61,18 +62,12 @@ def _check_patterns(recording: Recording, choice: SiteChoice) -> None:
     sites = [Site(module, op, call, Phase(phase)) for _, module, op, call, phase in rows]
     ops = {site.op for site in sites}
     for pattern in choice.only:
-        if not any(names_site(pattern, site) for site in sites):
+        if not any(is_chosen(pattern, site) for site in sites):
             known = ops | {site.module for site in sites} - {""}
-            raise _nothing_named(recording, pattern, "module and no operator", known)
+            raise no_match(recording, pattern, known=known)
     for pattern in choice.ops:
         if not any(matches(pattern, "", op) for op in ops):
-            raise _nothing_named(recording, pattern, "operator", ops)
-
-
-def _nothing_named(recording: Recording, pattern: str, what: str, known: set[str]) -> UsageError:
-    near = nearest_names(pattern.split(" / ")[0], known)
-    hint = f"; nearest: {', '.join(near)}" if near else ""
-    return UsageError(f"{recording.path}: pattern {pattern!r} matches no {what}{hint}")
+            raise no_match(recording, pattern, what="operator", known=ops)
 
 
 def _check_whole(

@@ -11,13 +11,11 @@ from lockstep.core.finding import Comparison, Origin
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.locate.what_next import made_at
-from lockstep.reading import calls_matching, check_choice
-from lockstep.replay.held_results import results_of
+from lockstep.reading import calls_matching, check_choice, every_call
+from lockstep.replay.held_results import RUNS_AGAIN, results_of
 from lockstep.report.comparison.screen import headline
 from lockstep.store.reader import Recording
 from lockstep.store.record_command import command_for_tensors
-
-RUNS_AGAIN = (CallKind.OPERATOR, CallKind.OPTIMIZER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +70,9 @@ def all_calls(
 ) -> Iterator[Chosen]:
     """Every operator and every update of a recording, rank by rank, in order of time."""
     check_choice(recording, step=step, rank=rank)
-    for name, item in recording.ranks.items():
-        for number in item.steps:
-            if rank in (None, name) and step in (None, number):
-                yield from (
-                    Chosen(run, call) for call in item.calls(number) if call.kind in RUNS_AGAIN
-                )
+    for call in every_call(recording, step=step, rank=rank):
+        if call.kind in RUNS_AGAIN:
+            yield Chosen(run, call)
 
 
 def calls_at(
@@ -220,13 +215,15 @@ def _members(
 
 
 def _at_site(run: Recording, site: Site) -> Call | None:
-    for rank in run.ranks.values():
-        for step in rank.steps:
-            for call in rank.calls(step):
-                same = (call.site.module, call.site.op, call.site.call)
-                if call.kind in RUNS_AGAIN and same == (site.module, site.op, site.call):
-                    return call
-    return None
+    place = site.module, site.op, site.call
+    return next(
+        (
+            call
+            for call in every_call(run)
+            if call.kind in RUNS_AGAIN and (call.site.module, call.site.op, call.site.call) == place
+        ),
+        None,
+    )
 
 
 def _crossed(comparison: Comparison, left: Call | None, right: Call | None) -> Iterator[Chosen]:
