@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 _MOST_CHARACTERS = 300
@@ -59,6 +59,16 @@ def _utf8(character: str) -> bytes:
 
 
 _BYTE = "\\x{:02x}"
+
+
+def listed(names: Sequence[str], shown: int = 3) -> str:
+    """The first few names, and how many more there are.
+
+    >>> listed(["fc1", "fc2", "fc3"], 2)
+    'fc1, fc2 and 1 more'
+    """
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
 def words_of(error: Exception) -> str:

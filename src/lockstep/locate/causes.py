@@ -12,6 +12,7 @@ from dataclasses import replace
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Kind, Origin
 from lockstep.core.site import Phase, Role
+from lockstep.core.text import listed
 from lockstep.locate.gradient_causes import GradientCauses, contents_of
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.model_setup import ModelSetup
@@ -22,7 +23,6 @@ from lockstep.locate.setting_causes import SettingCauses
 from lockstep.locate.setup_causes import SetupCauses
 from lockstep.locate.step_origins import RankOrigins, StepOrigins
 from lockstep.locate.unaligned_calls import Unaligned
-from lockstep.locate.words import listed
 
 _UNTRACED = frozenset({Kind.SETUP, Kind.RANDOM})
 

@@ -20,6 +20,7 @@ from lockstep.core.finding import (
 )
 from lockstep.core.manifest import Event
 from lockstep.core.site import CallKind
+from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
 from lockstep.locate.causes import Causes
 from lockstep.locate.choices import flipped_choices
@@ -37,7 +38,6 @@ from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.processes import endings, ranks_compared
 from lockstep.locate.training_sides import training_sides
 from lockstep.locate.unaligned_calls import Unaligned
-from lockstep.locate.words import listed
 from lockstep.reading.paired_steps import Pairing
 from lockstep.store.reader import RankRecording, Recording
 

@@ -11,8 +11,8 @@ from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Outcome, SetupDifference
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.core.text import listed
 from lockstep.locate.module_differences import CLASS, OtherModule, unseen_inside
-from lockstep.locate.words import listed
 
 _SHOWN = 3
 _KINDS = frozenset({CallKind.INIT, CallKind.LOSS, CallKind.GRADIENT, CallKind.OPTIMIZER})
@@ -143,14 +143,10 @@ def _of_training(record: TensorRecord) -> Iterator[tuple[Subject, str]]:
 
 
 def _counted(subject: Subject, names: Iterable[str]) -> str:
-    listed = list(names)
+    every = list(names)
     if subject is Subject.LOSS:
         return "the loss"
-    if len(listed) == 1:
-        return f"the {subject.value} {'of ' if subject is Subject.GRADIENT else ''}{listed[0]}"
-    if subject is Subject.STATE:
-        more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-        return f"{len(listed)} states of the optimizer: {', '.join(listed[:_SHOWN])}{more}"
-    noun = f"{subject.value}s of" if subject is Subject.GRADIENT else "parameters:"
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return f"{len(listed)} {noun} {', '.join(listed[:_SHOWN])}{more}"
+    if len(every) == 1:
+        return f"the {subject.value} {'of ' if subject is Subject.GRADIENT else ''}{every[0]}"
+    nouns = {Subject.STATE: "states of the optimizer:", Subject.GRADIENT: f"{subject.value}s of"}
+    return f"{len(every)} {nouns.get(subject, 'parameters:')} {listed(every, _SHOWN)}"

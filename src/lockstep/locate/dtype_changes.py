@@ -25,6 +25,7 @@ from lockstep.core.finding import (
 )
 from lockstep.core.operators import Family, Trait, canonical_name, operator_of
 from lockstep.core.site import CallKind, Role, Site
+from lockstep.core.text import listed
 from lockstep.judge.tolerances import CLASS_COVERED, LEAST_MEMBERS
 from lockstep.locate.origins import Place, origin_at, place_of
 
@@ -82,11 +83,8 @@ class DtypeChanges:
         for (left, right), names in self._changed.items():
             sites = {site for members in names.values() for site in members}
             if self._is_uniform(names):
-                listed = ", ".join(
-                    sorted(names, key=lambda name: (-len(names[name]), name))[:_SHOWN]
-                )
-                more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-                title = f"results are {right} instead of {left} ({listed}{more})"
+                ordered = sorted(names, key=lambda name: (-len(names[name]), name))
+                title = f"results are {right} instead of {left} ({listed(ordered, _SHOWN)})"
                 found.append(UniformChange(title, tuple(sorted(sites))))
         return tuple(sorted(found, key=lambda change: (-len(change.members), change.name)))
 
@@ -114,12 +112,10 @@ class DtypeChanges:
     def _origin(self, key: tuple[str, str], names: Mapping[str, set[Site]]) -> Origin:
         first = self._first[key]
         modules = sorted({site.module or "the model" for sites in names.values() for site in sites})
-        shown = ", ".join(modules[:_SHOWN])
-        more = f" and {len(modules) - _SHOWN} more" if len(modules) > _SHOWN else ""
         what = "parameters are" if first.place.role is Role.PARAM else "results are"
         reason = (
             f"{what} {key[1]} in the candidate and {key[0]} in the reference, in part of the model only:"
-            f" {shown}{more}"
+            f" {listed(modules, _SHOWN)}"
         )
         metrics = Metrics(Evidence.NONE)
         finding = Finding(

@@ -11,6 +11,7 @@ from lockstep.core.finding import Course, Ends
 from lockstep.core.records import Content
 from lockstep.core.site import Role
 from lockstep.core.states import LaterLoss, Standing
+from lockstep.core.text import listed
 from lockstep.judge.tolerances import END_ROUNDINGS, PARTED_STEPS
 from lockstep.locate.training_sides import (
     SIDES,
@@ -22,7 +23,6 @@ from lockstep.locate.training_sides import (
     norm,
     relative,
 )
-from lockstep.locate.words import listed
 
 
 @dataclass(frozen=True, slots=True)

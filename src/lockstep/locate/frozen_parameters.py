@@ -9,7 +9,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outcome, Pair
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.locate.words import listed
+from lockstep.core.text import listed
 
 _OTHER = {"reference": "candidate", "candidate": "reference"}
 

@@ -10,12 +10,12 @@ from itertools import pairwise
 from lockstep.core.finding import Kind, Origin, Pair
 from lockstep.core.records import Content
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.core.text import listed
 from lockstep.judge.tolerances import FACTOR_SHARE, FACTORS_ALIKE, NOT_ZEROED_SHARE, STRAIGHT
 from lockstep.locate.origins import origin_at, place_of_call, without_partner
 from lockstep.locate.scaling import factor_between, is_alike, left_over, scaled_by
 from lockstep.locate.step_origins import StepOrigins, is_cut
 from lockstep.locate.updates import BETWEEN
-from lockstep.locate.words import listed
 
 NOT_ZEROED = "zero_grad"
 """Operator name of an origin whose gradients hold an earlier step's."""

@@ -15,6 +15,7 @@ from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outc
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Phase, Role, Site
 from lockstep.core.states import Moment, Standing, StateRecord
+from lockstep.core.text import listed
 from lockstep.judge.tolerances import END_ROUNDINGS, FOLLOWING_NOISE
 from lockstep.locate.training_sides import (
     SIDES,
@@ -26,7 +27,6 @@ from lockstep.locate.training_sides import (
     relative,
     root_of,
 )
-from lockstep.locate.words import listed
 
 _PHASES = {Moment.FIRST: Phase.INIT, Moment.LAST: Phase.OPTIMIZER}
 

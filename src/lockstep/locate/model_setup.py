@@ -13,6 +13,7 @@ from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.settings import KERNEL_CHOICES, Setting, differing_settings
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import OptimizerSetup, RankManifest
+from lockstep.core.text import listed
 from lockstep.locate.module_differences import (
     CLASS,
     MODE,
@@ -20,7 +21,6 @@ from lockstep.locate.module_differences import (
     dropping,
     module_differences,
 )
-from lockstep.locate.words import listed
 from lockstep.store.reader import RankRecording
 
 

@@ -17,7 +17,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.errors import CorruptError
 from lockstep.core.finding import SetupDifference
 from lockstep.core.site import CallKind
-from lockstep.locate.words import listed
+from lockstep.core.text import listed
 from lockstep.store.limits import values_of
 from lockstep.store.reader import RankRecording
 

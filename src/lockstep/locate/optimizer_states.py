@@ -10,11 +10,12 @@ from lockstep.align.settings import KERNEL_CHOICES, differing_settings
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Kind, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.core.text import listed
 from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement, Region
 from lockstep.judge.update_model import state_name
 from lockstep.locate.ledger import Ledger, State, agreeing, drifted, settle
 from lockstep.locate.origins import Origins, origin_at, place_of, without_partner
-from lockstep.locate.words import listed, what_leaves
+from lockstep.locate.words import what_leaves
 from lockstep.measure.measured_pair import Measured
 
 _STEP = "step"

@@ -10,11 +10,12 @@ from lockstep.align.step import Aligned
 from lockstep.core.finding import Finding, Kind, Origin, Outcome
 from lockstep.core.operators import agreed_name
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.core.text import listed
 from lockstep.judge.protocol import AGREES
 from lockstep.locate.module_differences import is_within
 from lockstep.locate.origins import origin_at, place_of
 from lockstep.locate.step_origins import StepOrigins
-from lockstep.locate.words import listed, what_leaves
+from lockstep.locate.words import what_leaves
 
 _OTHER_DATA = "the script makes it of other numbers"
 

@@ -9,6 +9,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.finding import OtherClass, UnalignedCalls
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind
+from lockstep.core.text import listed
 from lockstep.locate.lone_effects import Effect, LoneEffect
 from lockstep.locate.stretches import is_inside_lone, regions_of
 
@@ -131,9 +132,7 @@ def called_words(calls: Sequence[CalledFrom]) -> str:
     """Operators and the lines that call them, the first few of each."""
     operators = list(dict.fromkeys(op for op, _ in calls))
     lines = list(dict.fromkeys(line for _, line in calls if line))
-    shown = ", ".join(operators[:_SHOWN])
-    if len(operators) > _SHOWN:
-        shown = f"{shown} and {len(operators) - _SHOWN} more"
+    shown = listed(operators, _SHOWN)
     return f"{shown} at {_spanned(lines)}" if lines else shown
 
 

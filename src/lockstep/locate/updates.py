@@ -14,6 +14,7 @@ from lockstep.align.settings import KERNEL_CHOICES, Setting, differing_settings
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.core.text import listed
 from lockstep.judge.protocol import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region, as_open
 from lockstep.judge.tolerances import LINEAR_REGIME, TRAINED_ALIKE, UPDATE_SIZE_LIMITS
 from lockstep.judge.update_model import update_sizes
@@ -171,9 +172,7 @@ class UpdateWalk:
         only_reference = left_out[0].candidate is None
         names = [pair.present.with_role(Role.PARAM)[0].name for pair in left_out]
         side = "reference" if only_reference else "candidate"
-        reason = (
-            f"only the {side} updates {_others(names)}, though the gradient is there in both runs"
-        )
+        reason = f"only the {side} updates {listed(names, _NAMES_SHOWN)}, though the gradient is there in both runs"
         sides = (record, None) if only_reference else (None, record)
         finding = without_partner(Pair(*sides), reason)
         self._origins.add(place_of_call(first, record, self._step.module_classes), finding)
@@ -447,7 +446,11 @@ def report_together(
     if first is None:
         return
     names = list(dict.fromkeys(one.place.tensor.split("|")[0] for one in wrong))
-    reason = first.reason if len(names) == 1 else f"{first.reason}; and {_others(names[1:])}"
+    reason = (
+        first.reason
+        if len(names) == 1
+        else f"{first.reason}; and {listed(names[1:], _NAMES_SHOWN)}"
+    )
     if not origins.add(wrong[0].place, first, reason, one_of=one_of):
         ledger.repeat(first)
 
@@ -463,11 +466,6 @@ def _reason(one: _Wrong) -> str:
     if measured.pair.present.role is Role.PARAM_AFTER and math.isnan(judgement.tolerance):
         return "gradients agree, but the parameters are moved by another amount"
     return origin_reason(one.entering, measured, judgement)
-
-
-def _others(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"
 
 
 def _of_parameters(count: int) -> str:

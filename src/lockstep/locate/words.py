@@ -74,9 +74,3 @@ def origin_reason(
 
 def _times(factor: float) -> str:
     return f"{factor:.0f}" if factor < 100 else f"{factor:.0e}".replace("e+0", "e")
-
-
-def listed(names: Sequence[str], shown: int = 3) -> str:
-    """The first few names, and how many more there are."""
-    more = len(names) - shown
-    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")

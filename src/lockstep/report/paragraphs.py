@@ -8,6 +8,8 @@ import textwrap
 
 from rich.text import Text
 
+from lockstep.core.text import printable
+
 WIDTH = 100
 """Columns where there is no terminal."""
 
@@ -65,13 +67,6 @@ def add_wrapped(text: Text, lines: str, *, indent: str = "     ") -> None:
 def add_line(text: Text, line: str) -> None:
     """Add one line as it is, but for control characters."""
     text.append(f"{printable(line)}\n")
-
-
-def printable(words: str) -> str:
-    """The same with control characters spelled out: names come from files that anyone wrote."""
-    if words.isprintable():
-        return words
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in words)
 
 
 def counted(count: int, noun: str) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from lockstep.report.paragraphs import add_line, printable, terminal_width
+from lockstep.core.text import printable
+from lockstep.report.paragraphs import add_line, terminal_width
 
 _BETWEEN = "  "
 _CUT = "..."

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lockstep.core.finding import Comparison, OtherClass, UnalignedCalls
+from lockstep.core.text import listed
 from lockstep.locate.unaligned_calls import words_for
 from lockstep.report.csv_tables import Cell
 from lockstep.report.paragraphs import counted
@@ -27,9 +28,7 @@ class _Said:
     count: int
 
     def __str__(self) -> str:
-        named = [module for module in self.modules if module]
-        more = len(named) - _MODULES
-        where = ", ".join(named[:_MODULES]) + (f" and {more} more" if more > 0 else "")
+        where = listed([module for module in self.modules if module], _MODULES)
         return f"{where}{': ' if where else ''}{self.words} ({counted(self.count, 'call')})"
 
 

@@ -17,6 +17,7 @@ from lockstep.core.finding import (
     Outcome,
     Verdict,
 )
+from lockstep.core.text import listed, printable
 from lockstep.judge.fixed_rule import accuracy_reached
 from lockstep.report.comparison import end_words
 from lockstep.report.comparison.lone_calls import unaligned_sentences
@@ -39,7 +40,6 @@ from lockstep.report.paragraphs import (
     add_paragraph,
     add_wrapped,
     counted,
-    printable,
     terminal_width,
     width_of,
 )
@@ -168,9 +168,7 @@ def _add_uniform(text: Text, comparison: Comparison) -> None:
     text.append("\nUniform precision changes\n", style="bold")
     for change in comparison.uniform:
         modules = list(dict.fromkeys(site.module or "the model" for site in change.members))
-        shown = ", ".join(modules[:MEMBERS])
-        more = f" and {len(modules) - MEMBERS} more" if len(modules) > MEMBERS else ""
-        add_paragraph(text, f"{uniform_words(change)}: {shown}{more}")
+        add_paragraph(text, f"{uniform_words(change)}: {listed(modules, MEMBERS)}")
 
 
 def _add_next_origins(text: Text, comparison: Comparison, tally: Tally) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lockstep.core.replacement import replacing
+from lockstep.core.text import printable
 from lockstep.core.version import VERSION
-from lockstep.report.paragraphs import counted, printable
+from lockstep.report.paragraphs import counted
 from lockstep.wings.migrate.delivery.rows import counts_of, counts_of_plan
 from lockstep.wings.migrate.engine.text import SourceText
 from lockstep.wings.migrate.plan import (

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from lockstep.report.paragraphs import add_line, add_paragraph, counted, printable
+from lockstep.core.text import printable
+from lockstep.report.paragraphs import add_line, add_paragraph, counted
 from lockstep.report.table import Column, add_more, add_table
 from lockstep.wings.migrate.delivery.log import place_of
 from lockstep.wings.migrate.delivery.rows import (
