@@ -70,16 +70,21 @@ def test_the_example_adds_a_verb_a_format_and_a_device(
     assert set(written) == {".csv", ".json", ".largest.json", ".md", ".xlsx"}
     assert written[".md"].read_text().startswith("# diverged\n\n- ")
     # and scripts are migrated to its device
-    (tmp_path / "train.py").write_text("import torch\nprint(torch.cuda.is_available())\n")
+    script = "import torch\nprint(torch.cuda.is_available())\ntorch.fft.fft(x)\ntorch.sort(x)\n"
+    (tmp_path / "train.py").write_text(script)
     command = ["migrate", "train.py", "--to", "toy", "-o", "toy.py"]
-    subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-m", "lockstep", *command],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(example)},
         check=True,
-        stdout=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
     assert "print(torch.toy.is_available())" in (tmp_path / "toy.py").read_text()
+    # where what the device cannot run is listed, and nothing else
+    assert "1 x torch.fft.fft: toy 1.0 has no transforms; run them on the host" in run.stdout
+    assert "torch.sort" not in run.stdout
 
 
 def test_a_whole_wing_takes_sixty_lines_with_its_test_and_its_page(

@@ -9,7 +9,7 @@ import click
 import lockstep
 from lockstep.core.finding import Comparison
 from lockstep.hookspecs import ReportWriter, Verb, hookimpl
-from lockstep.wings.migrate.hookspecs import MigrationTarget
+from lockstep.wings.migrate.hookspecs import MigrationTarget, SupportList
 
 
 @hookimpl
@@ -32,6 +32,12 @@ torch.cuda,rename,{module},,the device has a module of its own
 torch.cuda.*,rename,{module}.*,,the device has a module of its own
 """
     return [MigrationTarget("toy", "toy", "torch.toy", has_name=lambda name: True, rules=table)]
+
+
+@hookimpl
+def lockstep_support_lists() -> list[SupportList]:
+    """What that device cannot run yet; a list may be for somebody else's target too."""
+    return [SupportList("toy", {"torch.fft.*": "toy 1.0 has no transforms; run them on the host"})]
 
 
 @click.command

@@ -36,6 +36,8 @@ class MigrationTarget:
         The text of the target's own table; columns as in `lockstep.wings.migrate.torch.table`.
     has_name
         Whether the device's software has a dotted name; no other name is ever written.
+    lacks
+        Operators that the device's software cannot run; see `SupportList`.
     """
 
     name: str
@@ -49,8 +51,30 @@ class MigrationTarget:
     method: str = ""
     is_device: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SupportList:
+    """What a release of a device's software cannot run: each place in a script that names it is listed.
+
+    Parameters
+    ----------
+    target
+        The name of a target that stands already, of whichever plug-in.
+    lacks
+        Dotted names (`torch.linalg.eigh`, or `torch.fft.*`), each with the reason, or with what to do instead.
+    """
+
+    target: str
+    lacks: Mapping[str, str]
 
 
 @hookspec
 def lockstep_migration_targets() -> list[MigrationTarget]:  # type: ignore[empty-body]
     """Devices that `lockstep migrate` writes scripts for."""
+
+
+@hookspec
+def lockstep_support_lists() -> list[SupportList]:  # type: ignore[empty-body]
+    """Operators that a target cannot run, beside those that it tells itself."""

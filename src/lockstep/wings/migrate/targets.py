@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from lockstep.plugins import manager
@@ -14,9 +15,15 @@ _NEUTRAL_DEVICES = ("torch.cuda", "torch.npu", "torch.xpu")
 
 
 def migration_targets() -> dict[str, MigrationTarget]:
-    """Every migration target by name, the built-in ones first."""
-    found = manager().hook.lockstep_migration_targets()
-    return {target.name: target for targets in reversed(found) for target in targets}
+    """Every migration target by name, the built-in ones first, with what support lists say of it."""
+    hook = manager().hook
+    given = reversed(hook.lockstep_migration_targets())
+    found = {target.name: target for targets in given for target in targets}
+    for support in (one for lists in hook.lockstep_support_lists() for one in lists):
+        if support.target in found:
+            target = found[support.target]
+            found[target.name] = replace(target, lacks={**target.lacks, **support.lacks})
+    return found
 
 
 def built_in_targets() -> list[MigrationTarget]:
@@ -57,6 +64,7 @@ def _device(name: str, **words: str) -> MigrationTarget:
         environment=_environment(name),
         has_name=partial(_has, name),
         rules=built_in(name),
+        lacks={},
         **words,
     )
 

@@ -165,15 +165,19 @@ def _is_class(name: str) -> bool:
 
 @lru_cache(maxsize=8)
 def table_of(target: MigrationTarget) -> Table:
-    """The rows for a target: its own, then the common ones.
+    """The rows for a target: what it cannot run, its own, then the common ones.
 
     Raises
     ------
     TableError
         If a table is malformed.
     """
+    lacks = tuple(
+        Entry(name, Action.LIST, "", (), reason, f"{target.name} lacks")
+        for name, reason in target.lacks.items()
+    )
     own = read_table(target.rules, target.name)
-    return Table(target, own + read_table(built_in("common"), "common"))
+    return Table(target, lacks + own + read_table(built_in("common"), "common"))
 
 
 def built_in(name: str) -> str:
