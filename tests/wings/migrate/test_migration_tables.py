@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from migrations import BROKEN, SCRIPT, file_of, kept, listed, plan, rewritten, script
-from test_xlsx import Workbook
+from workbook import Workbook
 
 from lockstep.wings.migrate.delivery.tables import (
     CHANGE_TITLES,
