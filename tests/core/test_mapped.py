@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lockstep.core import mapped
-from lockstep.core.mapped import Pages, give_back, let_go, let_go_part
+from lockstep.core.mapped import Pages, give_back, release_pages, release_part
 
 
 def resident_bytes() -> int:
@@ -28,7 +28,7 @@ def test_a_tensor_in_a_mapped_file_gives_its_memory_back(tmp_path: Path) -> None
     total = int(tensor.sum(dtype=np.int64))
     before = resident_bytes()
     # when a view of a part is let go of,
-    let_go(tensor[1, 5:])
+    release_pages(tensor[1, 5:])
     # then the whole tensor's memory is free, and its numbers are still there.
     assert resident_bytes() < before - tensor.nbytes / 2
     assert int(tensor.sum(dtype=np.int64)) == total
@@ -45,7 +45,7 @@ def test_a_part_of_a_tensor_gives_back_its_own_memory_alone(tmp_path: Path) -> N
     total = int(tensor.sum(dtype=np.int64))
     before = resident_bytes()
     # when a quarter is let go of,
-    let_go_part(tensor[: tensor.size // 4])
+    release_part(tensor[: tensor.size // 4])
     # then its memory is free and that of the rest is not, and the numbers are still there.
     given_back = before - resident_bytes()
     assert tensor.size / 8 < given_back < tensor.size / 2
@@ -59,16 +59,16 @@ def test_what_can_be_written_to_is_left_alone(tmp_path: Path) -> None:
     private[:] = 7
     frozen = private[10:]
     frozen.flags.writeable = False
-    let_go(private)
-    let_go_part(frozen)
+    release_pages(private)
+    release_part(frozen)
     assert (private == 7).all()
 
 
 def test_ordinary_and_empty_arrays_are_left_alone() -> None:
     for array in (np.ones(3), np.empty(0), np.asarray(2.0), np.frombuffer(b"abcd", np.uint8)):
         before = array.copy()
-        let_go(array)
-        let_go_part(array)
+        release_pages(array)
+        release_part(array)
         assert (array == before).all()
 
 
@@ -86,15 +86,15 @@ def test_parts_are_given_back_a_good_deal_at_a_time(
     total, pages, eighth = int(tensor.sum(dtype=np.int64)), Pages(tensor), tensor.size // 8
     before = resident_bytes()
     # when an eighth is let go of, then it is still there;
-    pages.let_go(0, eighth)
+    pages.release(0, eighth)
     assert before - resident_bytes() < eighth / 2
     # when it is half of all, then all that was let go of has been given back, and the numbers are still there;
     for start in range(eighth, 4 * eighth, eighth):
-        pages.let_go(start, start + eighth)
+        pages.release(start, start + eighth)
     assert before - resident_bytes() > 2.5 * eighth
     assert int(tensor.sum(dtype=np.int64)) == total
     # and what is left is given back when somebody says so.
-    pages.let_go(7 * eighth, tensor.size)
+    pages.release(7 * eighth, tensor.size)
     before = resident_bytes()
     give_back()
     assert before - resident_bytes() > eighth / 2

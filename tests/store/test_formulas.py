@@ -226,7 +226,7 @@ def test_a_tensor_is_the_same_read_whole_and_in_pieces(number: int, tmp_path: Pa
     for start in starts:
         stop = min(start + 2 * PIECE, pieces.size)
         assert pieces.part(start, stop).tobytes() == whole[start:stop].tobytes()
-        pieces.let_go(start, stop)
+        pieces.release(start, stop)
 
 
 def test_a_result_that_is_off_here_and_there_is_corrected(tmp_path: Path) -> None:

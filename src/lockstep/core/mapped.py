@@ -10,7 +10,7 @@ import numpy as np
 from lockstep.core.records import Array
 
 
-def let_go(array: Array) -> None:
+def release_pages(array: Array) -> None:
     """Give the pages of an array back to the system where they lie in a mapped file.
 
     They count as memory of this process for as long as it keeps them, though the file holds the same. Reading the array
@@ -22,11 +22,11 @@ def let_go(array: Array) -> None:
     array
         Any array; a view of a part of a tensor lets go of the whole tensor.
     """
-    let_go_part(_owner(array)[0])
+    release_part(_owner(array)[0])
 
 
-def let_go_part(array: Array) -> None:
-    """As `let_go`, but of these elements alone, which are contiguous, and what else lies on their pages.
+def release_part(array: Array) -> None:
+    """As `release_pages`, but of these elements alone, which are contiguous, and what else lies on their pages.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Pages:
         if self._file is not None:
             self._start = _address(array) - _address(np.frombuffer(self._file, np.uint8, 1))
 
-    def let_go(self, start: int, stop: int) -> None:
+    def release(self, start: int, stop: int) -> None:
         """Let go of elements from start to stop, and what else lies on their pages, before long; see `give_back`."""
         found = self.span(start, stop)
         if found is not None:
@@ -68,7 +68,7 @@ class Pages:
 
 
 def give_back() -> None:
-    """Give back now what `Pages.let_go` was told of."""
+    """Give back now what `Pages.release` was told of."""
     _later.give_back()
 
 

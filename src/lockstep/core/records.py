@@ -38,7 +38,7 @@ class Pieces(Protocol):
         What is made is put into `room` where there is some: of this dtype, and of as many elements or more.
         """
 
-    def let_go(self, start: int, stop: int) -> None:
+    def release(self, start: int, stop: int) -> None:
         """Give pages of a mapped file back that the part was read from."""
 
 

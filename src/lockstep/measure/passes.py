@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.core.mapped import let_go, let_go_part
+from lockstep.core.mapped import release_pages, release_part
 from lockstep.core.records import Array, Pieces
 from lockstep.kernels.fused_formulas import Operand
 from lockstep.kernels.jit import available
@@ -142,7 +142,7 @@ class Pass:
             case _:
                 self._take_parts(first, last, self._common)
         for side in self._sides:
-            side.let_go(start, stop)
+            side.release(start, stop)
 
     def _take_parts(self, first: int, last: int, common: np.dtype[Any]) -> None:
         """Measure chunks from first to last, some at a time."""
@@ -178,11 +178,11 @@ class _Whole:
         flat: Any = self._array.flat if self.is_made else self._array.reshape(-1)
         return flat[start:stop]  # type: ignore[no-any-return]
 
-    def let_go(self, start: int, stop: int) -> None:
+    def release(self, start: int, stop: int) -> None:
         if self.is_made:
-            let_go(self._array)
+            release_pages(self._array)
         else:
-            let_go_part(self.part(start, stop))
+            release_part(self.part(start, stop))
 
 
 def _opened(side: Array | Pieces) -> Pieces:
@@ -195,7 +195,7 @@ def _general(reference: Pieces, candidate: Pieces, dtype: str) -> Sums:
     for left, right in zip(blocks(reference), blocks(candidate), strict=True):
         sums.add(left, right)
     for side in (reference, candidate):
-        side.let_go(0, side.size)
+        side.release(0, side.size)
     return sums
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.mapped import let_go
+from lockstep.core.mapped import release_pages
 from lockstep.core.operators import canonical_name
 from lockstep.core.records import PIECE, Array, Call, Layout, Pieces, TensorRecord
 from lockstep.core.site import Role
@@ -332,9 +332,9 @@ class _Elements:
             part = elements.part(chunk.start, stop)
         tensor = torch.from_numpy(np.array(part)).to(self._dtype)
         if isinstance(elements, np.ndarray):
-            let_go(elements)
+            release_pages(elements)
         else:
-            elements.let_go(chunk.start, stop)
+            elements.release(chunk.start, stop)
         return tensor
 
     @cached_property

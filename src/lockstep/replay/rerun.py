@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.mapped import let_go
+from lockstep.core.mapped import release_pages
 from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
@@ -92,7 +92,7 @@ def load(record: TensorRecord) -> torch.Tensor:
     except LookupError as error:
         raise CannotReplay("not every tensor of it was saved whole") from error
     tensor = torch.from_numpy(np.array(array)).to(dtype)
-    let_go(array)
+    release_pages(array)
     return tensor
 
 

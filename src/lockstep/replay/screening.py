@@ -26,7 +26,7 @@ from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import CallPair
 from lockstep.core.formulas import Formula, Stored, View
 from lockstep.core.formulas import Operation as Computed
-from lockstep.core.mapped import let_go
+from lockstep.core.mapped import release_pages
 from lockstep.core.operators import Family
 from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import Role
@@ -173,7 +173,7 @@ def _has_sentinels(record: TensorRecord, peak: float) -> bool:
     """Whether some elements are so much larger than the rest that a distance does not tell of the rest."""
     elements = record.load().reshape(-1)
     sample = np.abs(elements[:: max(1, elements.size // _SAMPLE)]).astype(np.float64)
-    let_go(elements)
+    release_pages(elements)
     sample = sample[(sample > 0) & np.isfinite(sample)]
     return bool(sample.size) and peak > SENTINEL_MAGNITUDE * float(np.median(sample))
 

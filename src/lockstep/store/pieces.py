@@ -32,8 +32,8 @@ class Mapped:
     def part(self, start: int, stop: int, room: Array | None = None) -> Array:
         return self._array[start:stop]
 
-    def let_go(self, start: int, stop: int) -> None:
-        self._pages.let_go(start, stop)
+    def release(self, start: int, stop: int) -> None:
+        self._pages.release(start, stop)
 
 
 class Decoded:
@@ -55,8 +55,8 @@ class Decoded:
             return decoded(self._raw.part(start, stop), self._name)
         return self._raw.part(start, stop, room)
 
-    def let_go(self, start: int, stop: int) -> None:
-        self._raw.let_go(start, stop)
+    def release(self, start: int, stop: int) -> None:
+        self._raw.release(start, stop)
 
 
 def decoded(raw: Array, dtype: str) -> Array:

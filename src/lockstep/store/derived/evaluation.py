@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.formulas import Formula, Operation, Stored, View
-from lockstep.core.mapped import Pages, let_go
+from lockstep.core.mapped import Pages, release_pages
 from lockstep.core.records import PIECE, Array, Pieces
 from lockstep.kernels import fused_formulas as kernel
 from lockstep.kernels.jit import available
@@ -45,7 +45,7 @@ def elements_of(derived: Derived, find: Find) -> Array:
     """
     resolver = _Resolver(find)
     found = resolver.elements(derived)
-    resolver.let_go()
+    resolver.release()
     return found
 
 
@@ -183,15 +183,15 @@ class _Resolver:
         self._read: list[Array] = []
         self._pages: list[Pages] = []
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """What was read for a formula is not needed any more; a file's pages would stay in memory else."""
         for array in self._read:
-            let_go(array)
+            release_pages(array)
 
-    def let_go_part(self, start: int, stop: int) -> None:
-        """As `let_go`, of what these elements were made of."""
+    def release_part(self, start: int, stop: int) -> None:
+        """As `release`, of what these elements were made of."""
         for pages in self._pages:
-            pages.let_go(start, stop)
+            pages.release(start, stop)
 
     def elements(self, derived: Derived) -> Array:
         """The whole of a derived tensor."""
@@ -303,7 +303,7 @@ class _Resolver:
             elements = seen.reshape(-1)
         except (MemoryError, ValueError, OverflowError) as error:
             raise FormulaError(f"a view of extents {extents} ({error})") from error
-        let_go(array)
+        release_pages(array)
         self._read_from(elements)  # where it is no copy
         return elements
 
@@ -330,8 +330,8 @@ class _Evaluated:
         self._node.correct(found, start)
         return found
 
-    def let_go(self, start: int, stop: int) -> None:
-        self._resolver.let_go_part(start, stop)
+    def release(self, start: int, stop: int) -> None:
+        self._resolver.release_part(start, stop)
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
