@@ -186,28 +186,28 @@ def test_tables_that_are_too_large_together_are_refused(
     tmp_path: Path, files: int, is_refused: bool
 ) -> None:
     # given chunks that take no room on disk, each of which may be read by itself
-    room = limits.Room()
+    quota = limits.Quota()
     paths = [tmp_path / f"calls-{number:05d}.parquet" for number in range(files)]
     for path in paths:
         pl.DataFrame({"step": pl.zeros(120_000, pl.Int32, eager=True)}).write_parquet(path)
     for path in [*paths[:2], *paths[:2]]:  # read again, they are no more than they were
-        room.take("calls", path)
-    room.take("records", paths[0])
+        quota.take("calls", path)
+    quota.take("records", paths[0])
     # then the one too many is refused
     if is_refused:
         with pytest.raises(CorruptError, match="the calls up to here claim 360000 rows"):
-            room.take("calls", paths[2])
+            quota.take("calls", paths[2])
 
 
 def test_chunks_of_a_long_recording_are_not_too_large(tmp_path: Path) -> None:
     # given rows as they are written, of which each takes some bytes
-    room, random = limits.Room(), np.random.default_rng(0)
+    quota, random = limits.Quota(), np.random.default_rng(0)
     for number in range(12):
         ids = np.arange(number << 16, (number + 1) << 16)
         frame = pl.DataFrame({"call_id": ids, "sequence": ids * 7 + random.integers(0, 7, 1 << 16)})
         path = tmp_path / f"calls-{number:05d}.parquet"
         frame.write_parquet(path, compression="zstd", compression_level=1)
-        room.take("calls", path)
+        quota.take("calls", path)
 
 
 def test_one_text_in_each_row_is_counted_as_often(

@@ -32,10 +32,10 @@ class Pieces(Protocol):
     def is_made(self) -> bool:
         """Whether a part is made when it is read, rather than a view of what lies in memory or in a mapped file."""
 
-    def part(self, start: int, stop: int, room: Array | None = None) -> Array:
+    def part(self, start: int, stop: int, out: Array | None = None) -> Array:
         """Elements from start to stop, contiguous, not to be written to; `start` is a multiple of `PIECE`.
 
-        What is made is put into `room` where there is some: of this dtype, and of as many elements or more.
+        What is made is put into `out` where there is some: of this dtype, and of as many elements or more.
         """
 
     def release(self, start: int, stop: int) -> None:

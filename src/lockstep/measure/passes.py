@@ -33,7 +33,7 @@ measured."""
 
 _WIDEST_BYTES = 8
 
-_rooms = local()
+_thread_memory = local()
 """Memory of each thread for what is made of either side: fresh memory has to be found and cleared by the system."""
 
 _WORTH_THREADS = 1 << 18
@@ -150,8 +150,8 @@ class Pass:
             rows = slice(chunk, min(chunk + self._at_once, last))
             start, stop = chunk * CHUNK_ELEMENTS, min(rows.stop * CHUNK_ELEMENTS, self.size)
             parts = [
-                _part(side, start, stop, common, room)
-                for side, room in zip(self._sides, _both_rooms(), strict=True)
+                _part(side, start, stop, common, buffer)
+                for side, buffer in zip(self._sides, _buffers_of_both(), strict=True)
             ]
             self._refused |= not add_chunks(
                 *parts, grid=self._grid, sums=self._sums[rows], counts=self._counts[rows]
@@ -174,7 +174,7 @@ class _Whole:
         self.size, self.dtype = array.size, array.dtype
         self.is_made = not array.flags.c_contiguous
 
-    def part(self, start: int, stop: int, room: Array | None = None) -> Array:
+    def part(self, start: int, stop: int, out: Array | None = None) -> Array:
         flat: Any = self._array.flat if self.is_made else self._array.reshape(-1)
         return flat[start:stop]  # type: ignore[no-any-return]
 
@@ -221,21 +221,23 @@ def _copies(side: Pieces, dtype: np.dtype[Any]) -> bool:
 
 
 def _part(
-    side: Pieces, start: int, stop: int, dtype: np.dtype[Any], room: npt.NDArray[np.uint8]
+    side: Pieces, start: int, stop: int, dtype: np.dtype[Any], buffer: npt.NDArray[np.uint8]
 ) -> npt.NDArray[Any]:
     """A part as the compiled pass takes it; a view where that is possible."""
-    part = side.part(start, stop, room.view(side.dtype) if side.is_made else None)
+    part = side.part(start, stop, buffer.view(side.dtype) if side.is_made else None)
     if part.dtype == dtype and part.flags.aligned:
         return part
     return part.astype(dtype)
 
 
-def _both_rooms() -> npt.NDArray[np.uint8]:
+def _buffers_of_both() -> npt.NDArray[np.uint8]:
     """Memory of this thread, a row for each side."""
     try:
-        found: npt.NDArray[np.uint8] = _rooms.both
+        found: npt.NDArray[np.uint8] = _thread_memory.both
     except AttributeError:
-        found = _rooms.both = np.empty((2, _MADE_CHUNKS * CHUNK_ELEMENTS * _WIDEST_BYTES), np.uint8)
+        found = _thread_memory.both = np.empty(
+            (2, _MADE_CHUNKS * CHUNK_ELEMENTS * _WIDEST_BYTES), np.uint8
+        )
     return found
 
 

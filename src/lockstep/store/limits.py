@@ -138,7 +138,7 @@ class Claims:
         )
 
 
-class Room:
+class Quota:
     """What the chunks of each table of a rank may hold together."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ class Mapped:
             return None
         return Operand(NO_LINES, NO_NUMBERS, 1, self._array, self._array, 0.0)
 
-    def part(self, start: int, stop: int, room: Array | None = None) -> Array:
+    def part(self, start: int, stop: int, out: Array | None = None) -> Array:
         return self._array[start:stop]
 
     def release(self, start: int, stop: int) -> None:
@@ -50,10 +50,10 @@ class Decoded:
         """The same for compiled code, where it is no other than undecoded."""
         return None if self._name in WIDENED else getattr(self._raw, "operand", None)
 
-    def part(self, start: int, stop: int, room: Array | None = None) -> Array:
+    def part(self, start: int, stop: int, out: Array | None = None) -> Array:
         if self._name in WIDENED:
             return decoded(self._raw.part(start, stop), self._name)
-        return self._raw.part(start, stop, room)
+        return self._raw.part(start, stop, out)
 
     def release(self, start: int, stop: int) -> None:
         self._raw.release(start, stop)

@@ -21,7 +21,7 @@ from lockstep.core.progress import CountedProgress
 from lockstep.core.text import printable
 from lockstep.store import schema
 from lockstep.store.integrity import Files
-from lockstep.store.limits import Room, check_table
+from lockstep.store.limits import Quota, check_table
 from lockstep.store.panics import unprinted_panics
 from lockstep.store.ranges import check_modules, check_numbers, check_texts, check_tree
 
@@ -47,7 +47,7 @@ class Chunks:
     def __init__(self, directory: Path, files: Files, *, closed: bool) -> None:
         self.directory, self.files = directory, files
         self._closed = closed
-        self._room = Room()
+        self._quota = Quota()
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ class Chunks:
         paths = [self.directory / schema.chunk_name(table, number) for number in numbers]
         for path in paths:
             self.files.check(path)
-            self._room.take(table, path)
+            self._quota.take(table, path)
         found = _read_together(paths, columns) or [_read_alone(path, columns) for path in paths]
         for path, frame in zip(paths, found, strict=True):
             check_numbers(path, frame)

@@ -322,8 +322,8 @@ class _Evaluated:
     def _filler(self) -> tuple[_Fill, int]:
         return _filler(self._node.formula, self.size, self.dtype)
 
-    def part(self, start: int, stop: int, room: Array | None = None) -> Array:
-        found = np.empty(stop - start, self.dtype) if room is None else room[: stop - start]
+    def part(self, start: int, stop: int, out: Array | None = None) -> Array:
+        found = np.empty(stop - start, self.dtype) if out is None else out[: stop - start]
         fill, at_once = self._filler
         for first in range(0, found.size, at_once):
             fill(start + first, found[first : first + at_once])

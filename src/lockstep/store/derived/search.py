@@ -55,12 +55,12 @@ def derived(
     nothing = np.empty(0, "<u4")
     trial = Derived(number, dtype, elements.size, formula, 1, nothing, elements[:0].reshape(0, 1))
     missed: list[Array] = []
-    room = int(elements.size * _MAX_CORRECTED)
+    budget = int(elements.size * _MAX_CORRECTED)
     try:
         for start, part in windows_of(trial, find, _MAX_NODES):
             wrong = np.flatnonzero(part.view(bits.dtype) != bits[start : start + part.size])
-            room -= wrong.size
-            if wrong.size > part.size // 2 or room < 0:
+            budget -= wrong.size
+            if wrong.size > part.size // 2 or budget < 0:
                 return None
             missed.append(wrong + start)
     except (FormulaError, LookupError):

@@ -114,7 +114,7 @@ class _Project:
     together: Project | None = None
     trees: dict[PurePosixPath, ast.Module] = field(default_factory=dict)
     """Parsed modules of the first reading, as many as there is room for."""
-    room: int = _TREE_CHARACTERS
+    budget_characters: int = _TREE_CHARACTERS
     own: OwnNames = field(default_factory=OwnNames)
     failures: list[Failure] = field(default_factory=list)
 
@@ -160,8 +160,8 @@ class _Project:
             tree = parse(source.text)
         except SyntaxError:
             return []  # said when the file's turn comes
-        if self.room >= len(source.text):
-            self.room -= len(source.text)
+        if self.budget_characters >= len(source.text):
+            self.budget_characters -= len(source.text)
             self.trees[path] = tree
         return [own_names(tree, path)]
 
