@@ -190,13 +190,13 @@ def _compare_steps(
         gathered.add_rank(name, *both)
     shared = pairing.shared_steps(steps)
     for done, (number, ranks) in enumerate(shared.items()):
-        told = None
+        counted = None
         if progress is not None:
-            told = partial(progress, f"step {number}" + f" ({done + 1} of {len(shared)})")
+            counted = partial(progress, f"step {number}" + f" ({done + 1} of {len(shared)})")
         aligned = pairing.step(number, ranks)
         gathered.steps.add(number)
         try:
-            _compare_step(gathered, number, aligned, told)
+            _compare_step(gathered, number, aligned, counted)
         finally:
             for ledger in gathered.ledgers.values():
                 ledger.end()

@@ -18,7 +18,7 @@ _SHOWN = 3
 _KINDS = frozenset({CallKind.INIT, CallKind.LOSS, CallKind.GRADIENT, CallKind.OPTIMIZER})
 
 
-class Subject(str, Enum):
+class Quantity(str, Enum):
     """What has to be judged before two trainings can be said to agree."""
 
     LOSS = "loss"
@@ -27,11 +27,11 @@ class Subject(str, Enum):
     STATE = "state"
 
 
-_SUBJECTS = {
-    Role.LOSS: Subject.LOSS,
-    Role.PARAM_GRAD: Subject.GRADIENT,
-    Role.PARAM: Subject.PARAMETER,
-    Role.PARAM_AFTER: Subject.PARAMETER,
+_QUANTITIES = {
+    Role.LOSS: Quantity.LOSS,
+    Role.PARAM_GRAD: Quantity.GRADIENT,
+    Role.PARAM: Quantity.PARAMETER,
+    Role.PARAM_AFTER: Quantity.PARAMETER,
 }
 
 
@@ -39,21 +39,21 @@ class Coverage:
     """Gathers losses, gradients and parameters without partner, over all ranks and steps."""
 
     def __init__(self) -> None:
-        self._alone: dict[tuple[Subject, str], dict[str, int]] = defaultdict(dict)
+        self._alone: dict[tuple[Quantity, str], dict[str, int]] = defaultdict(dict)
         self._other_inside: dict[str, SetupDifference] = {}
 
     def note(self, step: AlignedStep) -> None:
         """Take down what one step of one rank has on one side only."""
-        paired: tuple[set[tuple[Subject, str]], ...] = (set(), set())
+        paired: tuple[set[tuple[Quantity, str]], ...] = (set(), set())
         for item in step.aligned:
             if item.reference.kind in _KINDS:
                 for pair in item.whole:
                     for names, record in zip(paired, (pair.reference, pair.candidate), strict=True):
-                        names.update(_subject(record))
+                        names.update(_quantity(record))
         for is_candidate, record in _alone(step):
             side = "candidate" if is_candidate else "reference"
-            for key in _subject(record):
-                if key[0] is Subject.LOSS or key not in paired[is_candidate]:
+            for key in _quantity(record):
+                if key[0] is Quantity.LOSS or key not in paired[is_candidate]:
                     self._alone[key[0], side].setdefault(key[1], record.step)
 
     def note_inside(self, step: AlignedStep, modules: Mapping[str, OtherModule]) -> None:
@@ -74,26 +74,26 @@ class Coverage:
         return [*self._unjudged(findings), *self._without_partner(), *self._unseen()]
 
     def _unjudged(self, findings: Iterable[Finding]) -> Iterator[str]:
-        found: dict[Subject, dict[str, Finding]] = defaultdict(dict)
+        found: dict[Quantity, dict[str, Finding]] = defaultdict(dict)
         for finding in findings:
             known = (
                 not math.isnan(finding.difference) or finding.pair.present.role is not Role.STATE
             )
             if finding.outcome is Outcome.INCOMPARABLE and known:
-                for subject, name in _of_training(finding.pair.present):
-                    found[subject].setdefault(name, finding)
-        for subject, unjudged in found.items():
+                for quantity, name in _of_training(finding.pair.present):
+                    found[quantity].setdefault(name, finding)
+        for quantity, unjudged in found.items():
             first = next(iter(unjudged.values()))
             yield (
-                f"{_counted(subject, unjudged)} could not be judged, first at step"
+                f"{_counted(quantity, unjudged)} could not be judged, first at step"
                 f" {first.pair.present.step}: {first.reason}"
             )
 
     def _without_partner(self) -> Iterator[str]:
-        for (subject, side), names in self._alone.items():
+        for (quantity, side), names in self._alone.items():
             step = min(names.values())
-            occurs = "occur" if len(names) > 1 and subject is not Subject.LOSS else "occurs"
-            yield f"{_counted(subject, names)} {occurs} only in the {side}, first at step {step}"
+            occurs = "occur" if len(names) > 1 and quantity is not Quantity.LOSS else "occurs"
+            yield f"{_counted(quantity, names)} {occurs} only in the {side}, first at step {step}"
 
     def _unseen(self) -> Iterator[str]:
         if self._other_inside:
@@ -128,25 +128,25 @@ def _alone(step: AlignedStep) -> Iterator[tuple[bool, TensorRecord]]:
                     yield pair.reference is None, pair.present
 
 
-def _subject(record: TensorRecord | None) -> Iterator[tuple[Subject, str]]:
-    if record is not None and record.role in _SUBJECTS:
-        yield _SUBJECTS[record.role], record.name
+def _quantity(record: TensorRecord | None) -> Iterator[tuple[Quantity, str]]:
+    if record is not None and record.role in _QUANTITIES:
+        yield _QUANTITIES[record.role], record.name
 
 
-def _of_training(record: TensorRecord) -> Iterator[tuple[Subject, str]]:
-    """As `_subject`, without what single operators send to parameters: it is judged where it is added up."""
+def _of_training(record: TensorRecord) -> Iterator[tuple[Quantity, str]]:
+    """As `_quantity`, without what single operators send to parameters: it is judged where it is added up."""
     if record.role is Role.STATE:  # what an update left is judged by what entered it
-        yield Subject.STATE, record.name
+        yield Quantity.STATE, record.name
     added_up = record.site.phase is Phase.OPTIMIZER or record.site.op == "accumulate_grad"
     if record.role is not Role.PARAM_GRAD or added_up:
-        yield from _subject(record)
+        yield from _quantity(record)
 
 
-def _counted(subject: Subject, names: Iterable[str]) -> str:
+def _counted(quantity: Quantity, names: Iterable[str]) -> str:
     every = list(names)
-    if subject is Subject.LOSS:
+    if quantity is Quantity.LOSS:
         return "the loss"
     if len(every) == 1:
-        return f"the {subject.value} {'of ' if subject is Subject.GRADIENT else ''}{every[0]}"
-    nouns = {Subject.STATE: "states of the optimizer:", Subject.GRADIENT: f"{subject.value}s of"}
-    return f"{len(every)} {nouns.get(subject, 'parameters:')} {listed(every, _SHOWN)}"
+        return f"the {quantity.value} {'of ' if quantity is Quantity.GRADIENT else ''}{every[0]}"
+    nouns = {Quantity.STATE: "states of the optimizer:", Quantity.GRADIENT: f"{quantity.value}s of"}
+    return f"{len(every)} {nouns.get(quantity, 'parameters:')} {listed(every, _SHOWN)}"

@@ -215,10 +215,10 @@ class RankRecording:
         )
         return tuple(sentences)
 
-    def index(self, told: CountedProgress | None = None) -> Index:
-        """What is where, read once; `told` hears how many of how many files are read."""
+    def index(self, progress: CountedProgress | None = None) -> Index:
+        """What is where, read once; `progress` hears how many of how many files are read."""
         if self._index is None:
-            self._index = Index(self._chunks, told)
+            self._index = Index(self._chunks, progress)
         return self._index
 
     @property

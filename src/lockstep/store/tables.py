@@ -181,7 +181,7 @@ class Index:
     ----------
     chunks
         The tables.
-    told
+    progress
         Told how many files are read, of how many.
 
     Attributes
@@ -196,8 +196,8 @@ class Index:
         Whether a tensor was saved whole.
     """
 
-    def __init__(self, chunks: Chunks, told: CountedProgress | None = None) -> None:
-        read = _Reader(chunks, told)
+    def __init__(self, chunks: Chunks, progress: CountedProgress | None = None) -> None:
+        read = _Reader(chunks, progress)
         self.calls, _ = read("calls", schema.CALLS)
         step, call_id = (self.calls[name].to_numpy() for name in ("step", "call_id"))
         check_tree(chunks.directory, call_id, self.calls["parent"].to_numpy())
@@ -231,8 +231,8 @@ class Index:
 class _Reader:
     """Reads one table after the other, many files at once, and tells how far it has come."""
 
-    def __init__(self, chunks: Chunks, told: CountedProgress | None) -> None:
-        self._chunks, self._told = chunks, told
+    def __init__(self, chunks: Chunks, progress: CountedProgress | None) -> None:
+        self._chunks, self._progress = chunks, progress
         self._done = 0
 
     def __call__(self, table: str, columns: pl.Schema) -> tuple[pl.DataFrame, Numbers]:
@@ -241,8 +241,8 @@ class _Reader:
         frames: list[pl.DataFrame] = [pl.DataFrame(schema=columns)]
         for start in range(0, len(numbers), _FILES_AT_ONCE):
             some = numbers[start : start + _FILES_AT_ONCE]
-            if self._told is not None:
-                self._told(self._done, _TABLES * len(numbers))
+            if self._progress is not None:
+                self._progress(self._done, _TABLES * len(numbers))
             frames.extend(self._chunks.many(table, some, columns))
             self._done += len(some)
         rows = [frame.height for frame in frames[1:]]
