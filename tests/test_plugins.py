@@ -184,6 +184,42 @@ def test_the_example_reads_what_another_tool_wrote(
     assert str(lockstep.open("off").path) == "off"
 
 
+def dump_of(folder: Path, **tensors: object) -> Path:
+    """What the example's reader reads: one call of one step, with these results."""
+    folder.mkdir()
+    np.savez(
+        folder / "step-0.npz",
+        **{f"0|m|torch.relu|output|{name}": np.asarray(value) for name, value in tensors.items()},
+    )
+    return folder
+
+
+def test_what_another_tool_wrote_comes_back_in_every_form_or_is_refused(
+    example: Path,
+    use: Callable[[Path], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    use(example)
+    # given numbers of every kind, order of bytes and shape, and the same again
+    tensors = {
+        "swapped": np.arange(4, dtype=">f4"), "number": np.float64(3.5), "none": np.zeros((0, 3), "f4"),
+        "half": np.ones(3, "f2"), "complex": np.array([1 + 2j], "c8"), "whole": np.array([2**63], "u8"),
+        "odd": np.array([np.nan, np.inf, 1.0]), "mask": np.array([[True], [False]]), "again": np.ones(3, "f2"),
+    }  # fmt: skip
+    records = list(lockstep.open(dump_of(tmp_path / "dump", **tensors)).records())
+    # then each comes back as it was
+    assert [record.name for record in records] == list(tensors)
+    for record, value in zip(records, tensors.values(), strict=True):
+        assert record.shape == np.shape(value)
+        assert np.array_equal(record.load(), value, equal_nan=record.name == "odd")
+    # and what is no number, or not there, is refused in a sentence
+    assert main(["show", str(dump_of(tmp_path / "words", word=["x", "y"]))]) == 2
+    assert "the reader npz cannot read it (ValueError: a tensor of dtype" in capsys.readouterr().err
+    assert main(["show", str(dump_of(tmp_path / "empty"))]) == 2
+    assert "it holds no call" in capsys.readouterr().err
+
+
 READER = """
 from lockstep.hookspecs import Reader, hookimpl
 

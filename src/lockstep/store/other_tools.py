@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +18,6 @@ from lockstep.store.written_calls import CallsOfRank, RankOnDisk, closed_manifes
 
 LEFT_OUT = "what the other tool left out"
 """What is not seen in such a recording: no more can be said of it than that."""
-
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
-"""What was made, until the process ends: records read their tensors from there."""
 
 
 def recording_of(path: Path) -> Path | None:
@@ -44,21 +44,38 @@ def recording_of(path: Path) -> Path | None:
 
 
 def _made_by(reader: Reader, path: Path) -> Path:
-    aside = tempfile.TemporaryDirectory(prefix="lockstep-read-")
-    _KEPT.append(aside)
     command = [f"(read from {path} by {reader.name})"]
-    options = Options(steps=":", save="tensors")
-    directory = RunDirectory.create(Path(aside.name) / path.name, command, options, force=False)
+    options = Options(save="tensors")
+    directory = RunDirectory.create(_aside() / path.name, command, options, force=False)
     ranks: dict[int, tuple[CallsOfRank, RankOnDisk]] = {}
-    for call in reader.read(path):
-        if call.rank not in ranks:
-            folder = directory.path / f"rank{call.rank}"
-            ranks[call.rank] = CallsOfRank(call.rank), RankOnDisk(folder)
-        calls, disk = ranks[call.rank]
-        disk.add(calls.made_of(call))
-    for rank, (_, disk) in ranks.items():
-        disk.finish(replace(closed_manifest(rank, len(ranks), command), python=""))
+    steps: set[int] = set()
+    try:
+        for call in reader.read(path):
+            if call.rank not in ranks:
+                folder = directory.path / f"rank{call.rank}"
+                ranks[call.rank] = CallsOfRank(call.rank), RankOnDisk(folder)
+            calls, disk = ranks[call.rank]
+            disk.add(calls.made_of(call))
+            steps.add(call.step)
+    finally:  # each has a thread that writes
+        for rank, (_, disk) in ranks.items():
+            disk.finish(replace(closed_manifest(rank, len(ranks), command), python=""))
+    if not ranks:
+        raise ValueError("it holds no call")
+    options.steps = f"{min(steps)}:{max(steps) + 1}"
     left_out = NotSeen(LEFT_OUT, f"it was written by another tool, and read by {reader.name}")
     directory.manifest.not_seen.append(left_out)
     directory.finish(exit_code=None)
     return directory.path
+
+
+def _aside() -> Path:
+    """A folder that is gone when this process ends: until then records read their tensors from there."""
+    folder, process = tempfile.mkdtemp(prefix="lockstep-read-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == process:  # not when a process ends that was forked off
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return Path(folder)

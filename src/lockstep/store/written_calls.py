@@ -24,7 +24,7 @@ from lockstep.core.sketch import sketch_of
 from lockstep.kernels.digest import digest_of_bytes
 from lockstep.store import schema
 from lockstep.store.small_tensors import columns_of
-from lockstep.store.tensors import RawTensor
+from lockstep.store.tensors import RawTensor, can_store
 from lockstep.store.writer import RankWriter
 
 Array = npt.NDArray[Any]
@@ -112,9 +112,11 @@ class CallsOfRank:
             indices[one.role] += 1
 
     def _content(self, value: Array) -> Content:
-        value = np.asarray(
-            value, order="C"
-        )  # `ascontiguousarray` makes an axis where there is none
+        # Not `ascontiguousarray`, which makes an axis where there is none.
+        value = np.asarray(value, order="C")
+        value = value.astype(value.dtype.newbyteorder("="), copy=False)
+        if not can_store(str(value.dtype)):
+            raise ValueError(f"a tensor of dtype {value.dtype}, which no framework has")
         dtype, digest = str(value.dtype), digest_of_bytes(value.reshape(-1).view(np.uint8))
         known = (dtype, value.shape, digest) in self._numbers
         number = self._numbers.setdefault((dtype, value.shape, digest), len(self._numbers))
