@@ -23,6 +23,7 @@ from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.replay.budget import TooLarge
 from lockstep.replay.held_results import Result, result_of
 from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.smaller.shrunk import Shrunk, shrunk_of
 from lockstep.store.integrity import Files
 from lockstep.store.stored_contents import StoredSketch
 from lockstep.store.stored_tensor import StoredTensor
@@ -135,7 +136,9 @@ def _nothing() -> None:
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-def answer(ask: Callable[[], Judgement | Sequence[Result] | Explanation | None]) -> dict[str, Any]:
+def answer(
+    ask: Callable[[], Judgement | Sequence[Result] | Explanation | Shrunk | None],
+) -> dict[str, Any]:
     """What is said, or why nothing can be, as JSON values."""
     try:
         found = ask()
@@ -143,6 +146,8 @@ def answer(ask: Callable[[], Judgement | Sequence[Result] | Explanation | None])
             return {"judgement": asdict(found)}
         if found is None or isinstance(found, Explanation):
             return {"explanation": None if found is None else asdict(found)}
+        if isinstance(found, Shrunk):
+            return {"shrunk": asdict(found)}
         return {"results": [asdict(one) for one in found]}
     except TooLarge as error:
         return {"too_large": error.needed_bytes}
@@ -187,6 +192,17 @@ def explanation_in(line: bytes) -> Explanation | None:
         As `judgement_in`.
     """
     return _said(line, "explanation", _explanation)
+
+
+def shrunk_in(line: bytes) -> Shrunk:
+    """The smaller inputs that an answer gives.
+
+    Raises
+    ------
+    CannotReplay, CorruptError
+        As `judgement_in`.
+    """
+    return _said(line, "shrunk", shrunk_of)
 
 
 def _said(line: bytes, wanted: str, read: Callable[[Any], Said]) -> Said:

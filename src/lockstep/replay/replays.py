@@ -5,6 +5,8 @@ from __future__ import annotations
 from lockstep.core.records import Call
 from lockstep.replay.held_results import Result
 from lockstep.replay.rerun_process import RerunsApart
+from lockstep.replay.smaller.cut import Cut
+from lockstep.replay.smaller.shrunk import Makes, Shrunk
 
 
 class Replays:
@@ -68,3 +70,34 @@ class Replays:
         from lockstep.replay.again import again
 
         return again(call, self._machine, repeat=repeat, like=like, memory_bytes=self._memory_bytes)
+
+    def shrunk(self, call: Call, like: Call | None, makes: Makes, seconds: float) -> Shrunk:
+        """Smaller inputs on which a call still fails; see `lockstep.replay.smaller.attempts.shrunk`.
+
+        Raises
+        ------
+        CannotReplay
+            If it cannot be run again on all of its inputs.
+        """
+        if self._machine is None:
+            return self._apart.shrunk(call, like, makes, seconds)
+        from lockstep.replay.smaller.attempts import Failure, shrunk
+
+        failure = Failure(call, like, makes, self._machine, self._memory_bytes)
+        return shrunk(failure, seconds)
+
+    def on_cut(
+        self, call: Call, like: Call | None, makes: Makes, cut: Cut
+    ) -> tuple[Call, Call | None]:
+        """A call on a part of its inputs, and the one it is held against. Runs in this process, and loads torch.
+
+        Raises
+        ------
+        CannotReplay
+            If it cannot be run so.
+        """
+        from lockstep.replay.machine import HERE
+        from lockstep.replay.smaller.attempts import Failure
+
+        machine = self._machine or HERE
+        return Failure(call, like, makes, machine, self._memory_bytes).on(cut)

@@ -32,8 +32,10 @@ from lockstep.replay.messages import (
     packed,
     results_in,
     send,
+    shrunk_in,
 )
 from lockstep.replay.refusals import Crashed
+from lockstep.replay.smaller.shrunk import Makes, Shrunk
 from lockstep.replay.worker import ONE_THREAD, READY
 from lockstep.store.tensors import TensorFiles
 
@@ -122,6 +124,19 @@ class RerunsApart:
         line = self._asked("again", call, dtype, repeat, like, about=call.records, times=1 + repeat)
         return results_in(line)
 
+    def shrunk(self, call: Call, like: Call | None, makes: Makes, seconds: float) -> Shrunk:
+        """As `Verdicts.shrunk`.
+
+        Raises
+        ------
+        CannotReplay
+            As `operator`.
+        """
+        line = self._asked(
+            "shrunk", call, like, makes, seconds, about=call.records, patience_s=seconds
+        )
+        return shrunk_in(line)
+
     def explanation(self, question: Unexplained) -> Explanation | None:
         """As `Verdicts.explanation`.
 
@@ -135,7 +150,12 @@ class RerunsApart:
         return explanation_in(self._asked("explanation", question, about=about))
 
     def _asked(
-        self, method: str, *arguments: Any, about: Sequence[TensorRecord | None], times: int = 1
+        self,
+        method: str,
+        *arguments: Any,
+        about: Sequence[TensorRecord | None],
+        times: int = 1,
+        patience_s: float = 0.0,
     ) -> bytes:
         if self._crashes >= _MOST_CRASHES:
             raise Crashed(f"{_MOST_CRASHES} re-runs ended their process, so no more are made")
@@ -144,7 +164,7 @@ class RerunsApart:
             try:
                 process = _process()
                 process.serve(self._number, self._memory_bytes)
-                return process.answer(data, files, times * _patience_s(about))
+                return process.answer(data, files, patience_s + times * _patience_s(about))
             except Crashed:
                 self._crashes += 1
                 raise

@@ -28,6 +28,8 @@ from lockstep.replay.pairing import calls_of, key_of, paired, present, records_o
 from lockstep.replay.passage import Passages
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.side import Side
+from lockstep.replay.smaller.attempts import Failure, shrunk
+from lockstep.replay.smaller.shrunk import Makes, Shrunk
 
 _KEPT_CALLS = 6
 """Calls whose re-runs are kept in memory: outputs of one call are asked for one after the other."""
@@ -152,6 +154,17 @@ class Verdicts:
                 like=like,
                 memory_bytes=self._memory_bytes,
             )
+
+    def shrunk(self, call: Call, like: Call | None, makes: Makes, seconds: float) -> Shrunk:
+        """Smaller inputs on which a call still fails; see `lockstep.replay.smaller.attempts.shrunk`.
+
+        Raises
+        ------
+        CannotReplay
+            If it cannot be run again on all of its inputs.
+        """
+        with threads_for(call):
+            return shrunk(Failure(call, like, makes, memory_bytes=self._memory_bytes), seconds)
 
     def explanation(self, question: Unexplained) -> Explanation | None:
         """What the candidate computes instead; None where nothing explains it to its noise floor.

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,25 @@ from lockstep.replay.standalone.proof import Proof, facts
 from lockstep.replay.standalone.written_text import code, device_of, plain, quoted
 
 _IMPORTS = "from __future__ import annotations\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Smaller:
+    """Inputs that are a part of the recorded ones.
+
+    Parameters
+    ----------
+    shapes
+        Of each input that was cut: as recorded, and now.
+    words
+        How it fails on them, and how that is known, in sentences.
+    verb
+        How the candidate came by its results on them: "recorded" or "computes".
+    """
+
+    shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    words: str
+    verb: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +62,8 @@ class Background:
         Why the test passes though they part, or "".
     as_recorded
         Whether what the candidate recorded is tested too, against the reference's call.
+    smaller
+        What is told of inputs that are a part of the recorded ones; None for all of them.
     """
 
     results: tuple[Result, ...]
@@ -52,10 +73,22 @@ class Background:
     story: str = ""
     cannot_show: str = ""
     as_recorded: bool = False
+    smaller: Smaller | None = None
 
 
-def write_folder(folder: Path, proof: Proof, story: Background) -> None:
+def write_folder(
+    folder: Path, proof: Proof, story: Background, original: tuple[Proof, Background] | None = None
+) -> None:
     """Write a test into a new folder, whole or not at all.
+
+    Parameters
+    ----------
+    folder
+        A new one.
+    proof, story
+        The test, and what is told of it.
+    original
+        The same on all of its inputs, where they are a part: a test in a folder of its own beside it.
 
     Raises
     ------
@@ -68,17 +101,10 @@ def write_folder(folder: Path, proof: Proof, story: Background) -> None:
     try:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
-        for name, text in _texts(proof, story).items():
-            (aside / name).write_text(text, encoding="utf-8")
-        inputs = {name: tensor.contiguous().clone() for name, tensor in proof.inputs.items()}
-        save_file(inputs, aside / "inputs.safetensors")
-        expected = {name: tensor.contiguous().clone() for name, tensor in proof.expected.items()}
-        save_file(expected, aside / "expected.safetensors")
-        if story.as_recorded:
-            recorded = {
-                name: tensor.contiguous().clone() for name, tensor in proof.recorded.items()
-            }
-            save_file(recorded, aside / "recorded.safetensors")
+        _fill(aside, proof, story, "")
+        if original is not None:
+            (aside / "original").mkdir()
+            _fill(aside / "original", *original, ORIGINAL)
         aside.rename(folder)
     except OSError as error:
         raise OutputExistsError(
@@ -88,24 +114,39 @@ def write_folder(folder: Path, proof: Proof, story: Background) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def file_name(proof: Proof) -> str:
+def _fill(folder: Path, proof: Proof, story: Background, suffix: str) -> None:
+    name = file_name(proof, suffix)
+    for file, text in _texts(proof, story, name).items():
+        (folder / file).write_text(text, encoding="utf-8")
+    tensors = {"inputs": proof.inputs, "expected": proof.expected}
+    if story.as_recorded:
+        tensors["recorded"] = proof.recorded
+    for file, found in tensors.items():
+        kept = {key: tensor.contiguous().clone() for key, tensor in found.items()}
+        save_file(kept, folder / f"{file}.safetensors")
+
+
+ORIGINAL = "_original"
+"""What the test on all inputs is called by behind the name of the one on smaller inputs."""
+
+
+def file_name(proof: Proof, suffix: str = "") -> str:
     """`test_layer_norm.py` for `torch.nn.functional.layer_norm`."""
     name = proof.call.site.op.rpartition(".")[2].strip("_").lower()
     if proof.call.site.op.startswith("aten."):
         name = proof.call.site.op.split(".")[1].strip("_")
-    return f"test_{re.sub(r'[^a-z0-9_]', '_', name)}.py"
+    return f"test_{re.sub(r'[^a-z0-9_]', '_', name)}{suffix}.py"
 
 
-def _texts(proof: Proof, story: Background) -> dict[str, str]:
+def _texts(proof: Proof, story: Background, name: str) -> dict[str, str]:
     return {
-        file_name(proof): _test(proof, story),
+        name: _test(proof, story, name.removesuffix(".py")),
         "facts.json": json.dumps(facts(proof), indent=1),
-        "README.md": _page(proof, story),
+        "README.md": "\n".join(_lines(proof, story, name)) + "\n",
     }
 
 
-def _test(proof: Proof, story: Background) -> str:
-    name = file_name(proof).removesuffix(".py")
+def _test(proof: Proof, story: Background, name: str) -> str:
     helpers = (
         Path(__file__).with_name("checks.py").read_text(encoding="utf-8").partition(_IMPORTS)[2]
     )
@@ -118,9 +159,11 @@ def _test(proof: Proof, story: Background) -> str:
         )
         helpers = helpers.replace("import torch\n", "import pytest\nimport torch\n", 1)
     body = "\n".join(f"    {line}" for line in lines)
-    beside = _AS_RECORDED.format(name=name) if story.as_recorded else ""
+    made = "recorded" if story.smaller is None else story.smaller.verb
+    beside = _AS_RECORDED.format(name=name, verb=made) if story.as_recorded else ""
+    inputs = "the inputs" if story.smaller is None else "a part of the inputs"
     return (
-        f'"""{quoted(proof.call.site.op)}, on the inputs of one recorded call.\n\n'
+        f'"""{quoted(proof.call.site.op)}, on {inputs} of one recorded call.\n\n'
         f"Written by Lockstep {VERSION}. TEST_DEVICE says where it runs: `TEST_DEVICE=npu:0 pytest`; README.md tells"
         f' what it shows.\n"""\n\n{_IMPORTS}{helpers}\n\n'
         f"def {name}() -> None:\n{body}\n{beside}"
@@ -129,19 +172,14 @@ def _test(proof: Proof, story: Background) -> str:
 
 _AS_RECORDED = """
 
-def {name}_as_the_candidate_recorded_it() -> None:
+def {name}_as_the_candidate_{verb}_it() -> None:
     for name, tensor in load_file(FOLDER / "recorded.safetensors").items():
         check(name, tensor)
 """
 
 
-def _page(proof: Proof, story: Background) -> str:
-    return "\n".join(_lines(proof, story)) + "\n"
-
-
-def _lines(proof: Proof, story: Background) -> Iterator[str]:
-    call = proof.call
-    name = file_name(proof)
+def _lines(proof: Proof, story: Background, name: str) -> Iterator[str]:
+    call, smaller = proof.call, story.smaller
     yield f"# {call.site.op}"
     yield ""
     yield f"One recorded call, {code(str(call.site))}, step {call.step}, on {code(story.device)}."
@@ -149,7 +187,11 @@ def _lines(proof: Proof, story: Background) -> Iterator[str]:
     yield "operator in double precision. What it may be off is what a sound kernel is off on these inputs."
     if story.as_recorded:
         yield ""
-        yield "It is the reference's call. A second test holds what the candidate recorded against it; it runs nothing."
+        made = "recorded" if smaller is None else f"{smaller.verb} on them"
+        yield f"It is the reference's call. A second test holds what the candidate {made} against it; it runs nothing."
+    if smaller is not None:
+        yield ""
+        yield from _smaller_lines(smaller)
     yield ""
     yield "    pip install torch safetensors pytest"
     yield f"    {shell_line([f'TEST_DEVICE={device_of(story.device)}', 'pytest', name])}"
@@ -185,6 +227,15 @@ def _lines(proof: Proof, story: Background) -> Iterator[str]:
     yield "## Versions"
     yield ""
     yield from (f"- {plain(name)} {plain(found)}" for name, found in story.versions.items())
+
+
+def _smaller_lines(smaller: Smaller) -> Iterator[str]:
+    yield "The inputs are a part of those that were recorded:"
+    yield ""
+    for name, (before, after) in smaller.shapes.items():
+        yield f"- {code(name)}: {list(before)} to {list(after)}"
+    yield ""
+    yield f"{plain(smaller.words)} {code('original/')} holds the same test on all of them."
 
 
 def _allowed(proof: Proof, result: Result) -> str:

@@ -29,9 +29,10 @@ from lockstep.wings.replay.chosen_calls import (
     check_whole,
 )
 from lockstep.wings.replay.replayed_call import ReplayedCall, call_json, not_run_again
-from lockstep.wings.replay.screen import render_all, render_sites, render_story
+from lockstep.wings.replay.screen import render_all, render_sites, render_smaller, render_story
+from lockstep.wings.replay.smaller_inputs import SmallerInputs, smaller_inputs, smaller_json
 from lockstep.wings.replay.story import Story, story_of
-from lockstep.wings.replay.written_test import write_test
+from lockstep.wings.replay.written_test import tested, write_test
 
 
 @click.command()
@@ -55,6 +56,14 @@ from lockstep.wings.replay.written_test import write_test
     "--write-test", "folder", type=click.Path(path_type=Path),
     help="Write a stand-alone test of the call that is furthest off into this new folder.",
 )  # fmt: skip
+@click.option(
+    "--shrink", is_flag=True,
+    help="Look for smaller inputs on which that call still fails; with --write-test the test is on them.",
+)  # fmt: skip
+@click.option(
+    "--shrink-seconds", type=click.FloatRange(min=0.0, min_open=True), default=60.0, show_default=True,
+    help="How long to look for them.",
+)  # fmt: skip
 @options.as_json
 @options.memory_bytes("Memory that re-runs may take; what takes more is not run again.")
 def replay(
@@ -70,6 +79,8 @@ def replay(
     repeat: int,
     limit: int,
     folder: Path | None,
+    shrink: bool,
+    shrink_seconds: float,
     as_json: bool,
     memory_bytes: int,
 ) -> int:
@@ -90,7 +101,7 @@ def replay(
     \b
     lockstep replay ref npu
     lockstep replay ref npu --device npu:0 --repeat 5
-    lockstep replay ref npu --write-test proof
+    lockstep replay ref npu --write-test proof --shrink
     lockstep replay ref --all --device cuda
     lockstep replay ref --site 'h.3.*' --dtype bfloat16
     """
@@ -98,6 +109,8 @@ def replay(
         raise OutputExistsError(f"{folder}: is there already; give another folder")
     if every and site is not None:
         raise UsageError("--all and --site: give one of the two")
+    if shrink and dtype:
+        raise UsageError("--shrink and --dtype: inputs are made smaller in their recorded dtypes")
     runs = [open_recording(path) for path in (recording, candidate) if path is not None]
     replays = Replays(device, dtype, emulation, memory_bytes=memory_bytes)
     origin, chosen = None, list[Chosen]()
@@ -113,9 +126,14 @@ def replay(
             for name, run in zip(_names(runs), runs, strict=True)
         }
         done = _replayed(chosen, replays, repeat, emulated, progress)
-    told = _Told(replays.name, origin, None if origin is None else story_of(origin, done))
+        story = None if origin is None else story_of(origin, done)
+        smaller = None
+        if shrink:
+            progress("on smaller inputs", 0, 1)
+            smaller = smaller_inputs(tested(done, story), done, replays, shrink_seconds)
+    told = _Told(replays.name, origin, story, smaller)
     again = _again(runs, {"--site": site, "--step": step, "--rank": rank, "--device": device,
-                          "--dtype": dtype, "--emulate": emulation}, every=every)  # fmt: skip
+                          "--dtype": dtype, "--emulate": emulation}, every=every, shrink=shrink)  # fmt: skip
     if as_json:
         click.echo(json_text(_json(done, told)))
     else:
@@ -123,8 +141,10 @@ def replay(
         if folder is None and _can_be_written(done, told):
             click.echo(f"\nWhat next: write a stand-alone test of it\n  {again}")
     if folder is not None:
+        instead = "" if origin is None else origin.instead
+        one = tested(done, story)
         written = write_test(
-            folder, done, runs[-1], told.story, "" if origin is None else origin.instead
+            folder, one, _run_of(one, runs), story, instead, smaller=smaller, replays=replays
         )
         click.echo(written, err=as_json)
     looked = any(one.held for one in done)
@@ -140,6 +160,7 @@ class _Told:
     machine: str
     origin: AtOrigin | None
     story: Story | None
+    smaller: SmallerInputs | None
 
 
 def _print(done: list[ReplayedCall], told: _Told, *, every: bool, limit: int) -> None:
@@ -150,6 +171,8 @@ def _print(done: list[ReplayedCall], told: _Told, *, every: bool, limit: int) ->
     click.echo(draw(done, told.machine).plain)
     if told.story is not None:
         click.echo(f"\n{render_story(told.story).plain}")
+    if told.smaller is not None:
+        click.echo(f"\n{render_smaller(told.smaller).plain}")
 
 
 def _can_be_written(done: list[ReplayedCall], told: _Told) -> bool:
@@ -158,11 +181,12 @@ def _can_be_written(done: list[ReplayedCall], told: _Told) -> bool:
     return any(one.worst > 1.0 for one in done)
 
 
-def _again(runs: list[Recording], given: Mapping[str, object], *, every: bool) -> str:
+def _again(runs: list[Recording], given: Mapping[str, object], *, every: bool, shrink: bool) -> str:
     """The same command, with a test that is written."""
     words = [*program(), "replay", *(str(run.path) for run in runs), *(["--all"] if every else [])]
     for name, value in given.items():
         words += [name, str(value)] if value not in (None, "") else []
+    words += ["--shrink"] if shrink else []
     place = new_place(runs[-1].path.with_name("proof"))
     return shell_line([*words, "--write-test", str(place)])
 
@@ -174,6 +198,10 @@ def _at_origin(runs: list[Recording], memory_bytes: int) -> AtOrigin:
             " run again"
         )
     return at_origin(*runs, memory_bytes=memory_bytes)
+
+
+def _run_of(one: ReplayedCall, runs: list[Recording]) -> Recording:
+    return runs[0] if one.chosen.run == "reference" else runs[-1]
 
 
 def _names(runs: list[Recording]) -> tuple[str, ...]:
@@ -227,6 +255,7 @@ def _json(done: list[ReplayedCall], told: _Told) -> dict[str, object]:
             {"op": op, "reason": reason, "count": count}
             for (op, reason), count in sorted(not_run_again(done).items())
         ],
+        "smaller_inputs": smaller_json(told.smaller),
         "calls": [call_json(one) for one in done],
     }
     return enveloped(values)

@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 
 from lockstep.replay.held_results import RECORDED, Held, Result
+from lockstep.replay.smaller.cut import shapes_of
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.report.table import add_more
 from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall, not_run_again
+from lockstep.wings.replay.smaller_inputs import SmallerInputs
 from lockstep.wings.replay.story import Story
 
 _MOST_REASONS = 8
@@ -53,6 +55,19 @@ def render_story(story: Story) -> Page:
     add_paragraph(text, story.words, indent="")
     if story.explained:
         add_paragraph(text, "That explains why the runs part.", indent="")
+    text.rstrip()
+    return text
+
+
+def render_smaller(found: SmallerInputs) -> Page:
+    """Smaller inputs on which a call fails, or why there are none."""
+    text = Page()
+    if found.shrunk is not None and found.found:
+        add_line(text, "Smaller inputs on which it still fails")
+        shapes = shapes_of(found.one.call, found.shrunk.cut)
+        for name, (before, after) in shapes.items():
+            add_line(text, f"  {name}: {list(before)} to {list(after)}")
+    add_paragraph(text, found.words, indent="  " if found.found else "")
     text.rstrip()
     return text
 

@@ -4,23 +4,40 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import shell_line
 from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.replays import Replays
+from lockstep.replay.smaller.cut import Cut, shapes_of
+from lockstep.replay.smaller.shrunk import Makes
 from lockstep.store.reader import Recording
 from lockstep.wings.replay.replayed_call import ReplayedCall
+from lockstep.wings.replay.smaller_inputs import SmallerInputs
 from lockstep.wings.replay.story import Story
+
+if TYPE_CHECKING:
+    from lockstep.replay.standalone.folder import Background
+    from lockstep.replay.standalone.proof import Proof
 
 _PACKAGES = ("torch", "numpy", "transformers", "torch_npu", "triton")
 
 
 def write_test(
-    folder: Path, done: list[ReplayedCall], run: Recording, story: Story | None, instead: str
+    folder: Path,
+    one: ReplayedCall,
+    run: Recording,
+    story: Story | None,
+    instead: str,
+    *,
+    smaller: SmallerInputs | None,
+    replays: Replays,
 ) -> str:
-    """Write a stand-alone test of the call that an origin's story is about, or that is furthest beyond what is allowed.
+    """Write a stand-alone test of a call.
 
     Says in a sentence what it did.
 
@@ -28,23 +45,26 @@ def write_test(
     ----------
     folder
         A new one.
-    done
-        Calls that were run again.
+    one
+        The call, as it was run again.
     run
-        The recording that the last of them are of.
+        The recording that the call is of.
     story
         What is told of an origin; None where there is none.
     instead
         What it computes instead, in words, or "".
+    smaller
+        Smaller inputs on which it fails, where they were looked for.
+    replays
+        What ran it again.
 
     Raises
     ------
     UsageError
-        If no call is beyond what is allowed and there are several, or it cannot be written down.
+        If it cannot be written down.
     OutputExistsError
         If the folder is there, or cannot be written.
     """
-    one = story.tested if story is not None and story.tested is not None else _chosen(done)
     from lockstep.replay.standalone.folder import Background, file_name, write_folder  # loads torch
     from lockstep.replay.standalone.proof import proof_of
 
@@ -64,11 +84,15 @@ def write_test(
         cannot_show=because,
         as_recorded=one.chosen.crossed,
     )  # fmt: skip
-    write_folder(folder, proof, told)
+    part, beside = (None, "") if smaller is None else _on_less(smaller, proof, told, replays)
+    if part is None:
+        write_folder(folder, proof, told)
+    else:
+        write_folder(folder, *part, (proof, told))
     shows = f"\nThis test cannot show it, because {because}." if because else ""
     command = shell_line([*_pytest(), str(folder)])
     return (
-        f"wrote {folder / file_name(proof)}, its tensors and README.md{shows}\n\n"
+        f"wrote {folder / file_name(proof)}, its tensors and README.md{beside}{shows}\n\n"
         f"What next: run it, here or where that device is\n  {command}"
     )
 
@@ -81,7 +105,54 @@ def _pytest() -> list[str]:
     return [sys.executable, "-m", "pytest"] if find_spec("pytest") is not None else ["pytest"]
 
 
-def _chosen(done: list[ReplayedCall]) -> ReplayedCall:
+_Told = tuple["Proof", "Background"]
+
+
+def _on_less(
+    smaller: SmallerInputs, proof: Proof, told: Background, replays: Replays
+) -> tuple[_Told | None, str]:
+    """The test on smaller inputs, and what is said of it; none where it would tell another story than the whole one."""
+    from lockstep.replay.standalone.failing import failing
+    from lockstep.replay.standalone.folder import ORIGINAL, Smaller, file_name
+    from lockstep.replay.standalone.proof import proof_of
+
+    one, shrunk = smaller.one, smaller.shrunk
+    if shrunk is None or not shrunk.cut.ranges:
+        return None, f"\n{smaller.words}"
+    makes = shrunk.makes
+    try:
+        whole, like = replays.on_cut(one.call, one.chosen.like, makes, Cut())
+        fails = failing(proof_of(whole, like=like))
+        call, like = replays.on_cut(one.call, one.chosen.like, makes, shrunk.cut)
+        part = proof_of(call, like=like)
+        fails_too = failing(part)
+    except CannotReplay as error:
+        return None, f"\nIt is on all inputs: on fewer it cannot be written down ({error})."
+    if not fails_too or not fails_too <= fails:
+        return None, "\nIt is on all inputs: on fewer the test would not fail as it does on all."
+    verb = "computes" if makes is Makes.CALL else "recorded"
+    told_of_part = replace(
+        told,
+        results=shrunk.after,
+        smaller=Smaller(shapes_of(one.call, shrunk.cut), smaller.words, verb),
+    )
+    return (part, told_of_part), (
+        f"\nIt is on the smaller inputs; original/{file_name(proof, ORIGINAL)} is the same on all of them."
+    )
+
+
+def tested(done: list[ReplayedCall], story: Story | None) -> ReplayedCall:
+    """The call that a test is written of: what an origin's story is about, or what is furthest beyond what is allowed.
+
+    Raises
+    ------
+    UsageError
+        If no call is beyond what is allowed and there are several.
+    """
+    return story.tested if story is not None and story.tested is not None else _furthest(done)
+
+
+def _furthest(done: list[ReplayedCall]) -> ReplayedCall:
     held = [one for one in done if one.held]
     if not held:
         why = next((one.refused for one in done if one.refused), "it gives nothing")

@@ -1,0 +1,1 @@
+"""Smaller inputs on which a call still fails."""

@@ -1,0 +1,172 @@
+"""Which part of a call's tensors is kept, and the call with that part alone. Knows no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from lockstep.core.records import Array, Call, Content, Layout, TensorRecord
+from lockstep.core.site import CallKind, Role
+
+Axis = tuple[int, int]
+"""An input by its index, and one of its axes. All that an update has of its parameter's shape goes by input 0."""
+
+Ranges = tuple[tuple[int, int], ...]
+"""First element and end, per axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is kept of the inputs of a call; everything where there is no range.
+
+    Parameters
+    ----------
+    ranges
+        Input, axis, first element, end.
+    resized
+        Extents that stand in lists among the arguments (a normalised shape), and what they become.
+    """
+
+    ranges: tuple[tuple[int, int, int, int], ...] = ()
+    resized: tuple[tuple[int, int], ...] = ()
+
+    def of(self, index: int, shape: tuple[int, ...]) -> Ranges:
+        """The part of one input."""
+        kept = {axis: (start, stop) for source, axis, start, stop in self.ranges if source == index}
+        return tuple(kept.get(axis, (0, extent)) for axis, extent in enumerate(shape))
+
+    def argument(self, value: Any) -> Any:
+        """A plain argument with the extents that it names."""
+        sizes = dict(self.resized)
+        if not isinstance(value, list) or not sizes:
+            return value
+        return [
+            sizes.get(item, item)
+            if isinstance(item, int) and not isinstance(item, bool)
+            else self.argument(item)
+            for item in value
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Reads a part of a tensor when called.
+
+    Parameters
+    ----------
+    loader
+        Reads the whole.
+    ranges
+        What is kept.
+    """
+
+    loader: Callable[[], Array]
+    ranges: Ranges
+
+    def __call__(self) -> Array:
+        """The part, row after row in memory of its own."""
+        return np.array(self.loader()[tuple(slice(*kept) for kept in self.ranges)], order="C")
+
+
+def sources_of(call: Call) -> dict[int, TensorRecord]:
+    """The tensors whose axes can be cut, by index: inputs, or the parameter of an update."""
+    if call.kind is CallKind.OPTIMIZER:
+        return dict(enumerate(call.with_role(Role.PARAM)[:1]))
+    return {record.index: record for record in call.with_role(Role.INPUT)}
+
+
+class Parts:
+    """Makes records of parts; the same part of one content is one content again."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, Ranges], int] = {}
+
+    def of(self, record: TensorRecord, ranges: Ranges) -> TensorRecord:
+        """A record of a part of a tensor."""
+        content = record.content
+        number = self._numbers.setdefault((content.id, ranges), -1 - len(self._numbers))
+        if ranges == _whole(record.shape):
+            return replace(record, content=_numbered(content, number))
+        shape = tuple(stop - start for start, stop in ranges)
+        loader = None if content.loader is None else Part(content.loader, ranges)
+        part = Content(
+            number, content.dtype, shape, content.device, None, None, note=content.note, loader=loader
+        )  # fmt: skip
+        return replace(record, content=part, layout=_layout(record, ranges))
+
+    def made(self, record: TensorRecord, array: Array) -> TensorRecord:
+        """A record of what was made anew."""
+        number = -1 - len(self._numbers)
+        self._numbers[number, ()] = number
+        content = record.content
+        made = Content(
+            number, content.dtype, array.shape, content.device, None, None, loader=lambda: array
+        )
+        return replace(record, content=made)
+
+
+def with_arguments(call: Call, cut: Cut) -> Call:
+    """A call whose arguments name the extents that are kept."""
+    return replace(
+        call, arguments={name: cut.argument(value) for name, value in call.arguments.items()}
+    )
+
+
+def ranges_between(shape: tuple[int, ...], made: tuple[int, ...], cut: Cut) -> Ranges | None:
+    """Which part of an output a smaller one is, axis by axis: the part that was kept of an input's axis of the same
+    extent, else its beginning. None where it has other axes."""
+    if len(shape) != len(made) or any(new > old for old, new in zip(shape, made, strict=True)):
+        return None
+    starts = {stop - start: start for _, _, start, stop in cut.ranges}
+    return tuple(
+        (0, old) if old == new else _kept(starts.get(new, 0), old, new)
+        for old, new in zip(shape, made, strict=True)
+    )
+
+
+def shapes_of(call: Call, cut: Cut) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """What becomes of the shape of each input that is cut, by the name that the code has for it."""
+    found = {}
+    for index, record in sources_of(call).items():
+        smaller = tuple(stop - start for start, stop in cut.of(index, record.shape))
+        if smaller != record.shape:
+            found[record.name] = (record.shape, smaller)
+    return found
+
+
+def _whole(shape: tuple[int, ...]) -> Ranges:
+    return tuple((0, extent) for extent in shape)
+
+
+def _kept(start: int, old: int, new: int) -> tuple[int, int]:
+    start = start if start + new <= old else 0
+    return start, start + new
+
+
+def _numbered(content: Content, number: int) -> Content:
+    values = {field.name: getattr(content, field.name) for field in fields(content)}
+    return Content(**(values | {"id": number}))
+
+
+def _layout(record: TensorRecord, ranges: Ranges) -> Layout | None:
+    """How a part lies: without gaps where the whole had none, else as it lay within the whole."""
+    layout = record.layout
+    if layout is None or len(layout.strides) != len(ranges):
+        return None
+    if layout.shares < 0 and layout.strides == _dense(record.shape, layout.strides):
+        shape = tuple(stop - start for start, stop in ranges)
+        return Layout(_dense(shape, layout.strides))
+    first = sum(start * step for (start, _), step in zip(ranges, layout.strides, strict=True))
+    return Layout(layout.strides, layout.offset + first, layout.shares)
+
+
+def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides without gaps, axes in the order that these have."""
+    found, step = [0] * len(shape), 1
+    for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):
+        found[axis] = step
+        step *= shape[axis]
+    return tuple(found)
