@@ -297,3 +297,8 @@ def test_aten_operators_can_be_run_again_those_that_write_in_place_too(tmp_path:
         if all(record.content.loader for record in call.records):
             far = _far(Rerun(call, rebuild(call)), call, Precision.DOUBLE)
             assert max(far.values(), default=0.0) < 64, call.site
+
+
+def test_torchs_own_functions_under_a_second_name_are_found() -> None:
+    assert function_of("torch.nn.functional.relu_") is torch.relu_
+    assert function_of("torch.nn.functional.warnings") is None

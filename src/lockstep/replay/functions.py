@@ -61,7 +61,9 @@ def function_of(op: str) -> Function | None:
         found = found if isinstance(found, MethodDescriptorType) else None
     if found is None and namespace == "torch.nn.functional":
         found = vars(torch.nn.functional).get(name)
-        found = found if getattr(found, "__module__", "") == namespace else None
+        torchs = getattr(torch._C._VariableFunctions, name, None)  # relu_ is torch's own
+        own = getattr(found, "__module__", "") == namespace or found is torchs
+        found = found if own else None
     return found if callable(found) else None
 
 

@@ -21,6 +21,7 @@ from lockstep.core.records import Array, Content
 from lockstep.core.text import message, printable
 from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.replay.budget import TooLarge
+from lockstep.replay.chained import Chained, chained_of
 from lockstep.replay.held_results import Result, result_of
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.smaller.shrunk import Shrunk, shrunk_of
@@ -137,7 +138,7 @@ def _nothing() -> None:
 
 
 def answer(
-    ask: Callable[[], Judgement | Sequence[Result] | Explanation | Shrunk | None],
+    ask: Callable[[], Judgement | Sequence[Result] | Explanation | Shrunk | Chained | None],
 ) -> dict[str, Any]:
     """What is said, or why nothing can be, as JSON values."""
     try:
@@ -148,6 +149,8 @@ def answer(
             return {"explanation": None if found is None else asdict(found)}
         if isinstance(found, Shrunk):
             return {"shrunk": asdict(found)}
+        if isinstance(found, Chained):
+            return {"chained": asdict(found)}
         return {"results": [asdict(one) for one in found]}
     except TooLarge as error:
         return {"too_large": error.needed_bytes}
@@ -203,6 +206,17 @@ def shrunk_in(line: bytes) -> Shrunk:
         As `judgement_in`.
     """
     return _said(line, "shrunk", shrunk_of)
+
+
+def chained_in(line: bytes) -> Chained:
+    """A module run again that an answer gives.
+
+    Raises
+    ------
+    CannotReplay, CorruptError
+        As `judgement_in`.
+    """
+    return _said(line, "chained", chained_of)
 
 
 def _said(line: bytes, wanted: str, read: Callable[[Any], Said]) -> Said:

@@ -262,11 +262,38 @@ def _local(side: _Side, seen: float) -> Local:
 
 
 def _in_group(side: _Side, actual: torch.Tensor, seen: float, where: torch.Tensor | None) -> Local:
-    norm = size_of(side.truth, where).norm
-    error = error_of(actual, side.truth, where)
-    noises = [error_of(one, side.truth, where).norm for one in side.noisy]
+    return within(actual, side.truth, side.noisy, side.unit, where, seen=seen)
+
+
+def within(
+    actual: torch.Tensor,
+    truth: torch.Tensor,
+    noisy: Sequence[torch.Tensor],
+    unit: float,
+    where: torch.Tensor | None,
+    *,
+    seen: float = 0.0,
+) -> Local:
+    """How far a tensor is from what a chain of calls gives in double precision, and what it may be off.
+
+    Parameters
+    ----------
+    actual, truth
+        The tensor and what double precision gives.
+    noisy
+        What arithmetic like its own gives.
+    unit
+        Its unit roundoff.
+    where
+        Which elements; None for all.
+    seen
+        How far a sound run is off.
+    """
+    norm = size_of(truth, where).norm
+    error = error_of(actual, truth, where)
+    noises = [error_of(one, truth, where).norm for one in noisy]
     noise = max([seen, *(one for one in noises if math.isfinite(one))])
-    tolerance = _margin(side.unit, error) * noise + KERNEL_ROUNDINGS * side.unit * norm
+    tolerance = _margin(unit, error) * noise + KERNEL_ROUNDINGS * unit * norm
     return Local(error, tolerance, norm)
 
 

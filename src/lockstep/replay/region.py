@@ -49,15 +49,15 @@ def _as_double(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float64)
 
 
-_CASTS: dict[str, Callable[..., Any]] = {
+CASTS: dict[str, Callable[..., Any]] = {
     f"torch.Tensor.{name}": _as_double for name in ("float", "half", "bfloat16", "double")
 }
 """What rounds to a dtype that no argument names: in double precision it rounds to none."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """One call, ready to be run."""
+class Step:
+    """One call, ready to be run; `writes` tells whether it writes to an argument."""
 
     call: Call
     rebuilt: Rebuilt
@@ -83,7 +83,7 @@ class RegionRun:
 
     def __init__(self, calls: Sequence[Call], target: TensorRecord) -> None:
         self.target = target
-        self._steps = [_step_of(call) for call in _makers(calls, target)]
+        self._steps = [step_of(call) for call in _makers(calls, target)]
         self._last_use = _last_uses(self._steps, target.content.id)
         self._loaded: dict[int, torch.Tensor] = {}
 
@@ -199,7 +199,7 @@ class RegionRun:
 
         for position, step in enumerate(self._steps):
             passed = {
-                index: _passed(made.get(record.content.id), record, step, precision, entering)
+                index: passed_to(made.get(record.content.id), record, step, precision, entering)
                 for index, record in step.rebuilt.inputs.items()
             }
             self._keep(made, step, passed, precision, alter_masks)
@@ -213,7 +213,7 @@ class RegionRun:
     def _keep(
         self,
         made: dict[int, torch.Tensor],
-        step: _Step,
+        step: Step,
         passed: dict[int, torch.Tensor],
         precision: Precision,
         alter_masks: Alter | None,
@@ -222,7 +222,7 @@ class RegionRun:
         double = precision is Precision.DOUBLE
         function, op = step.rebuilt.function, step.call.site.op
         if double:
-            function = _CASTS.get(op) or WRITTEN_OUT.get(op, function)
+            function = CASTS.get(op) or WRITTEN_OUT.get(op, function)
         args, kwargs = step.rebuilt.filled(passed, double_of if double else _same)
         results = tensors_in(function(*args, **kwargs))
         for record in step.call.with_role(*_RESULTS):
@@ -248,10 +248,10 @@ def leaves_out(tensor: torch.Tensor) -> bool:
     return bool(((tensor == 0) | (tensor <= LEAVES_OUT)).all())
 
 
-def _passed(
+def passed_to(
     made: torch.Tensor | None,
     record: TensorRecord,
-    step: _Step,
+    step: Step,
     precision: Precision,
     entering: Callable[[TensorRecord], torch.Tensor],
 ) -> torch.Tensor:
@@ -277,11 +277,18 @@ def _makers(calls: Sequence[Call], target: TensorRecord) -> list[Call]:
     return found[::-1]
 
 
-def _step_of(call: Call) -> _Step:
+def step_of(call: Call, *, draws: bool = False) -> Step:
+    """A call, ready to be run; one that drops elements only if it `draws` from a state that is known.
+
+    Raises
+    ------
+    CannotReplay
+        If it cannot be run again.
+    """
     family = family_of(call.site.op)
     if family in _NEVER_AGAIN:
         raise CannotReplay("its result does not follow from its inputs")
-    if family is Family.DROPOUT and probability_of(call) > 0:
+    if family is Family.DROPOUT and not draws and probability_of(call) > 0:
         raise CannotReplay("it drops elements at random")
     if "raised" in call.arguments:
         raise CannotReplay("it raised an error")
@@ -289,10 +296,10 @@ def _step_of(call: Call) -> _Step:
     writes = name.endswith("_") or any(
         not record.name.startswith("result") for record in call.with_role(*_RESULTS)
     )
-    return _Step(call, rebuild(call), cast_of(call), writes)
+    return Step(call, rebuild(call), cast_of(call), writes)
 
 
-def _last_uses(steps: Sequence[_Step], target: int) -> dict[int, int]:
+def _last_uses(steps: Sequence[Step], target: int) -> dict[int, int]:
     """Position of the last call that takes each content."""
     uses: dict[int, int] = defaultdict(int)
     for position, step in enumerate(steps):

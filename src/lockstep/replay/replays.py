@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lockstep.core.records import Call
+from lockstep.replay.chained import Chained, ModuleCall
 from lockstep.replay.held_results import Result
 from lockstep.replay.rerun_process import RerunsApart
 from lockstep.replay.smaller.cut import Cut
@@ -70,6 +71,22 @@ class Replays:
         from lockstep.replay.again import again
 
         return again(call, self._machine, repeat=repeat, like=like, memory_bytes=self._memory_bytes)
+
+    def module(self, module: ModuleCall, *, like_its_own: bool) -> Chained:
+        """Run a module's calls again in their order; see `lockstep.replay.chain.chained`.
+
+        Raises
+        ------
+        CannotReplay
+            If nothing of it can be run again.
+        """
+        if self._machine is None:
+            return self._apart.module(module, like_its_own=like_its_own)
+        from lockstep.replay.chain import chained
+
+        return chained(
+            module, self._machine, like_its_own=like_its_own, memory_bytes=self._memory_bytes
+        )
 
     def shrunk(self, call: Call, like: Call | None, makes: Makes, seconds: float) -> Shrunk:
         """Smaller inputs on which a call still fails; see `lockstep.replay.smaller.attempts.shrunk`.

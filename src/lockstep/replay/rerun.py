@@ -249,11 +249,7 @@ class Rerun:
 
     def random_state(self) -> torch.Tensor | None:
         """What the call drew its random numbers from, where it was saved and is one of the CPU's generator."""
-        state = self.call.random_state
-        if state is None or state.loader is None or state.dtype != "uint8":
-            return None
-        loaded = torch.from_numpy(np.array(state.load()))
-        return loaded if loaded.shape == torch.get_rng_state().shape else None
+        return random_state_of(self.call)
 
     def _check_indices(self) -> None:
         """Refuse a native backward whose whole numbers point beyond every tensor of the call: it trusts them."""
@@ -327,6 +323,15 @@ class Rerun:
             ]
             alternatives = (gradient, sum(same[1:], same[0])) if len(same) > 1 else (gradient,)
             yield (index, occurrence), alternatives
+
+
+def random_state_of(call: Call) -> torch.Tensor | None:
+    """What a call drew its random numbers from, where it was saved and is one of the CPU's generator."""
+    state = call.random_state
+    if state is None or state.loader is None or state.dtype != "uint8":
+        return None
+    loaded = torch.from_numpy(np.array(state.load()))
+    return loaded if loaded.shape == torch.get_rng_state().shape else None
 
 
 def cast_of(call: Call) -> torch.dtype | None:

@@ -21,12 +21,14 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.text import message
 from lockstep.judge.protocol import Judgement, Operation, Region
 from lockstep.measure.measured_pair import Measured
+from lockstep.replay.chained import Chained, ModuleCall
 from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.held_results import Result
 from lockstep.replay.messages import (
     Begin,
     Known,
     Question,
+    chained_in,
     explanation_in,
     judgement_in,
     packed,
@@ -136,6 +138,17 @@ class RerunsApart:
             "shrunk", call, like, makes, seconds, about=call.records, patience_s=seconds
         )
         return shrunk_in(line)
+
+    def module(self, module: ModuleCall, *, like_its_own: bool) -> Chained:
+        """As `Verdicts.module`.
+
+        Raises
+        ------
+        CannotReplay
+            As `operator`.
+        """
+        about = [record for call in module.inside for record in call.records]
+        return chained_in(self._asked("module", module, like_its_own, about=about))
 
     def explanation(self, question: Unexplained) -> Explanation | None:
         """As `Verdicts.explanation`.

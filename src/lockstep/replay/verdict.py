@@ -17,11 +17,13 @@ from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, Operation, Region, is_gradient
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.again import again
+from lockstep.replay.chain import chained
+from lockstep.replay.chained import Chained, ModuleCall
 from lockstep.replay.decisions import Dropped, decided, decision_words, dropped
 from lockstep.replay.explanation.explained import explained
 from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.held_results import Result
-from lockstep.replay.machine import machine_of
+from lockstep.replay.machine import HERE, machine_of
 from lockstep.replay.numeric_verdict import FOLLOWS_OWN, fault, moved, numeric
 from lockstep.replay.optimizer_update import UpdateRerun, replayed
 from lockstep.replay.pairing import calls_of, key_of, paired, present, records_of
@@ -165,6 +167,17 @@ class Verdicts:
         """
         with threads_for(call):
             return shrunk(Failure(call, like, makes, memory_bytes=self._memory_bytes), seconds)
+
+    def module(self, module: ModuleCall, like_its_own: bool) -> Chained:
+        """Run a module's calls again in their order; see `lockstep.replay.chain.chained`.
+
+        Raises
+        ------
+        CannotReplay
+            If nothing of it can be run again.
+        """
+        with threads_for(*module.inside):
+            return chained(module, HERE, like_its_own=like_its_own, memory_bytes=self._memory_bytes)
 
     def explanation(self, question: Unexplained) -> Explanation | None:
         """What the candidate computes instead; None where nothing explains it to its noise floor.

@@ -265,7 +265,7 @@ def _tested(folder: Path) -> subprocess.CompletedProcess[str]:
     ("arguments", "words"),
     [
         (["sound"], "which operators\\? give --site SITE, --all, or a second recording"),
-        (["sound", "--all", "--site", "norm"], "--all and --site: give one of the two"),
+        (["sound", "--all", "--site", "norm"], "--all, --site and --module: give one of them"),
         (["sound", "--site", "nrom"], "matches no module and no operator; nearest: norm"),
         (["sound", "--site", "norm", "--step", "9"], "has no step 9; it has 0, 1"),
         (["sound", "--site", "norm", "--rank", "rank7"], "has no rank7; it has rank0"),

@@ -62,6 +62,8 @@ class Background:
         Why the test passes though they part, or "".
     as_recorded
         Whether what the candidate recorded is tested too, against the reference's call.
+    not_run
+        Calls of a module that the test does not run, with the reason.
     smaller
         What is told of inputs that are a part of the recorded ones; None for all of them.
     """
@@ -73,6 +75,7 @@ class Background:
     story: str = ""
     cannot_show: str = ""
     as_recorded: bool = False
+    not_run: tuple[str, ...] = ()
     smaller: Smaller | None = None
 
 
@@ -159,8 +162,9 @@ def _test(proof: Proof, story: Background, name: str) -> str:
         )
         helpers = helpers.replace("import torch\n", "import pytest\nimport torch\n", 1)
     body = "\n".join(f"    {line}" for line in lines)
-    made = "recorded" if story.smaller is None else story.smaller.verb
-    beside = _AS_RECORDED.format(name=name, verb=made) if story.as_recorded else ""
+    verb = "recorded" if story.smaller is None else story.smaller.verb
+    made = "recorded" if proof.is_module else f"the_candidate_{verb}_it"
+    beside = _AS_RECORDED.format(name=name, made=made) if story.as_recorded else ""
     inputs = "the inputs" if story.smaller is None else "a part of the inputs"
     return (
         f'"""{quoted(proof.call.site.op)}, on {inputs} of one recorded call.\n\n'
@@ -172,7 +176,7 @@ def _test(proof: Proof, story: Background, name: str) -> str:
 
 _AS_RECORDED = """
 
-def {name}_as_the_candidate_{verb}_it() -> None:
+def {name}_as_{made}() -> None:
     for name, tensor in load_file(FOLDER / "recorded.safetensors").items():
         check(name, tensor)
 """
@@ -183,9 +187,20 @@ def _lines(proof: Proof, story: Background, name: str) -> Iterator[str]:
     yield f"# {call.site.op}"
     yield ""
     yield f"One recorded call, {code(str(call.site))}, step {call.step}, on {code(story.device)}."
-    yield "The test runs it on the same inputs, laid in memory as they were, and holds each result against the same"
-    yield "operator in double precision. What it may be off is what a sound kernel is off on these inputs."
-    if story.as_recorded:
+    if proof.is_module:
+        yield "The test runs the calls in it, each on what those before it gave, and holds each result of the module"
+        yield "against the same calls in double precision. What it may be off is what sound kernels are off together on"
+        yield "these inputs."
+    else:
+        yield "The test runs it on the same inputs, laid in memory as they were, and holds each result against the same"
+        yield "operator in double precision. What it may be off is what a sound kernel is off on these inputs."
+    for left_out in story.not_run:
+        yield ""
+        yield f"Not run, but taken as it was recorded: {plain(left_out)}."
+    if story.as_recorded and proof.is_module:
+        yield ""
+        yield "A second test holds what was recorded of the module against it; it runs nothing."
+    elif story.as_recorded:
         yield ""
         made = "recorded" if smaller is None else f"{smaller.verb} on them"
         yield f"It is the reference's call. A second test holds what the candidate {made} against it; it runs nothing."

@@ -83,6 +83,11 @@ class Proof:
     refused: dict[str, str] = field(default_factory=dict)
     random: bool = False
 
+    @property
+    def is_module(self) -> bool:
+        """Whether it is a module's calls, one after the other, rather than one operator or update."""
+        return self.call.kind is CallKind.MODULE
+
     def hold(
         self, name: str, record: TensorRecord, expected: torch.Tensor, limits: list[Limit]
     ) -> None:

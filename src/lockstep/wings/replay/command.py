@@ -28,6 +28,7 @@ from lockstep.wings.replay.chosen_calls import (
     calls_at,
     check_whole,
 )
+from lockstep.wings.replay.module_verb import Asked, replay_modules
 from lockstep.wings.replay.replayed_call import ReplayedCall, call_json, not_run_again
 from lockstep.wings.replay.screen import render_all, render_sites, render_smaller, render_story
 from lockstep.wings.replay.smaller_inputs import SmallerInputs, smaller_inputs, smaller_json
@@ -39,6 +40,10 @@ from lockstep.wings.replay.written_test import tested, write_test
 @click.argument("recording", type=click.Path(path_type=Path))
 @click.argument("candidate", type=click.Path(path_type=Path), required=False)
 @options.site("Run these calls again")
+@click.option(
+    "--module", "module", metavar="PATTERN",
+    help="Run a module's forward again, call after call, each on what those before it gave.",
+)  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Run every operator and every update again.")
 @options.step
 @options.rank
@@ -51,7 +56,7 @@ from lockstep.wings.replay.written_test import tested, write_test
 @click.option(
     "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often."
 )
-@options.limit("With --all: print at most so many calls.")
+@options.limit("With --all and --module: print at most so many calls.")
 @click.option(
     "--write-test", "folder", type=click.Path(path_type=Path),
     help="Write a stand-alone test of the call that is furthest off into this new folder.",
@@ -70,6 +75,7 @@ def replay(
     recording: Path,
     candidate: Path | None,
     site: str | None,
+    module: str | None,
     every: bool,
     step: int | None,
     rank: str | None,
@@ -92,6 +98,9 @@ def replay(
     --all no error accumulates from one operator to the next: each gets the inputs that were recorded. The recording
     must hold whole tensors (`record --save tensors`).
 
+    --module runs a whole module again with its context: its recorded calls in their order, from what entered it, so
+    that what accumulates is seen. Its result is held against the same chain in double precision, each call alone too.
+
     At an origin the candidate's results are held against the reference's call too, where the two call something else,
     and what that says stands below.
 
@@ -104,15 +113,25 @@ def replay(
     lockstep replay ref npu --write-test proof --shrink
     lockstep replay ref --all --device cuda
     lockstep replay ref --site 'h.3.*' --dtype bfloat16
+    lockstep replay npu --module h.3.attn --device npu:0
     """
     if folder is not None and folder.exists():
         raise OutputExistsError(f"{folder}: is there already; give another folder")
-    if every and site is not None:
-        raise UsageError("--all and --site: give one of the two")
+    if sum((every, site is not None, module is not None)) > 1:
+        raise UsageError("--all, --site and --module: give one of them")
+    if module is not None and (dtype or shrink or repeat > 1):
+        raise UsageError(
+            "--module: leave out --dtype, --shrink and --repeat, which are for one operator"
+        )
     if shrink and dtype:
         raise UsageError("--shrink and --dtype: inputs are made smaller in their recorded dtypes")
     runs = [open_recording(path) for path in (recording, candidate) if path is not None]
     replays = Replays(device, dtype, emulation, memory_bytes=memory_bytes)
+    if module is not None:
+        given = {"--module": module, "--step": step, "--rank": rank}
+        given |= {"--device": device, "--emulate": emulation}
+        asked = Asked(module, step, rank, limit, folder, as_json, given)
+        return replay_modules(dict(zip(_names(runs), runs, strict=True)), asked, replays)
     origin, chosen = None, list[Chosen]()
     with progress_bar("replaying") as progress:
         if site is None and not every:

@@ -122,17 +122,19 @@ def call_json(one: ReplayedCall) -> dict[str, Any]:
         "source": call.source,
         "conclusion": one.conclusion.value,
         "refused": one.refused or None,
-        "results": [
-            {
-                "role": result.role.value,
-                "name": result.name,
-                "index": result.index,
-                "occurrence": result.occurrence,
-                "refused": result.refused or None,
-                "made": [_held_json(held) for held in result.held],
-            }
-            for result in one.results
-        ],
+        "results": [result_json(result) for result in one.results],
+    }
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """One result, as values of JSON."""
+    return {
+        "role": result.role.value,
+        "name": result.name,
+        "index": result.index,
+        "occurrence": result.occurrence,
+        "refused": result.refused or None,
+        "made": [_held_json(held) for held in result.held],
     }
 
 

@@ -40,7 +40,7 @@ def render_sites(calls: Sequence[ReplayedCall], machine: str) -> Page:
         if one.refused:
             add_paragraph(text, f"not run again: {one.refused}")
         for result in one.results:
-            _add_result(text, result)
+            add_result(text, result)
         if one.held:
             add_paragraph(text, _words(one, machine))
         if one is not calls[-1]:
@@ -88,7 +88,7 @@ def render_all(calls: Sequence[ReplayedCall], machine: str, *, limit: int) -> Pa
         _add_heading(text, one)
         for result in one.results:
             if any(not entry.sound for entry in result.held):
-                _add_result(text, result)
+                add_result(text, result)
         add_paragraph(text, _words(one, machine))
     add_more(text, len(beyond) - limit)
     _add_refusals(text, calls)
@@ -104,7 +104,8 @@ def _add_heading(text: Page, one: ReplayedCall) -> None:
     add_line(text, f"{run}{rank}step {call.step}, {call.site}{source}")
 
 
-def _add_result(text: Page, result: Result) -> None:
+def add_result(text: Page, result: Result) -> None:
+    """One result with who made it, and how far off that is."""
     again = f" (backward {result.occurrence + 1})" if result.occurrence else ""
     add_line(text, f"  {result.role.value} {result.name}{again}")
     for held, times in _runs(result.held):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.core.errors import UsageError
+from lockstep.core.records import Call
 from lockstep.core.text import shell_line
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
@@ -17,6 +18,7 @@ from lockstep.replay.smaller.cut import Cut, shapes_of
 from lockstep.replay.smaller.shrunk import Makes
 from lockstep.store.reader import Recording
 from lockstep.wings.replay.replayed_call import ReplayedCall
+from lockstep.wings.replay.replayed_module import ReplayedModule
 from lockstep.wings.replay.smaller_inputs import SmallerInputs
 from lockstep.wings.replay.story import Story
 
@@ -72,11 +74,7 @@ def write_test(
         proof = proof_of(one.call, like=one.chosen.like)
     except CannotReplay as error:
         raise UsageError(f"no test of {one.call.site} can be written: {error}") from error
-    manifest = run.ranks[one.call.rank].manifest
-    versions = {"python": manifest.python.split()[0]} | {
-        name: manifest.packages[name] for name in _PACKAGES if name in manifest.packages
-    }
-    device = next((record.content.device for record in one.call.records), "cpu")
+    versions, device = _versions(run, one.call), _device(one.call)
     because = story.cannot_show if story is not None else ""
     told = Background(
         one.results, device, versions, instead,
@@ -90,11 +88,64 @@ def write_test(
     else:
         write_folder(folder, *part, (proof, told))
     shows = f"\nThis test cannot show it, because {because}." if because else ""
-    command = shell_line([*_pytest(), str(folder)])
+    return _wrote(folder / file_name(proof), f"{beside}{shows}")
+
+
+def write_module_test(folder: Path, one: ReplayedModule, run: Recording) -> str:
+    """Write a stand-alone test of a module's forward: its calls in their order, on what entered it.
+
+    Says in a sentence what it did.
+
+    Parameters
+    ----------
+    folder
+        A new one.
+    one
+        The module, as it was run again.
+    run
+        The recording that it is of.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be written down.
+    OutputExistsError
+        If the folder is there, or cannot be written.
+    """
+    call = one.module.call
+    from lockstep.replay.standalone.folder import Background, file_name, write_folder
+    from lockstep.replay.standalone.module_proof import module_proof
+
+    try:
+        proof = module_proof(one.module, like_its_own=one.like_its_own)
+    except CannotReplay as error:
+        raise UsageError(f"no test of {call.site} can be written: {error}") from error
+    results = () if one.chained is None else one.chained.results
+    told = Background(
+        results, _device(call), _versions(run, call), as_recorded=one.recorded_off,
+        not_run=tuple(f"{alone.call.site}: {link.refused}" for link, alone in one.links() if link.refused),
+    )  # fmt: skip
+    write_folder(folder, proof, told)
+    return _wrote(folder / file_name(proof), "")
+
+
+def _wrote(file: Path, beside: str) -> str:
+    command = shell_line([*_pytest(), str(file.parent)])
     return (
-        f"wrote {folder / file_name(proof)}, its tensors and README.md{beside}{shows}\n\n"
+        f"wrote {file}, its tensors and README.md{beside}\n\n"
         f"What next: run it, here or where that device is\n  {command}"
     )
+
+
+def _versions(run: Recording, call: Call) -> dict[str, str]:
+    manifest = run.ranks[call.rank].manifest
+    return {"python": manifest.python.split()[0]} | {
+        name: manifest.packages[name] for name in _PACKAGES if name in manifest.packages
+    }
+
+
+def _device(call: Call) -> str:
+    return next((record.content.device for record in call.records), "cpu")
 
 
 def _pytest() -> list[str]:

@@ -1,0 +1,90 @@
+"""`lockstep replay --module`: a whole module with its context."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from lockstep.cli.progress_bar import progress_bar
+from lockstep.core.exit_codes import code_of
+from lockstep.core.text import shell_line
+from lockstep.replay.replays import Replays
+from lockstep.report.json_text import enveloped, json_text
+from lockstep.store.reader import Recording
+from lockstep.store.record_command import new_place, program
+from lockstep.wings.replay.module_screen import render_module
+from lockstep.wings.replay.replayed_module import (
+    ReplayedModule,
+    module_call,
+    module_json,
+    replayed_module,
+)
+from lockstep.wings.replay.written_test import write_module_test
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of modules.
+
+    Parameters
+    ----------
+    pattern, step, rank
+        Which.
+    limit
+        How many calls are printed.
+    folder
+        Where a test is written; None for none.
+    as_json
+        Whether values are printed as JSON.
+    given
+        Options of the command line as they were given, to be repeated.
+    """
+
+    pattern: str
+    step: int | None
+    rank: str | None
+    limit: int
+    folder: Path | None
+    as_json: bool
+    given: Mapping[str, object]
+
+
+def replay_modules(runs: Mapping[str, Recording], asked: Asked, replays: Replays) -> int:
+    """Run a module again in each recording, say what came of it, and return the exit code."""
+    done = []
+    with progress_bar("replaying") as progress:
+        for name, run in runs.items():
+            module = module_call(run, asked.pattern, step=asked.step, rank=asked.rank)
+            emulation = run.manifest.options.emulate or ""
+            done.append(replayed_module(module, name, emulation, replays, progress))
+    if asked.as_json:
+        modules = [module_json(one) for one in done]
+        click.echo(json_text(enveloped({"machine": replays.name, "modules": modules})))
+    else:
+        pages = [render_module(one, replays.name, limit=asked.limit).plain for one in done]
+        click.echo("\n\n".join(pages))
+    one = _furthest(done)
+    if asked.folder is not None:
+        run = runs[one.run]
+        click.echo(write_module_test(asked.folder, one, run), err=asked.as_json)
+    elif one.worst > 1.0 and not asked.as_json:
+        click.echo(f"\nWhat next: write a stand-alone test of it\n  {_again(runs, asked)}")
+    looked = any(one.looked or any(call.held for call in one.alone) for one in done)
+    beyond = any(one.worst > 1.0 or one.off_alone for one in done)
+    return code_of(differs=beyond and looked, looked=looked)
+
+
+def _furthest(done: Sequence[ReplayedModule]) -> ReplayedModule:
+    return max(done, key=lambda one: (one.worst, one is done[-1]))
+
+
+def _again(runs: Mapping[str, Recording], asked: Asked) -> str:
+    """The same command, with a test that is written."""
+    words = [*program(), "replay", *(str(run.path) for run in runs.values())]
+    for name, value in asked.given.items():
+        words += [name, str(value)] if value not in (None, "") else []
+    place = new_place(list(runs.values())[-1].path.with_name("proof"))
+    return shell_line([*words, "--write-test", str(place)])
