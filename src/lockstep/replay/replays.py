@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from lockstep.core.errors import UsageError
 from lockstep.core.records import Call
 from lockstep.replay.chained import Chained, ModuleCall
 from lockstep.replay.held_results import Result
+from lockstep.replay.imported import Import, bring
+from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun_process import RerunsApart
 from lockstep.replay.smaller.cut import Cut
 from lockstep.replay.smaller.shrunk import Makes, Shrunk
@@ -22,6 +27,8 @@ class Replays:
         As a user names them: `cuda:1`, `bfloat16`, `npu-bf16`; "" for the CPU, the recorded dtypes and no emulation.
     memory_bytes
         What the whole process may take.
+    imports
+        Custom functions that are imported, and run again too.
 
     Raises
     ------
@@ -29,7 +36,15 @@ class Replays:
         If there is no such device, dtype or emulated device here.
     """
 
-    def __init__(self, device: str, dtype: str, emulation: str, *, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        device: str,
+        dtype: str,
+        emulation: str,
+        *,
+        memory_bytes: int,
+        imports: Sequence[Import] = (),
+    ) -> None:
         self._dtype, self._memory_bytes = dtype, memory_bytes
         self.name, self._device, self._emulation = "cpu", "cpu", emulation
         self._machine = None
@@ -40,7 +55,8 @@ class Replays:
             self.name, self._device = str(machine), machine.device.type
             if self._device != "cpu" or emulation:
                 self._machine = machine
-        self._apart = RerunsApart(memory_bytes)
+        self._imports = tuple(imports)
+        self._apart = RerunsApart(memory_bytes, self._imports)
 
     def prepare(self) -> None:
         """Start the process that runs calls again before there is one.
@@ -52,6 +68,22 @@ class Replays:
         """
         if self._machine is None:
             self._apart.prepare()
+
+    def bring(self, *, here: bool = False) -> None:
+        """Import what is asked for where calls are run again, and in this process where they are written down.
+
+        Raises
+        ------
+        UsageError
+            If that cannot be done.
+        """
+        try:
+            if self._machine is None and self._imports:
+                self._apart.prepare_imports()
+            if here or self._machine is not None:
+                bring(self._imports)
+        except CannotReplay as error:
+            raise UsageError(str(error)) from error
 
     def is_like(self, call: Call, emulation: str) -> bool:
         """Whether a call was recorded on such a device, emulated or not."""

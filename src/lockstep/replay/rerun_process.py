@@ -24,6 +24,7 @@ from lockstep.measure.measured_pair import Measured
 from lockstep.replay.chained import Chained, ModuleCall
 from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.held_results import Result
+from lockstep.replay.imported import Import
 from lockstep.replay.messages import (
     Begin,
     Known,
@@ -63,12 +64,15 @@ class RerunsApart:
     ----------
     memory_bytes
         Memory that the comparison may take.
+    imports
+        Custom functions that the process imports before it is asked.
     """
 
     _numbers = itertools.count()
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, imports: Sequence[Import] = ()) -> None:
         self._number = next(self._numbers)
+        self._imports = tuple(imports)
         self._memory_bytes = memory_bytes
         self._crashes = 0
 
@@ -82,6 +86,29 @@ class RerunsApart:
         """
         with _lock:
             _process()
+
+    def prepare_imports(self) -> None:
+        """Have the process import what it is to know.
+
+        Raises
+        ------
+        CannotReplay
+            If that cannot be done; the message says what is wrong.
+        """
+        with _lock:
+            self._begun()
+
+    def _begun(self) -> _Process:
+        """The process, which serves this comparison. One that has imported a user's code serves no other."""
+        process = _process()
+        if process.serves != self._number and (self._imports or process.has_imported):
+            _end()
+            process = _process()
+        if process.serve(self._number, self._memory_bytes) and self._imports:
+            process.has_imported = True
+            question, _ = packed(Question("imports", (self._imports,)))
+            results_in(process.answer(question, {}, _PATIENCE_S))
+        return process
 
     def operator(self, operation: Operation, output: Measured) -> Judgement:
         """As `Verdicts.operator`.
@@ -175,8 +202,7 @@ class RerunsApart:
         data, files = packed(Question(method, arguments))
         with _lock:
             try:
-                process = _process()
-                process.serve(self._number, self._memory_bytes)
+                process = self._begun()
                 return process.answer(data, files, patience_s + times * _patience_s(about))
             except Crashed:
                 self._crashes += 1
@@ -184,7 +210,15 @@ class RerunsApart:
 
 
 class _Process:
-    """One process that re-runs, and what it was told."""
+    """One process that re-runs, and what it was told.
+
+    Attributes
+    ----------
+    serves
+        Number of the comparison that it is at.
+    has_imported
+        Whether it was asked to import a user's code, which may have changed anything in it.
+    """
 
     def __init__(self) -> None:
         environment = {key: value for key, value in os.environ.items() if key[:9] != "LOCKSTEP_"}
@@ -202,7 +236,8 @@ class _Process:
         except OSError as error:
             raise Crashed(f"no process for it could be started ({error.strerror})") from error
         self._known: set[Path] = set()
-        self._serves = -1
+        self.serves = -1
+        self.has_imported = False
         assert self._popen.stdout is not None
         if self._popen.stdout.readline() != READY:
             why = self._why_not_ready()
@@ -214,12 +249,14 @@ class _Process:
         """Whether it can be asked."""
         return self._popen.poll() is None
 
-    def serve(self, number: int, memory_bytes: int) -> None:
-        """Begin a comparison, unless it is at it."""
-        if number != self._serves:
-            self._serves = number
-            self._known.clear()
-            self._send(packed(Begin(memory_bytes))[0])
+    def serve(self, number: int, memory_bytes: int) -> bool:
+        """Begin a comparison, unless it is at it; says whether it has begun."""
+        if number == self.serves:
+            return False
+        self.serves = number
+        self._known.clear()
+        self._send(packed(Begin(memory_bytes))[0])
+        return True
 
     def answer(self, question: bytes, files: dict[Path, TensorFiles], patience_s: float) -> bytes:
         """Ask, and wait for the answer.

@@ -23,6 +23,7 @@ from lockstep.replay.decisions import Dropped, decided, decision_words, dropped
 from lockstep.replay.explanation.explained import explained
 from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.held_results import Result
+from lockstep.replay.imported import Import, bring
 from lockstep.replay.machine import HERE, machine_of
 from lockstep.replay.numeric_verdict import FOLLOWS_OWN, fault, moved, numeric
 from lockstep.replay.optimizer_update import UpdateRerun, replayed
@@ -167,6 +168,17 @@ class Verdicts:
         """
         with threads_for(call):
             return shrunk(Failure(call, like, makes, memory_bytes=self._memory_bytes), seconds)
+
+    def imports(self, wanted: Sequence[Import]) -> list[Result]:
+        """Import custom functions that the user has named, so that calls of them can be run again; nothing else is.
+
+        Raises
+        ------
+        CannotReplay
+            If one cannot be imported.
+        """
+        bring(wanted)
+        return []
 
     def module(self, module: ModuleCall, like_its_own: bool) -> Chained:
         """Run a module's calls again in their order; see `lockstep.replay.chain.chained`.

@@ -153,7 +153,8 @@ def _test(proof: Proof, story: Background, name: str) -> str:
     helpers = (
         Path(__file__).with_name("checks.py").read_text(encoding="utf-8").partition(_IMPORTS)[2]
     )
-    lines = ["values = given()", *proof.lines]
+    imports = [f"import {module}" for module in sorted(proof.modules)]
+    lines = [*imports, "values = given()", *proof.lines]
     if proof.random:
         lines.insert(0, "if DEVICE.type != 'cpu':")
         lines.insert(
@@ -194,6 +195,11 @@ def _lines(proof: Proof, story: Background, name: str) -> Iterator[str]:
     else:
         yield "The test runs it on the same inputs, laid in memory as they were, and holds each result against the same"
         yield "operator in double precision. What it may be off is what a sound kernel is off on these inputs."
+    for module in sorted(proof.modules):
+        yield ""
+        yield f"It calls a custom function of {code(module)}, which has to be where Python finds it (`PYTHONPATH`)."
+        yield "Double precision is that function in double precision: the test shows what a device makes of it, not"
+        yield "whether its formula is right."
     for left_out in story.not_run:
         yield ""
         yield f"Not run, but taken as it was recorded: {plain(left_out)}."

@@ -95,6 +95,7 @@ class _Writer:
             name = f"random_state_{call.id}"
             self.proof.add_input(name, state, None)
             lines.append(f'torch.set_rng_state(values["{name}"].cpu())')
+        self.proof.calls(step.rebuilt.op)
         source = f"results = as_tuple({call_source(step.rebuilt, passed)})"
         autocast = (call.conditions or Conditions()).autocast
         if step.cast is not None and autocast:

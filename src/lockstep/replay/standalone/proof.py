@@ -17,6 +17,7 @@ from lockstep.replay.again import rebuilt_like
 from lockstep.replay.decisions import probability_of
 from lockstep.replay.distance import median_size
 from lockstep.replay.held_results import BACKWARD, FORWARD
+from lockstep.replay.imported import import_named
 from lockstep.replay.optimizer_update import UpdateRerun
 from lockstep.replay.rebuild import torch_dtype
 from lockstep.replay.refusals import CannotReplay
@@ -70,6 +71,8 @@ class Proof:
         Results that the test does not hold, with the reason.
     random
         Whether it draws random numbers, from the state among the inputs.
+    modules
+        Modules that hold the custom functions which it calls.
     """
 
     call: Call
@@ -82,6 +85,7 @@ class Proof:
     names: dict[tuple[Role, int, int], str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     random: bool = False
+    modules: set[str] = field(default_factory=set)
 
     @property
     def is_module(self) -> bool:
@@ -95,6 +99,11 @@ class Proof:
         self.expected[name], self.limits[name] = expected.contiguous(), limits
         self.names[record.role, record.index, record.occurrence] = name
         self.recorded[name] = load(record)
+
+    def calls(self, op: str) -> None:
+        """Take note of an operator that the lines call."""
+        if (imported := import_named(op)) is not None:
+            self.modules.add(imported.module)
 
     def add_input(self, name: str, tensor: torch.Tensor, layout: Layout | None) -> None:
         """Take a tensor that goes in."""
@@ -172,6 +181,7 @@ class _OperatorProof:
             index: self._passed(name) if (index, name) in leaves else name
             for index, name in self._names.items()
         }
+        proof.calls(self._rebuilt.op)
         proof.lines += self._called(call_source(self._rebuilt, passed))
         for record in self._call.with_role(*FORWARD):
             name = f"{record.role.value} {record.name}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lockstep.replay.imported import import_named
 from lockstep.replay.rebuild import Rebuilt, Slot
 from lockstep.replay.refusals import CannotReplay
 
@@ -45,6 +46,8 @@ def call_source(rebuilt: Rebuilt, passed: Mapping[int, str]) -> str:
     if name in _PROPERTIES and rebuilt.op.startswith("torch.Tensor."):
         return f"{_source(rebuilt.args[0], passed)}.{name}"
     function = f"torch.ops.{rebuilt.op}" if rebuilt.op.startswith("aten.") else rebuilt.op
+    if (imported := import_named(rebuilt.op)) is not None:
+        function = f"{imported.module}.{imported.attribute}.apply"
     arguments = [_source(value, passed) for value in rebuilt.args]
     if not all(key.isidentifier() for key in rebuilt.kwargs):
         raise CannotReplay("an argument has a name that is none")

@@ -15,6 +15,7 @@ from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.progress import Progress
 from lockstep.core.text import shell_line
+from lockstep.replay.imported import import_of
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
 from lockstep.report.json_text import enveloped, json_text
@@ -62,6 +63,10 @@ from lockstep.wings.replay.written_test import tested, write_test
     help="Write a stand-alone test of the call that is furthest off into this new folder.",
 )  # fmt: skip
 @click.option(
+    "--import", "imports", metavar="MODULE:ATTR", multiple=True,
+    help="Import this custom autograd function, which runs your code, and run calls of it again too; repeatable.",
+)  # fmt: skip
+@click.option(
     "--shrink", is_flag=True,
     help="Look for smaller inputs on which that call still fails; with --write-test the test is on them.",
 )  # fmt: skip
@@ -85,6 +90,7 @@ def replay(
     repeat: int,
     limit: int,
     folder: Path | None,
+    imports: tuple[str, ...],
     shrink: bool,
     shrink_seconds: float,
     as_json: bool,
@@ -100,6 +106,10 @@ def replay(
 
     --module runs a whole module again with its context: its recorded calls in their order, from what entered it, so
     that what accumulates is seen. Its result is held against the same chain in double precision, each call alone too.
+
+    A custom autograd function is run again only where --import names it: importing runs your code, in a process that
+    may not write, start others or reach the network (with --device or --write-test in this one). What it gives is held
+    against the same function in double precision: that shows a device's error, not that of its formula.
 
     At an origin the candidate's results are held against the reference's call too, where the two call something else,
     and what that says stands below.
@@ -126,10 +136,14 @@ def replay(
     if shrink and dtype:
         raise UsageError("--shrink and --dtype: inputs are made smaller in their recorded dtypes")
     runs = [open_recording(path) for path in (recording, candidate) if path is not None]
-    replays = Replays(device, dtype, emulation, memory_bytes=memory_bytes)
+    wanted = [import_of(text) for text in imports]
+    replays = Replays(device, dtype, emulation, memory_bytes=memory_bytes, imports=wanted)
+    replays.bring(here=folder is not None)
+    given: dict[str, object] = {
+        "--site": site, "--module": module, "--step": step, "--rank": rank, "--device": device, "--dtype": dtype,
+        "--emulate": emulation, "--import": imports,
+    }  # fmt: skip
     if module is not None:
-        given = {"--module": module, "--step": step, "--rank": rank}
-        given |= {"--device": device, "--emulate": emulation}
         asked = Asked(module, step, rank, limit, folder, as_json, given)
         return replay_modules(dict(zip(_names(runs), runs, strict=True)), asked, replays)
     origin, chosen = None, list[Chosen]()
@@ -151,13 +165,12 @@ def replay(
             progress("on smaller inputs", 0, 1)
             smaller = smaller_inputs(tested(done, story), done, replays, shrink_seconds)
     told = _Told(replays.name, origin, story, smaller)
-    again = _again(runs, {"--site": site, "--step": step, "--rank": rank, "--device": device,
-                          "--dtype": dtype, "--emulate": emulation}, every=every, shrink=shrink)  # fmt: skip
     if as_json:
         click.echo(json_text(_json(done, told)))
     else:
         _print(done, told, every=every, limit=limit)
         if folder is None and _can_be_written(done, told):
+            again = _again(runs, given, every=every, shrink=shrink)
             click.echo(f"\nWhat next: write a stand-alone test of it\n  {again}")
     if folder is not None:
         instead = "" if origin is None else origin.instead
@@ -166,6 +179,9 @@ def replay(
             folder, one, _run_of(one, runs), story, instead, smaller=smaller, replays=replays
         )
         click.echo(written, err=as_json)
+    for named in wanted:
+        if not any(named.means(call.call.site.op) for call in done):
+            click.echo(f"--import {named}: no call that was chosen is one of it", err=True)
     looked = any(one.held for one in done)
     beyond = any(one.worst > 1.0 for one in done)
     differs = beyond if told.story is None else not told.story.explained
@@ -204,7 +220,8 @@ def _again(runs: list[Recording], given: Mapping[str, object], *, every: bool, s
     """The same command, with a test that is written."""
     words = [*program(), "replay", *(str(run.path) for run in runs), *(["--all"] if every else [])]
     for name, value in given.items():
-        words += [name, str(value)] if value not in (None, "") else []
+        values = value if isinstance(value, tuple) else (value,)
+        words += [word for one in values if one not in (None, "") for word in (name, str(one))]
     words += ["--shrink"] if shrink else []
     place = new_place(runs[-1].path.with_name("proof"))
     return shell_line([*words, "--write-test", str(place)])

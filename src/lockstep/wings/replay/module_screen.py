@@ -9,7 +9,7 @@ from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.report.table import Column, add_more, add_table
 from lockstep.wings.replay.replayed_call import ReplayedCall
 from lockstep.wings.replay.replayed_module import ReplayedModule
-from lockstep.wings.replay.screen import add_result
+from lockstep.wings.replay.screen import add_import_advice, add_result
 
 _COLUMNS = (
     Column("call"),
@@ -89,6 +89,7 @@ def _add_left_out(text: Page, one: ReplayedModule) -> None:
     for words in found[:_MOST]:
         add_paragraph(text, words)
     add_more(text, len(found) - _MOST, indent="  ", more="(--json lists them)")
+    add_import_advice(text, one.alone)
 
 
 _MOST = 8

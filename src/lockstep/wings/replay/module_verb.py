@@ -85,6 +85,7 @@ def _again(runs: Mapping[str, Recording], asked: Asked) -> str:
     """The same command, with a test that is written."""
     words = [*program(), "replay", *(str(run.path) for run in runs.values())]
     for name, value in asked.given.items():
-        words += [name, str(value)] if value not in (None, "") else []
+        values = value if isinstance(value, tuple) else (value,)
+        words += [word for one in values if one not in (None, "") for word in (name, str(one))]
     place = new_place(list(runs.values())[-1].path.with_name("proof"))
     return shell_line([*words, "--write-test", str(place)])

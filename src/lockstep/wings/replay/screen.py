@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from lockstep.replay.held_results import RECORDED, Held, Result
+from lockstep.replay.refusals import NO_OPERATOR
 from lockstep.replay.smaller.cut import shapes_of
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.report.table import add_more
@@ -45,6 +46,7 @@ def render_sites(calls: Sequence[ReplayedCall], machine: str) -> Page:
             add_paragraph(text, _words(one, machine))
         if one is not calls[-1]:
             add_line(text, "")
+    add_import_advice(text, calls)
     text.rstrip()
     return text
 
@@ -92,6 +94,7 @@ def render_all(calls: Sequence[ReplayedCall], machine: str, *, limit: int) -> Pa
         add_paragraph(text, _words(one, machine))
     add_more(text, len(beyond) - limit)
     _add_refusals(text, calls)
+    add_import_advice(text, calls)
     return text
 
 
@@ -102,6 +105,20 @@ def _add_heading(text: Page, one: ReplayedCall) -> None:
     rank = f"{call.rank}, " if call.rank != "rank0" else ""
     source = f"  {call.source}" if call.source else ""
     add_line(text, f"{run}{rank}step {call.step}, {call.site}{source}")
+
+
+def add_import_advice(text: Page, calls: Sequence[ReplayedCall]) -> None:
+    """How custom functions among the calls that were not run again may be."""
+    ops = sorted({one.call.site.op for one in calls if one.refused.endswith(NO_OPERATOR)})
+    if ops:
+        module, _, name = ops[0].rpartition(".")
+        module = "SCRIPT" if module in ("", "__main__") else module
+        add_line(text, "")
+        add_paragraph(
+            text,
+            "A custom autograd function is run again where it can be imported, and you trust it:"
+            f" --import {module}:{name}",
+        )
 
 
 def add_result(text: Page, result: Result) -> None:
