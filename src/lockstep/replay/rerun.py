@@ -230,11 +230,13 @@ class Rerun:
             for index, tensor in tensors.items()
         }
         args, kwargs = self._rebuilt.filled(passed, dtype_of, machine.device)
+        drawn_from = torch.get_rng_state()
         try:
             return tensors_in(function(*args, **kwargs)), passed
         except RuntimeError as error:
             if "in-place operation" not in str(error):
                 raise
+        torch.set_rng_state(drawn_from)  # it may have drawn before it was refused
         passed = {
             index: tensor.clone() if tensor.requires_grad and tensor.is_leaf else tensor
             for index, tensor in tensors.items()
@@ -353,7 +355,10 @@ def cast_of(call: Call) -> torch.dtype | None:
         return None
     if family is Family.NORMALISATION and inputs[0] == output:
         return None
-    return torch_dtype(output)
+    cast = torch_dtype(output)
+    if cast.is_complex or any(torch_dtype(dtype).is_complex for dtype in inputs):
+        return None  # a transform or a magnitude: autocast knows real numbers alone
+    return cast
 
 
 def _rounds(tensor: torch.Tensor) -> bool:

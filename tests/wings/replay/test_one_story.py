@@ -132,6 +132,23 @@ def _caught() -> Iterator[list[AssertionError]]:
         found.append(error)
 
 
+def test_members_of_a_class_are_run_again(
+    sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given a run that rounds the inputs of all products
+    _train(tmp_path / "rounded", "rounded")
+
+    # When that is run again
+    assert main(["replay", str(sound), str(tmp_path / "rounded"), "--json"]) == 0
+
+    # Then each member of the class is held against the reference's call, and is off
+    said = json.loads(capsys.readouterr().out)
+    crossed = [call for call in said["calls"] if call["as_the_reference_calls_it"]]
+    assert {call["module"] for call in crossed} == {"first", "last"}
+    assert all(call["conclusion"].startswith("not what the reference's") for call in crossed)
+    assert "(2 of its 2 sites run again, 2 off)" in said["story"]
+
+
 def test_the_sound_twin_names_nothing(
     sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,13 +16,14 @@ from lockstep.judge.tolerances import SENTINEL_MAGNITUDE, SINGLE
 from lockstep.replay.again import rebuilt_like
 from lockstep.replay.decisions import probability_of
 from lockstep.replay.distance import median_size
-from lockstep.replay.held_results import BACKWARD, FORWARD
+from lockstep.replay.held_results import BACKWARD, FORWARD, results_of
 from lockstep.replay.imported import import_named
 from lockstep.replay.optimizer_update import UpdateRerun
 from lockstep.replay.rebuild import torch_dtype
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, load, outputs_of
-from lockstep.replay.side import Local, Side, local_errors
+from lockstep.replay.side import Local, Reading, Side, local_error, local_errors
+from lockstep.replay.standalone.checks import as_real
 from lockstep.replay.standalone.python_source import (
     as_name,
     call_source,
@@ -96,9 +97,9 @@ class Proof:
         self, name: str, record: TensorRecord, expected: torch.Tensor, limits: list[Limit]
     ) -> None:
         """Take what has to come out."""
-        self.expected[name], self.limits[name] = expected.contiguous(), limits
+        self.expected[name], self.limits[name] = as_real(expected).contiguous(), limits
         self.names[record.role, record.index, record.occurrence] = name
-        self.recorded[name] = load(record)
+        self.recorded[name] = as_real(load(record))
 
     def calls(self, op: str) -> None:
         """Take note of an operator that the lines call."""
@@ -131,6 +132,14 @@ def proof_of(call: Call, *, like: Call | None = None) -> Proof:
         proof = _update_proof(call)
     else:
         proof = _OperatorProof(call, like).proof
+    for record in results_of(call):
+        if (record.role, record.index, record.occurrence) not in proof.names:
+            arrives = (
+                "" if record.role in FORWARD else ": no gradient that arrives at it was recorded"
+            )
+            proof.refused.setdefault(
+                f"{record.role.value} {record.name}", f"it cannot be made again{arrives}"
+            )
     if not proof.expected:
         why = next(iter(proof.refused.values()), "it gives nothing")
         raise CannotReplay(f"nothing that it gives can be tested: {why}")
@@ -170,7 +179,8 @@ class _OperatorProof:
         for index, record in self._rebuilt.inputs.items():
             tensor, name = self._rerun.load(record), self._names[index]
             proof.add_input(name, tensor, record.layout)
-            asked = self._backward and index in wanted and tensor.is_floating_point()
+            rounds = tensor.is_floating_point() or tensor.is_complex()
+            asked = self._backward and index in wanted and rounds
             proof.lines.append(f'{name} = values["{name}"]{".requires_grad_()" if asked else ""}')
             leaves += [(index, name)] if asked else []
         state = self._rerun.random_state()
@@ -187,7 +197,7 @@ class _OperatorProof:
             name = f"{record.role.value} {record.name}"
             made = self._made(record, passed)
             if made:
-                self._expect(record, name, made)
+                self._expect(record, name, (made,))
             else:
                 proof.refused[name] = "which of the arguments it was written to is not recorded"
         if leaves:
@@ -250,29 +260,45 @@ class _OperatorProof:
                 for record in self._call.with_role(*BACKWARD):
                     if (record.index, record.occurrence) == (index, occurrence):
                         again = f", backward {occurrence + 1}" if occurrence else ""
-                        self._expect(record, f"gradient of {name}{again}", f"gradients[{position}]")
+                        alone = f"gradients[{position}]"
+                        made = (alone, " + ".join(self._of_one_tensor(index, leaves)))
+                        self._expect(record, f"gradient of {name}{again}", made)
 
-    def _expect(self, record: TensorRecord, name: str, made: str) -> None:
-        """Hold one result, if that can be done."""
+    def _of_one_tensor(self, index: int, leaves: list[tuple[int, str]]) -> list[str]:
+        """The gradients that one tensor gets which was passed several times."""
+        inputs = self._rebuilt.inputs
+        return [
+            f"gradients[{position}]"
+            for position, (other, _) in enumerate(leaves)
+            if inputs[other].content.id == inputs[index].content.id
+        ]
+
+    def _expect(self, record: TensorRecord, name: str, made: Sequence[str]) -> None:
+        """Hold one result, if that can be done; `made` says where it stands, for each way to read it."""
         try:
             if is_floating(record.dtype):
-                expected, limits = self._expected(record)
+                reading = self._read(record)
+                expected, limits = self._expected(record, reading)
+                own_source = made[min(reading.number, len(made) - 1)]
             else:
                 own = self._rerun.run(Precision.OWN, backward=False, cast=False)
-                expected, limits = outputs_of(own, record)[0], []
+                expected, limits, own_source = outputs_of(own, record)[0], [], made[0]
         except CannotReplay as error:
             self.proof.refused[name] = str(error)
             return
         self.proof.hold(name, record, expected, limits)
-        self.proof.lines.append(f"check({name!r}, {made})")
+        self.proof.lines.append(f"check({name!r}, {own_source})")
 
-    def _expected(self, record: TensorRecord) -> tuple[torch.Tensor, list[Limit]]:
-        """The double-precision result, as the first way to read it has it, and what a sound kernel may be off."""
-        reading = self._side.readings(record)[0]
+    def _read(self, record: TensorRecord) -> Reading:
+        """How a result is best read, with inputs cast as the lines cast them."""
+        first, *others = self._side.readings(record)
+        alike = [first, *(one for one in others if one.cast == first.cast)]
+        return min(alike, key=lambda one: local_error(self._side, record, one).excess)
+
+    def _expected(self, record: TensorRecord, reading: Reading) -> tuple[torch.Tensor, list[Limit]]:
+        """The double-precision result as it is best read, and what a sound kernel may be off."""
         locals_ = local_errors(self._side, record, reading, at_once=False)
         truth = self._side.truth(record, reading)
-        if truth.is_complex():
-            raise CannotReplay("it is complex")
         narrow = self._side.unit(record) > SINGLE
         return truth.clone(), list(_limits(truth, locals_, narrow=narrow))
 

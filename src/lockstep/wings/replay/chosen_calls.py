@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
@@ -55,7 +56,9 @@ class AtOrigin:
     between_steps
         The parameter that is another one at the next step though its update is what is run again, or "".
     of_class
-        The class of sites that compute in another precision, of which this is one, or "".
+        The class of sites that compute in another precision, some of which these are, or "".
+    members
+        How many sites the class has.
     """
 
     said: str
@@ -63,6 +66,11 @@ class AtOrigin:
     calls: tuple[Chosen, ...]
     between_steps: str = ""
     of_class: str = ""
+    members: int = 0
+
+
+_MOST_MEMBERS = 8
+"""Sites of a class that are run again."""
 
 
 def all_calls(
@@ -115,7 +123,7 @@ def check_whole(recording: Recording, calls: list[Call]) -> None:
 
 
 def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) -> AtOrigin:
-    """The calls of the origin that comparing names, with the verdict; of a class, those of its first member.
+    """The calls of the origin that comparing names, with the verdict; of a class, those of its first members.
 
     Raises
     ------
@@ -124,7 +132,7 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
     """
     comparison = compare_recordings(reference, candidate, memory_bytes=memory_bytes)
     said = headline(comparison)
-    instead, parameter, of_class = "", "", ""
+    instead, parameter, of_class, members = "", "", "", list[tuple[Call, Call]]()
     if comparison.origins:
         origin = comparison.origins[0]
         instead = "" if origin.explanation is None else origin.explanation.words
@@ -134,7 +142,8 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
         if left is None and right is None:
             left, right, parameter = _updates_before(origin, reference, candidate)
     elif comparison.uniform:
-        left, right = _members(comparison, reference, candidate)
+        members = list(islice(_members(comparison, reference, candidate), _MOST_MEMBERS))
+        left, right = members[0] if members else (None, None)
         of_class = comparison.uniform[0].name
     else:
         raise UsageError(
@@ -152,9 +161,10 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
         if call is not None
     ]
     crossed = list(_crossed(comparison, left, right))
-    if of_class and not crossed and right is not None:
-        own, crossed = own[:1], [Chosen("candidate", right, crossed=True)]
-    return AtOrigin(said, instead, (*own, *crossed), parameter, of_class)
+    if of_class and not crossed:
+        own, crossed = own[:1], [Chosen("candidate", one, crossed=True) for _, one in members]
+    count = len(_members_of(comparison)) if of_class else 0
+    return AtOrigin(said, instead, (*own, *crossed), parameter, of_class, count)
 
 
 def _partner(comparison: Comparison, left: Call, candidate: Recording) -> Call | None:
@@ -204,14 +214,20 @@ def _update_before(run: Recording, record: TensorRecord) -> Call | None:
 
 def _members(
     comparison: Comparison, reference: Recording, candidate: Recording
-) -> tuple[Call | None, Call | None]:
-    """The first member of a class of sites that both runs have."""
-    sites = comparison.uniform[0].members
-    for site in sites:
+) -> Iterator[tuple[Call, Call]]:
+    """The members of a class of sites that both runs have, in order of time."""
+    for site in _members_of(comparison):
         left, right = _at_site(reference, site), _at_site(candidate, site)
         if left is not None and right is not None:
-            return left, right
-    return None, None
+            yield left, right
+
+
+def _members_of(comparison: Comparison) -> list[Site]:
+    """The sites of a class, forward and backward of one call once."""
+    sites = comparison.uniform[0].members
+    return list({(site.module, site.op, site.call): site for site in reversed(sites)}.values())[
+        ::-1
+    ]
 
 
 def _at_site(run: Recording, site: Site) -> Call | None:

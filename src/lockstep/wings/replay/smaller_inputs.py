@@ -70,9 +70,9 @@ def _makes(one: ReplayedCall, done: Sequence[ReplayedCall]) -> Makes | None:
     if one.chosen.crossed:
         if not one.recorded_off:
             return None
+        run = one.chosen.run
         own = next(
-            (other for other in done if other.chosen.run == one.chosen.run and other is not one),
-            None,
+            (other for other in done if other.chosen.run == run and not other.chosen.crossed), None
         )
         sound = own is not None and own.conclusion is Conclusion.SOUND
         return Makes.CALL if sound and one.chosen.like is not None else Makes.PART

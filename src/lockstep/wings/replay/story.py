@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.core.records import Call
+from lockstep.report.paragraphs import counted
 from lockstep.wings.replay.chosen_calls import AtOrigin
 from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall
 
@@ -36,7 +37,8 @@ def story_of(origin: AtOrigin, calls: Sequence[ReplayedCall]) -> Story:
     """What to make of an origin's calls, as they were run again."""
     reference, candidate, crossed = _parts(calls)
     if origin.of_class:
-        return _of_a_class(origin.of_class, crossed or candidate or reference)
+        members = [one for one in calls if one.chosen.crossed and one.held]
+        return _of_a_class(origin, members, candidate or reference)
     off = next(
         (one for one in (candidate, reference) if one is not None and one.recorded_off), None
     )
@@ -79,12 +81,18 @@ _TRANSIENT = (
 )
 
 
-def _of_a_class(name: str, one: ReplayedCall | None) -> Story:
-    """One member of a class of sites stands for all of them."""
-    if one is not None and one.recorded_off:
-        words = f"{name}, here as at its other sites: what the candidate recorded is off by that"
-        return Story(words, True, one)
+def _of_a_class(
+    origin: AtOrigin, members: Sequence[ReplayedCall], own: ReplayedCall | None
+) -> Story:
+    """Some members of a class of sites stand for all of them; the test is of the one that is furthest off."""
+    name, off = origin.of_class, [one for one in members if one.recorded_off]
+    if off:
+        here = "here as at its other sites" if len(off) == len(members) else "at some of its sites"
+        ran = f"{len(members)} of its {counted(origin.members, 'site')} run again, {len(off)} off"
+        words = f"{name}, {here}: what the candidate recorded is off by that ({ran})"
+        return Story(words, True, max(off, key=lambda one: one.worst))
     because = "what each run recorded is sound in the precision that it computed in"
+    one = next(iter(members), own)
     return Story(f"{name}: {because}", True, one if one and one.held else None, because)
 
 
