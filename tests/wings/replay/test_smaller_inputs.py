@@ -224,6 +224,25 @@ def test_axes_that_belong_together_are_cut_together() -> None:
     assert {stop - start for start, stop in found.values()} == {1}
 
 
+def test_few_of_many_axes_of_one_extent_are_found() -> None:
+    # Given a recurrent layer whose batch, features and hidden extent are all 64
+    batch = [(0, 0), (1, 1), (2, 1)]
+    others = [(0, 2), (1, 2), (2, 2), (3, 1), (4, 1)]
+
+    def fails(kept: dict[Any, Any]) -> bool | None:
+        same = len({kept[axis] for axis in batch}) == 1
+        return kept[0, 0][0] <= 7 < kept[0, 0][1] if same else None
+
+    # When only its batch can be cut
+    found = _searched(
+        dict.fromkeys([*batch, *others], 64),
+        lambda kept: None if any(kept[axis] != (0, 64) for axis in others) else fails(kept),
+    )
+
+    # Then that is
+    assert found == dict.fromkeys(batch, (7, 8))
+
+
 def test_without_time_nothing_is_tried() -> None:
     search = Search({(0, 0): 4}, lambda cut: pytest.fail("there is no time"), lambda: False)
     assert search.smallest() == Cut()

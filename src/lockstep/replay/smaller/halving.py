@@ -10,7 +10,10 @@ from itertools import combinations
 from lockstep.replay.smaller.cut import Axis, Cut
 
 _FEW_AXES = 5
-"""Axes of one extent up to which every choice among them is tried; of more all, each, and all but each."""
+"""Axes of one extent up to which every choice among them is tried; of more all, up to so many, and all but each."""
+
+_MOST_TOGETHER = 4
+"""Of many axes of one extent, how many are tried together: an LSTM has its batch in input, hidden and cell state."""
 
 
 @dataclass(slots=True)
@@ -41,6 +44,7 @@ class Search:
     refused: int = 0
     _kept: dict[Axis, tuple[int, int]] = field(default_factory=dict)
     _resized: dict[int, int] = field(default_factory=dict)
+    _apart: set[tuple[Axis, ...]] = field(default_factory=set)
 
     def smallest(self) -> Cut:
         """The smallest cut that was found; without ranges where none fails."""
@@ -59,13 +63,14 @@ class Search:
             axes = [axis for axis, own in self.extents.items() if own == extent]
             yield from _choices(axes)
 
-    def _halved(self, axes: Sequence[Axis]) -> bool:
+    def _halved(self, axes: tuple[Axis, ...]) -> bool:
         """Leave out half of some axes, then a quarter and so on, from either end."""
         starts = {self._kept[axis] for axis in axes}
-        if len(starts) != 1:
-            return False  # some of them were cut without the others
+        if len(starts) != 1 or axes in self._apart:
+            return False  # some of them were cut without the others, or cannot be
         (start, stop) = starts.pop()
         less, moved = (stop - start) // 2, False
+        ran = self.attempts - self.refused
         while less and self.in_time():
             for kept in ((start, stop - less), (start + less, stop)):
                 if self._tried(axes, kept):
@@ -73,6 +78,9 @@ class Search:
                     break
             else:
                 less //= 2
+                if not moved and self.attempts - self.refused == ran:
+                    self._apart.add(axes)  # with half of them the call cannot be run
+                    return False
             less = min(less, (stop - start) // 2)
         return moved
 
@@ -102,6 +110,7 @@ def _choices(axes: Sequence[Axis]) -> Iterator[tuple[Axis, ...]]:
             yield from combinations(axes, count)
         return
     yield tuple(axes)
+    for count in range(1, _MOST_TOGETHER + 1):
+        yield from combinations(axes, count)
     for left_out in axes:
         yield tuple(axis for axis in axes if axis != left_out)
-    yield from ((axis,) for axis in axes)
