@@ -415,3 +415,61 @@ def test_a_functional_model_without_modules(tmp_path: Path, level: str) -> None:
             as_tensor(named(recording, name, Role.PARAM_GRAD, step=1)[-1]),
         )
         assert one_call(recording, "relu", step=1).site.phase is Phase.FORWARD
+
+
+class WritesToWhatArrives(torch.autograd.Function):
+    """Doubles, and writes to the gradient that it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.mul_(2)
+
+
+@pytest.mark.parametrize("kind", ["torch's own", "torch's own, saved aside", "custom"])
+@pytest.mark.parametrize("level", ["api", "aten"])
+def test_what_arrives_at_a_call_outside_of_modules_is_told_before_what_leaves(
+    tmp_path: Path, kind: str, level: str
+) -> None:
+    # given one call between two others, none of them in a module
+    def build() -> Training:
+        weight = nn.Parameter(torch.randn(4))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+
+        def step(_: int) -> Tensor:
+            optimizer.zero_grad()
+            before = weight * torch.randn(4)
+            with torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone):
+                aside = before.sin()
+            between = before.sin() if kind == "torch's own" else aside
+            if kind == "custom":
+                between = WritesToWhatArrives.apply(before)
+            loss = torch.div(between, 0.3).square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return Training(None, step, {"weight": weight}, [optimizer])
+
+    # when it is recorded, then the training is as bare, and
+    recording = check(build, tmp_path / "ref", level=level)
+    custom = "test_autograd.WritesToWhatArrives"
+    between = next(
+        call
+        for call in calls(recording, custom if kind == "custom" else "sin")
+        if call.with_role(Role.GRAD_OUTPUT)
+    )
+    scaled = one_call(recording, "torch.div")
+
+    # ... each gradient is what it was at its time, in the order of time
+    (arrived,), (left,) = between.with_role(Role.GRAD_OUTPUT), between.with_role(Role.GRAD_INPUT)
+    (sent,) = scaled.with_role(Role.GRAD_INPUT)
+    assert arrived.sequence < left.sequence
+    assert sent.sequence < arrived.sequence
+    assert same(as_tensor(arrived), as_tensor(sent))
+    given = values(between, Role.INPUT)
+    factor = torch.full((4,), 2.0) if kind == "custom" else given.cos()
+    assert torch.allclose(as_tensor(left), as_tensor(arrived) * factor)

@@ -186,9 +186,8 @@ class Calls:
             return result
         inside = Place(opened.id, opened.path, opened.module_class, module, opened.stack)
         result = self.run_within(inside, session, opened, run)
-        self.end(session, opened, result, buffers=self._buffers_of(module))
-        if begun.is_top:
-            self._note_top(result)
+        buffers = self._buffers_of(module)
+        self.end(session, opened, result, buffers=buffers, is_top=begun.is_top)
         return result
 
     def _begin_module_call(
@@ -339,10 +338,7 @@ class Calls:
                 self.abandon(session, opened)
                 raise
         part = args[1] if name == SET_ITEM else ...
-        recorded = self._end_operator(name, session, opened, tensors, result, part)
-        if is_top and recorded:
-            self._note_top(result)
-        return result, recorded
+        return result, self._end_operator(name, session, opened, tensors, result, part, is_top)
 
     def _begin_operator(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -386,13 +382,16 @@ class Calls:
         tensors: list[NamedTensor],
         result: Any,
         part: object,
+        is_top: bool,
     ) -> bool:
         """Record what came of an operator; tells whether it deals in tensors at all."""
         try:
             if has_tensor(result) or (tensors and changes_in_place(name)):
-                self.end(session, opened, result, part=part)
+                self.end(session, opened, result, part=part, is_top=is_top)
             elif tensors and is_collective(name):
                 self._end_collective(session, opened, tensors, result)
+                if is_top:
+                    self._note_top(result)
             else:
                 session.retract(opened)
                 return False
@@ -500,9 +499,8 @@ class Calls:
             # What is written behind autograd's back inside does not show in a version.
             for _, tensor in (*one.tensors, *one.buffers):
                 one.session.contents.changed(tensor)
-        self.end(one.session, one.opened, result, buffers=one.buffers)
-        if one.opened.parent < 0:
-            self._note_top(result)
+        is_top = one.opened.parent < 0
+        self.end(one.session, one.opened, result, buffers=one.buffers, is_top=is_top)
 
     def begin_one(
         self,
@@ -674,10 +672,10 @@ class Calls:
         called, unless this call takes what came of it.
         """
         opening = self.opening
-        early = module and not opening.module_called
-        with Silence(self._steps.fail):
-            if (opening.is_over() or early) and not _any_in_graph(inputs):
-                self._steps.set_aside()
+        if opening.is_over() or (module and not opening.module_called):
+            with Silence(self._steps.fail):
+                if not _any_in_graph(inputs):
+                    self._steps.set_aside()
 
     def _may_begin(self, name: str, tensors: list[NamedTensor]) -> bool:
         """Whether an operator outside of any module is of a training step, where none is open."""
@@ -754,10 +752,17 @@ class Calls:
         *,
         buffers: Iterable[NamedTensor] = (),
         part: object = ...,
+        is_top: bool = False,
     ) -> None:
+        """Record what came of a call; `is_top` tells that it stands outside of all others."""
+        is_of_the_opening = is_top and not self.opening.certain
         if self._steps.session is session:
             with Silence(self._steps.fail):
                 session.end(opened, result, buffers=buffers, part=part)
+                if is_of_the_opening:
+                    self.opening.called(tensor for _, tensor in tensors_in(result, ""))
+        elif is_of_the_opening:
+            self._note_top(result)
 
     def abandon(self, session: Session, opened: OpenCall) -> None:
         if self._steps.session is session:

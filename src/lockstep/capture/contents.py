@@ -486,7 +486,10 @@ def unreadable(tensor: torch.Tensor) -> str:
 
 def version_of(tensor: torch.Tensor) -> int:
     """How often the tensor was written to; -1 for inference tensors, which do not count."""
-    return -1 if is_inference(tensor) else int(tensor._version)
+    try:
+        return tensor._version
+    except RuntimeError:  # so they say; to ask each tensor first would take as long again
+        return -1
 
 
 def _every(flat: torch.Tensor, step: int) -> torch.Tensor:

@@ -12,9 +12,10 @@ outputs to make another, that part is in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from lockstep.capture.shards import placed_alike
@@ -42,6 +43,14 @@ class GradientTaker(Protocol):
 
     def gradient_left(self, call: Any, index: int, gradient: torch.Tensor) -> None:
         """A call has sent all of its gradient to input `index`."""
+
+    def gradients_passed(
+        self,
+        call: Any,
+        came: Sequence[tuple[int, torch.Tensor]],
+        left: Sequence[tuple[int, torch.Tensor]],
+    ) -> None:
+        """Both at once, by the numbers of outputs and inputs, where one node is all that a call has made."""
 
     def failed(self, error: Exception) -> None:
         """What was done with a gradient has failed."""
@@ -105,28 +114,95 @@ def first_sequence_number() -> int:
     return int(torch._C._autograd._get_sequence_nr())
 
 
-def watch_outputs(
-    call: WatchedCall, outputs: Sequence[torch.Tensor], taker: GradientTaker
+_Positions = tuple[tuple[int, int], ...]
+"""Which of a node's gradients, and the number of the output or input of the call that it belongs to."""
+
+
+def watch(
+    call: WatchedCall,
+    outputs: Sequence[torch.Tensor],
+    taker: GradientTaker,
+    pending: PendingSums,
+    *,
+    may_be_at_once: bool,
 ) -> list[Node]:
-    """Deliver the gradient of every output that the call made; returns the nodes of these."""
-    by_node: dict[Node, tuple[tuple[int, int], ...]] = {}
+    """Deliver the gradient of every output that a call made, and what the call sends to each input.
+
+    Parameters
+    ----------
+    call, outputs
+        The call that has ended, and what came of it.
+    taker, pending
+        Who takes the gradients, and where those are kept of which parts have yet to arrive.
+    may_be_at_once
+        Whether nothing else is told while the nodes run: then one hook sees what comes and what leaves.
+
+    Returns
+    -------
+    list
+        The nodes that made the outputs.
+    """
+    made = _nodes_of(call, outputs)
+    wanted: dict[Edge, tuple[int, ...]] = {}
+    for index, edge in call.edges if made else ():
+        wanted[edge] = (*wanted.get(edge, ()), index)
+    leaving = _edges_leaving(list(made), wanted, call.since) if wanted else []
+    if may_be_at_once and _are_of_one_node(made, leaving):
+        ((node, arriving),) = made.items()
+        sent = tuple((place, index) for _, place, edge in leaving for index in wanted[edge])
+        node.register_hook(_Passing(call, _shared(arriving), _shared(sent), taker))
+        return [node]
+    for node, positions in made.items():
+        node.register_prehook(_Arriving(call, positions, taker))
+    if leaving:
+        _watch_leaving(call, leaving, wanted, taker, pending)
+    return list(made)
+
+
+def _nodes_of(call: WatchedCall, outputs: Sequence[torch.Tensor]) -> dict[Node, _Positions]:
+    """The nodes that a call made its outputs by."""
+    found: dict[Node, _Positions] = {}
     for index, tensor in enumerate(outputs):
         node = graph_node(tensor) if tensor.requires_grad else None
         if node is not None and node._sequence_nr() >= call.since and not _is_accumulate(node):
-            by_node[node] = (*by_node.get(node, ()), (tensor.output_nr, index))
-    for node, positions in by_node.items():
-        node.register_prehook(_Arriving(call, positions, taker))
-    return list(by_node)
+            found[node] = (*found.get(node, ()), (tensor.output_nr, index))
+    return found
 
 
-def watch_inputs(
-    call: WatchedCall, nodes: list[Node], taker: GradientTaker, pending: PendingSums
+def _are_of_one_node(
+    made: dict[Node, _Positions], leaving: Sequence[tuple[Node, int, Edge]]
+) -> bool:
+    """Whether one node of torch's own takes all that arrives and sends all that leaves, to each input once.
+
+    The backward of a custom function may write to what arrives, and what unpacks saved tensors may compute.
+    """
+    if len(made) != 1 or not leaving:
+        return False
+    node = next(iter(made))
+    if isinstance(cast(object, node), BackwardCFunction) or any(
+        one is not node for one, _, _ in leaving
+    ):
+        return False
+    once = len(leaving) == 1 or len({edge for _, _, edge in leaving}) == len(leaving)
+    return once and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
+def _shared(positions: _Positions) -> _Positions:
+    """The same for all nodes that are alike: there are few kinds, and as many nodes as operators."""
+    return _kinds.setdefault(positions, positions)
+
+
+_kinds: dict[_Positions, _Positions] = {}
+
+
+def _watch_leaving(
+    call: WatchedCall,
+    leaving: Sequence[tuple[Node, int, Edge]],
+    wanted: dict[Edge, tuple[int, ...]],
+    taker: GradientTaker,
+    pending: PendingSums,
 ) -> None:
     """Deliver the gradient that the call sends to each input, once all parts have arrived."""
-    wanted: dict[Edge, tuple[int, ...]] = {}
-    for index, edge in call.edges:
-        wanted[edge] = (*wanted.get(edge, ()), index)
-    leaving = _edges_leaving(nodes, wanted, call.since)
     if len(leaving) == 1:
         node, position, edge = leaving[0]
         node.register_hook(_LeavingAtOnce(call, position, wanted[edge], taker))
@@ -232,6 +308,33 @@ class _Sum:
 
 def _is_accumulate(node: Node) -> bool:
     return node.name() == "torch::autograd::AccumulateGrad"
+
+
+class _Passing:
+    """Hook after a node has run: delivers what came to its outputs and what it sends, where one node is the call."""
+
+    __slots__ = ("_arriving", "_call", "_leaving", "_taker")
+
+    def __init__(
+        self, call: WatchedCall, arriving: _Positions, leaving: _Positions, taker: GradientTaker
+    ) -> None:
+        self._call, self._arriving, self._leaving = call, arriving, leaving
+        self._taker = taker
+
+    def __call__(
+        self,
+        sent: tuple[torch.Tensor | None, ...],
+        arrived: tuple[torch.Tensor | None, ...],
+    ) -> None:
+        self._taker.gradients_passed(
+            self._call,
+            [
+                (index, one)
+                for place, index in self._arriving
+                if (one := arrived[place]) is not None
+            ],
+            [(index, one) for place, index in self._leaving if (one := sent[place]) is not None],
+        )
 
 
 class _Arriving:

@@ -38,6 +38,8 @@ def layouts_of(tensors: Sequence[NamedTensor]) -> Sequence[str]:
     """How the inputs of a call lie in memory, and which of them share some."""
     if len(tensors) < 2:
         return [layout_of(tensor) for _, tensor in tensors]
+    if len(tensors) < 2:
+        return [layout_of(tensor) for _, tensor in tensors]
     memory = [_memory_of(tensor) for _, tensor in tensors]
     owned = [one for one in memory if one]
     if len(set(owned)) == len(owned):

@@ -26,7 +26,7 @@ def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[NamedTensor]:
     """
     if isinstance(value, torch.Tensor):
         yield name, value
-    elif depth < _MAX_DEPTH:
+    elif depth < _MAX_DEPTH and type(value) not in _PLAIN:
         for key, child in _children(value):
             yield from tensors_in(child, f"{name}.{key}", depth + 1)
 
@@ -56,6 +56,13 @@ def argument_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[N
     return found
 
 
+def result_tensors(result: Any) -> list[NamedTensor]:
+    """Tensors in what a call returned, named `result`, `result.0` ..."""
+    if isinstance(result, torch.Tensor):
+        return [("result", result)]
+    return list(tensors_in(result, "result"))
+
+
 def plain_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Non-tensor arguments of a call as JSON values.
 
@@ -74,6 +81,8 @@ def plain_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[st
 
 
 def _add_plain(found: dict[str, Any], name: str, value: Any, depth: int = 0) -> None:
+    if isinstance(value, torch.Tensor):
+        return
     if not _holds_tensor(value):
         found[name] = plain_setting(name, value)
     elif depth < _MAX_DEPTH and isinstance(value, (tuple, list, Mapping)):

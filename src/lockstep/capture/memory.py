@@ -77,12 +77,15 @@ class WeakStorages:
 
     def add(self, tensor: torch.Tensor) -> None:
         """Refer to a tensor's storage, where it has one."""
-        with suppress(NotImplementedError, RuntimeError):
+        try:
             storage = untyped_storage(tensor)
-            if storage._cdata not in self._references:
-                self._references[storage._cdata] = cast(Any, storage)._weak_ref()
-                if len(self._references) > self._swept_at:
-                    self._sweep()
+        except (NotImplementedError, RuntimeError):
+            return
+        address = storage._cdata
+        if address not in self._references:
+            self._references[address] = cast(Any, storage)._weak_ref()
+            if len(self._references) > self._swept_at:
+                self._sweep()
 
     def __contains__(self, tensor: torch.Tensor) -> bool:
         if not self._references:

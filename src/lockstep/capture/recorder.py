@@ -517,6 +517,7 @@ class Recorder:
             sites=self._sites,
             names=self._names,
             operators=self._options.level != "module",
+            below_nodes=self._options.level == "aten",
             parameter_name=self._optimizers.parameter_name,
             watch_parameters=self._hook_parameters,
             trained=self._optimizers.identities,

@@ -25,8 +25,7 @@ from lockstep.capture.gradients import (
     PendingSums,
     first_sequence_number,
     graph_node,
-    watch_inputs,
-    watch_outputs,
+    watch,
 )
 from lockstep.capture.hand_updates import HandUpdates
 from lockstep.capture.kernel_context import (
@@ -35,7 +34,7 @@ from lockstep.capture.kernel_context import (
     may_draw,
     random_state,
 )
-from lockstep.capture.leaves import NamedTensor, plain_attributes, tensors_in
+from lockstep.capture.leaves import NamedTensor, plain_attributes, result_tensors, tensors_in
 from lockstep.capture.long_graphs import LongGraphs
 from lockstep.capture.memory import part_indexed
 from lockstep.capture.module_paths import Adopted, ModuleNames, class_name, is_wrapper
@@ -85,6 +84,8 @@ class Session:
         Names of modules and parameters.
     operators
         Whether operators are recorded (levels api and aten); if not, tensors between modules are unseen.
+    below_nodes
+        Whether what autograd's nodes call is recorded too (level aten).
     parameter_name
         Name of a parameter that no module owns, by its optimizer, or None.
     watch_parameters
@@ -109,6 +110,7 @@ class Session:
         sites: SiteFilter,
         names: ModuleNames,
         operators: bool,
+        below_nodes: bool,
         parameter_name: Callable[[torch.Tensor], str | None],
         watch_parameters: Callable[[Sequence[torch.Tensor] | None], None],
         trained: Callable[[], frozenset[int]],
@@ -127,7 +129,7 @@ class Session:
         self.events: list[Event] = []
         self.not_seen: list[NotSeen] = []
         self._sites = sites
-        self._operators = operators
+        self._operators, self._below_nodes = operators, below_nodes
         self._parameter_name = parameter_name
         self._watch_parameters = watch_parameters
         self._fail = fail
@@ -343,7 +345,7 @@ class Session:
 
         `part` is the index of the elements that an assignment wrote to.
         """
-        outputs = list(tensors_in(result, "result"))
+        outputs = result_tensors(result)
         changed = self._changed_by(call, part)
         if _is_uninitialized(call.op):
             for _, tensor in outputs:
@@ -429,33 +431,59 @@ class Session:
         if not any(tensor.requires_grad for _, tensor in outputs):
             return
         call.outputs = tuple(name for name, _ in outputs)
-        nodes = watch_outputs(call, [tensor for _, tensor in outputs], self)
+        nodes = watch(
+            call,
+            [tensor for _, tensor in outputs],
+            self,
+            self.pending,
+            # Of calls in each other, all that comes is told before anything that leaves.
+            may_be_at_once=call.parent < 0 and not self._below_nodes,
+        )
         self._long_graphs.met(nodes)
-        if nodes and call.edges:
-            watch_inputs(call, nodes, self, self.pending)
 
     def gradient_came(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
         """The gradient of an output has arrived at a call."""
         if self._rows.step == call.step:
             with Silence(self._fail):
                 self._is_of_the_step(call)
-                number = self.contents.of(gradient)
-                self._derivations.came(call, index, number)
-                self._add_gradient(
-                    call, Role.GRAD_OUTPUT, index, call.outputs[index], number, index, gradient
-                )
+                self._came(call, index, gradient)
 
     def gradient_left(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
         """A call has sent a gradient to an input."""
         if self._rows.step == call.step:
             with Silence(self._fail):
                 self._is_of_the_step(call)
-                label, role = call.labels[index], Role.GRAD_INPUT
-                number = self.contents.of(gradient, self._derivations.gradient(call, index))
-                if index in call.parameters:
-                    role = Role.PARAM_GRAD
-                    self._derivations.sent(call, label, number)
-                self._add_gradient(call, role, index, label, number, -1 - index, gradient)
+                self._left(call, index, gradient)
+
+    def gradients_passed(
+        self,
+        call: OpenCall,
+        came: Sequence[tuple[int, torch.Tensor]],
+        left: Sequence[tuple[int, torch.Tensor]],
+    ) -> None:
+        """Both at once, for a call that one node stands for."""
+        if self._rows.step == call.step:
+            with Silence(self._fail):
+                self._is_of_the_step(call)
+                for index, gradient in came:
+                    self._came(call, index, gradient)
+                for index, gradient in left:
+                    self._left(call, index, gradient)
+
+    def _came(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
+        number = self.contents.of(gradient)
+        self._derivations.came(call, index, number)
+        self._add_gradient(
+            call, Role.GRAD_OUTPUT, index, call.outputs[index], number, index, gradient
+        )
+
+    def _left(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
+        label, role = call.labels[index], Role.GRAD_INPUT
+        number = self.contents.of(gradient, self._derivations.gradient(call, index))
+        if index in call.parameters:
+            role = Role.PARAM_GRAD
+            self._derivations.sent(call, label, number)
+        self._add_gradient(call, role, index, label, number, -1 - index, gradient)
 
     def failed(self, error: Exception) -> None:
         """What was done with a gradient has failed; it does not reach the training."""
@@ -636,8 +664,9 @@ _NONE: frozenset[int] = frozenset()
 
 def _outs(kind: CallKind, inputs: list[NamedTensor]) -> frozenset[int]:
     """Which arguments an operator only writes to: `out=` is not read."""
-    if kind is not CallKind.OPERATOR:
+    if kind is not CallKind.OPERATOR or not (inputs and inputs[-1][0].startswith("kwargs.")):
         return _NONE
-    return frozenset(
+    found = frozenset(
         index for index, (name, _) in enumerate(inputs) if f"{name}.".startswith("kwargs.out.")
     )
+    return found or _NONE

@@ -8,6 +8,13 @@ from types import TracebackType
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+# Looked up once: every recorded call enters it several times.
+_is_grad_enabled = torch.is_grad_enabled
+_DisableTorchFunction = torch._C.DisableTorchFunction
+_set_grad_enabled = torch._C._set_grad_enabled
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+_len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
+
 
 class Silence:
     """Context in which tensor work leaves no trace: no autograd history, no mode, no autocast.
@@ -25,16 +32,17 @@ class Silence:
         self._on_error = on_error
 
     def __enter__(self) -> None:
-        self._grad = torch.is_grad_enabled()
-        self._function = torch._C.DisableTorchFunction()
+        self._grad = _is_grad_enabled()
+        self._function = _DisableTorchFunction()
         self._function.__enter__()
-        torch._C._set_grad_enabled(False)
+        if self._grad:
+            _set_grad_enabled(False)
         self._autocast = None
-        if torch._C._is_any_autocast_enabled():
+        if _is_any_autocast_enabled():
             self._autocast = torch._C._DisableAutocast()
             self._autocast.__enter__()
         self._dispatch = None
-        if torch._C._len_torch_dispatch_stack():
+        if _len_torch_dispatch_stack():
             self._dispatch = _disable_current_modes()
             self._dispatch.__enter__()
 
@@ -48,7 +56,7 @@ class Silence:
             self._dispatch.__exit__(None, None, None)
         if self._autocast is not None:
             self._autocast.__exit__(None, None, None)
-        torch._C._set_grad_enabled(self._grad)
+        _set_grad_enabled(self._grad)
         self._function.__exit__(None, None, None)
         if self._on_error is None or not isinstance(value, Exception):
             return False
