@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import struct
 from pathlib import Path
@@ -14,9 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.core.records import Statistics
 from lockstep.core.sketch import SKETCH_SIZE, exact_sketch
 from lockstep.kernels.numbers import numbers_of_array, numbers_of_each
 from lockstep.store import schema
+from lockstep.store.encoding import parquet_bytes
 from lockstep.store.small_tensors import SmallContent, measured
 from lockstep.store.tensors import TensorFiles
 from lockstep.store.writer import RankWriter
@@ -64,7 +67,8 @@ def test_each_of_many_arrays_has_the_numbers_that_it_has_alone(
     )
 
     # then to the last bit with the numbers of each alone, and the sketch is the array
-    for array, statistics, sketch in zip(arrays, found, sketches, strict=True):
+    each = [Statistics(*row) for row in zip(*found, strict=True)]
+    for array, statistics, sketch in zip(arrays, each, sketches, strict=True):
         alone, own_sketch = numbers_of_array(array, with_sketch=True)
         assert list(map(bits, dataclasses.astuple(statistics))) == list(
             map(bits, dataclasses.astuple(alone))
@@ -79,6 +83,7 @@ def test_each_of_many_arrays_has_the_numbers_that_it_has_alone(
         assert statistics.zero_count == (kept == 0).sum()
         if kept.size:
             assert (statistics.minimum, statistics.maximum) == (kept.min(), kept.max())
+            assert statistics.mean == pytest.approx(kept.mean(), rel=1e-9, abs=1e-300)
             assert statistics.norm == pytest.approx(math.sqrt((kept * kept).sum()))
 
 
@@ -100,6 +105,20 @@ def test_rows_of_several_dtypes_keep_their_numbers() -> None:
         assert (row["dtype"], row["maximum"], row["minimum"]) == (dtype, float(number), -1.0)
         assert (row["sketch"] is None) == (number % 2 == 1)
         assert row["digest"] == f"digest-{number}"
+
+
+def test_shapes_that_come_again_stand_in_each_row() -> None:
+    # given rows whose shapes come again, as tuples and as lists, none at all among them
+    shapes: list[Any] = [(4,), [4], (), (2, 3), (4,), (3, 2), []]
+    table = pl.Schema({"number": pl.Int64(), "shape": pl.List(pl.Int64())})
+
+    # when they are written
+    rows = list(enumerate(shapes))
+    read, none = (pl.read_parquet(io.BytesIO(parquet_bytes(table, part))) for part in (rows, []))
+
+    # then each row has its own
+    assert read["shape"].to_list() == list(map(list, shapes))
+    assert (read.schema, none.schema, len(none)) == (table, table, 0)
 
 
 def test_a_writer_keeps_contents_in_the_order_of_their_numbers(tmp_path: Path) -> None:

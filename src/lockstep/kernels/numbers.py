@@ -89,8 +89,8 @@ def numbers_of_array(
         `Statistics`, and the sketch as float64 of shape (SKETCH_SIZE,) or None.
     """
     if values.size <= SKETCH_SIZE:
-        statistics, sketches = numbers_of_each(values, [values.size], with_sketch=with_sketch)
-        return statistics[0], sketches[0] if with_sketch else None
+        columns, sketches = numbers_of_each(values, [values.size], with_sketch=with_sketch)
+        return Statistics(*(column[0] for column in columns)), sketches[0] if with_sketch else None  # type: ignore[arg-type]
     return _numbers(values, 0, with_sketch=with_sketch, run=run)[1:]
 
 
@@ -185,9 +185,13 @@ def _sign_address() -> int:
     return address_of(sign_table())
 
 
+Columns = tuple[list[float], list[float], list[float], list[float], list[int], list[int], list[int]]
+"""Of many arrays what `Statistics` holds, field by field."""
+
+
 def numbers_of_each(
     values: Numbers, sizes: Sequence[int], *, with_sketch: bool
-) -> tuple[list[Statistics], npt.NDArray[np.float64]]:
+) -> tuple[Columns, npt.NDArray[np.float64]]:
     """Statistics and sketches of many short arrays in one call; the same as of each alone.
 
     Parameters
@@ -202,7 +206,8 @@ def numbers_of_each(
     Returns
     -------
     tuple
-        One `Statistics` each, and the sketches as float64 of shape (len(sizes), SKETCH_SIZE), or (0, SKETCH_SIZE).
+        The fields of `Statistics`, a list of each, and the sketches as float64 of shape (len(sizes), SKETCH_SIZE), or
+        (0, SKETCH_SIZE).
     """
     counts = np.empty((len(sizes), len(_EMPTY)), np.int64)
     counts[:] = _EMPTY
@@ -215,8 +220,27 @@ def numbers_of_each(
         of_each_float64(values, values.view(np.int64), values.view(np.uint64), *rest)
     else:
         of_each_float32(values, values.view(np.int32), values.view(np.uint32), *rest)
-    found = zip(sizes, counts.tolist(), sums.tolist(), strict=True)
-    return [_statistics(values.dtype, *item) for item in found], sketches
+    return _columns(values.dtype, np.asarray(sizes, np.int64), counts, sums), sketches
+
+
+def _columns(
+    dtype: np.dtype[Any],
+    sizes: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64],
+    sums: npt.NDArray[np.float64],
+) -> Columns:
+    """As `_statistics`, of many arrays."""
+    low, high, zeros, nans, infinities = counts.T
+    finite = sizes - nans - infinities
+    double, none = dtype == np.float64, finite == 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = np.where(none, math.nan, sums[:, SUM] / finite)
+    minima, maxima = (
+        np.where(none, math.nan, _numbers_of_keys(keys, double=double)) for keys in (low, high)
+    )
+    norms = np.sqrt(sums[:, SQUARES])
+    whole = (nans.tolist(), infinities.tolist(), zeros.tolist())
+    return minima.tolist(), maxima.tolist(), means.tolist(), norms.tolist(), *whole
 
 
 def prepare() -> None:
@@ -247,3 +271,11 @@ def _number(key: int, *, double: bool) -> float:
     pattern, number = ("<q", "<d") if double else ("<i", "<f")
     bits = key if key >= 0 else key ^ (0x7FFF_FFFF_FFFF_FFFF if double else 0x7FFF_FFFF)
     return float(struct.unpack(number, struct.pack(pattern, bits))[0])
+
+
+def _numbers_of_keys(keys: npt.NDArray[np.int64], *, double: bool) -> npt.NDArray[np.float64]:
+    """As `_number`, of many."""
+    if double:
+        return np.where(keys >= 0, keys, keys ^ 0x7FFF_FFFF_FFFF_FFFF).view(np.float64)
+    bits = np.where(keys >= 0, keys, keys ^ 0x7FFF_FFFF).astype(np.int32)
+    return bits.view(np.float32).astype(np.float64)

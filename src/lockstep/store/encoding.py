@@ -27,7 +27,16 @@ def parquet_bytes(table: pl.Schema, rows: list[Row]) -> bytes:
 
 
 def _series(name: str, values: tuple[Any, ...], dtype: pl.DataType) -> pl.Series:
+    if isinstance(dtype, pl.List):
+        return _lists(name, values, dtype)
     try:
         return pl.Series(name, values, dtype)
     except UnicodeEncodeError:
         return pl.Series(name, [printable(value) for value in values], dtype)
+
+
+def _lists(name: str, values: tuple[Any, ...], dtype: pl.DataType) -> pl.Series:
+    """A column of lists, each distinct one made once: shapes are few, and polars makes a series of every list."""
+    places: dict[tuple[Any, ...], int] = {}
+    numbers = [places.setdefault(tuple(value), len(places)) for value in values]
+    return pl.Series(name, list(map(list, places)), dtype).gather(numbers)

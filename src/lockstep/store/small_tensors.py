@@ -54,24 +54,14 @@ def _measured(
 ) -> list[tuple[Any, ...]]:
     values = np.frombuffer(bytearray().join(content[5] for content in contents), dtype)
     sizes = [len(content[5]) // values.itemsize for content in contents]
-    found, sketches = numbers_of_each(values, sizes, with_sketch=with_sketch)
+    columns, sketches = numbers_of_each(values, sizes, with_sketch=with_sketch)
+    numbers, names, shapes, devices, digests, _, _, kept = zip(*contents, strict=True)
     packed = [sketch.tobytes() for sketch in sketches] if with_sketch else [None] * len(contents)
-    return [
-        (
-            number,
-            name,
-            shape,
-            device,
-            digest,
-            *columns_of(numbers),
-            sketch,
-            *((number, shard) if is_kept else (None, None)),
-            "",
-        )
-        for (number, name, shape, device, digest, _, _, is_kept), numbers, sketch in zip(
-            contents, found, packed, strict=True
-        )
-    ]
+    stored = [number if is_kept else None for number, is_kept in zip(numbers, kept, strict=True)]
+    shards = [shard if is_kept else None for is_kept in kept]
+    notes = [""] * len(contents)
+    told = (numbers, names, shapes, devices, digests, *columns, packed, stored, shards, notes)
+    return list(zip(*told, strict=True))
 
 
 def columns_of(numbers: Statistics) -> tuple[float, ...]:
