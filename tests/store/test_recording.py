@@ -705,6 +705,41 @@ def add_step(writer: RankWriter, number: int, values: Any) -> None:
     writer.add_call(call_row(number, step=number))
 
 
+@pytest.mark.parametrize(("whole_bytes", "kept"), [(50_000, (0, 1)), (500, (0, 1, 2))])
+def test_of_steps_that_do_not_fit_together_those_that_fit_are_kept(
+    rank: Path, whole_bytes: int, kept: tuple[int, ...]
+) -> None:
+    # given three steps that end one right after the other, and a cap that two or three of them fit into
+    writer = RankWriter(rank, max_bytes=110_000)
+    summaries: list[StepSummary] = []
+
+    def manifest() -> dict[str, Any]:
+        told = {
+            "stopped_because": writer.failure,
+            "steps": list(map(dataclasses.asdict, summaries)),
+        }
+        return rank_manifest(state="complete", **told)
+
+    for number in range(3):
+        add_step(writer, number, random_bytes(whole_bytes if number else 8))
+        summaries.append(StepSummary(number, complete=True, calls=1))
+        writer.step_ended(number, manifest)
+    # when what waits for the disk is written
+    writer.end(manifest)
+    assert writer.wait()
+    # then those of which everything is there count, and can be read, and it is said why there are no more
+    assert bool(writer.failure) is (kept != (0, 1, 2))
+    read_everything(rank.parent)
+    opened = open_recording(rank.parent).ranks["rank0"]
+    assert opened.complete_steps == kept
+    assert opened.manifest.stopped_because == writer.failure
+    assert opened.calls(1)[0].records[0].load().nbytes == whole_bytes
+
+
+def random_bytes(count: int) -> Any:
+    return np.random.default_rng(0).integers(0, 255, count, np.uint8)
+
+
 def test_a_row_that_cannot_be_written_is_a_failure_and_not_a_hang(rank: Path) -> None:
     writer = RankWriter(rank)
     add_step(writer, 0, np.zeros(8, np.uint8))

@@ -9,7 +9,6 @@ never the training.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import os
@@ -18,14 +17,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from lockstep.core.errors import CorruptError
@@ -34,71 +31,32 @@ from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.records import Frame
 from lockstep.core.replacement import replacing
 from lockstep.store import schema
+from lockstep.store.chunk import Chunk, Copy
 from lockstep.store.derived.derived_tensor import Derived, Elements
 from lockstep.store.encoding import Row, parquet_bytes
 from lockstep.store.integrity import DigestedFile, Sink, with_digest
 from lockstep.store.pace import REST_S, Pace
 from lockstep.store.permissions import open_private
 from lockstep.store.small_tensors import SmallContent, measured, whole
-from lockstep.store.staging import Buffer, Buffers
+from lockstep.store.staging import Buffers
 from lockstep.store.tensors import RawTensor, TensorFiles, compacted, size_bytes, write_shard
-
-Copy = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.uint8]], None]
-"""Fills an array from another one."""
 
 _CHUNK_RECORDS = 16384
 _CHUNK_CONTENTS = 4096
 _FLUSH_S = 1.0
 
 _SHARD_BYTES = 64 << 20
-_ALIGNED_BYTES = 64
-
 _WAITING_CHUNKS = 32
 """Chunks that may wait to be written: some 8 MB each, with sketches, besides their tensors."""
-
-
-@dataclass(slots=True)
-class _Chunk:
-    calls: list[Row] = field(default_factory=list)
-    records: list[Row] = field(default_factory=list)
-    contents: list[Row] = field(default_factory=list)
-    small: list[SmallContent] = field(default_factory=list)
-    tensors: list[RawTensor] = field(default_factory=list)
-    buffer: Buffer | None = None
-    used_bytes: int = 0
-
-    @property
-    def content_count(self) -> int:
-        """How many contents were added."""
-        return len(self.contents) + len(self.small)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was added."""
-        return not (self.records or self.calls or self.contents or self.small or self.tensors)
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether something stands in it that tells where its contents belong."""
-        return bool(self.records or self.calls)
-
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether so many bytes fit into its buffer."""
-        return self.buffer is not None and self.used_bytes + size_bytes <= self.buffer.nbytes
-
-    def add(self, tensor: RawTensor, copy: Copy) -> None:
-        """Copy a tensor into its buffer."""
-        assert self.buffer is not None
-        end = self.used_bytes + tensor.data.nbytes
-        copied = self.buffer[self.used_bytes : end]
-        copy(copied, tensor.data)
-        self.tensors.append(dataclasses.replace(tensor, data=copied))
-        self.used_bytes = -(-end // _ALIGNED_BYTES) * _ALIGNED_BYTES
 
 
 _ROOM_FOR_MANIFEST = 32 << 10
 _ROOM_FOR_A_FILE = 128
 """Bytes that stay free on a disk: a manifest has some 8 kB and a line a file, and is written beside the old one."""
+
+
+class _CapReachedError(Exception):
+    """No more bytes may go on disk."""
 
 
 class RankWriter:
@@ -136,7 +94,7 @@ class RankWriter:
         self.bytes_written = 0
         self._memory_bytes = memory_bytes
         self._max_bytes = max_bytes
-        self._chunk = _Chunk()
+        self._chunk = Chunk()
         self._next_chunk = 0
         self._gathering = threading.Lock()
         self._stacks: list[Row] = []
@@ -144,6 +102,7 @@ class RankWriter:
         self._written_rows = {"stacks": -1, "modules": -1}
         self._files: dict[str, str] = {}
         self._first_lost: int | None = None
+        self._kept_steps: set[int] = set()
         self._last_chunks: dict[int, int] = {}
         self._buffers = Buffers(memory_bytes // 2, _SHARD_BYTES)
         self._waiting_chunks = 0
@@ -234,7 +193,7 @@ class RankWriter:
         with self._gathering:
             chunk, number = self._chunk, self._next_chunk
             stacks, modules = list(self._stacks), list(self._modules)
-            self._chunk, self._next_chunk = _Chunk(), number + 1
+            self._chunk, self._next_chunk = Chunk(), number + 1
         with self._room:
             self._waiting_chunks += 1
         self._queue.put(lambda: self._write_chunk(number, chunk, stacks, modules))
@@ -253,7 +212,9 @@ class RankWriter:
         manifest
             Gives the rank's manifest as of now; called by the writing thread.
         """
-        self._last_chunks[step] = self._next_chunk - self._chunk.is_empty
+        with self._gathering:
+            self._chunk.end_step(step)
+            self._last_chunks[step] = self._next_chunk - self._chunk.is_empty
         self._late_manifest = manifest
         if self._pace.left_s > 0 or self._waiting_chunks:
             self._queue.put(_look_again)
@@ -369,6 +330,8 @@ class RankWriter:
         while (job := self._next_job()) is not None:
             try:
                 job()
+            except _CapReachedError as error:
+                self.failure = self.failure or str(error)
             except OSError as error:
                 self.failure = self.failure or f"{error.strerror or error} ({self.directory})"
             except (
@@ -386,11 +349,44 @@ class RankWriter:
                 self._write_late()
 
     def _write_chunk(
-        self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]
+        self, number: int, chunk: Chunk, stacks: list[Row], modules: list[Row]
     ) -> None:
         try:
             if not self.failure:
-                self._write_files(number, chunk, stacks, modules)
+                self._write_what_fits(number, chunk, stacks, modules)
+        finally:
+            if schema.chunk_name("records", number) not in self._files and not chunk.is_empty:
+                self._lose_from(number)
+            if chunk.buffer is not None:
+                self._buffers.give_back(chunk.buffer)
+            with self._room:
+                self._waiting_chunks -= 1
+                self._room.notify_all()
+
+    def _write_what_fits(
+        self, number: int, chunk: Chunk, stacks: list[Row], modules: list[Row]
+    ) -> None:
+        """Write a chunk, or else what it holds up to the end of a step: steps that are whole count."""
+        try:
+            self._write_files(number, chunk, stacks, modules)
+        except Exception:
+            for part in chunk.up_to_ends():
+                with suppress(Exception):
+                    self._write_files(number, part, stacks, modules)
+                    self._lose_from(number)
+                    self._kept_steps.update(end.step for end in part.ends)
+                    break
+            raise
+
+    def _lose_from(self, number: int) -> None:
+        """Something of this chunk is not written."""
+        self._first_lost = number if self._first_lost is None else self._first_lost
+
+    def _write_files(
+        self, number: int, chunk: Chunk, stacks: list[Row], modules: list[Row]
+    ) -> None:
+        try:
+            self._write_all_files(number, chunk, stacks, modules)
         except Exception:
             # What there is of this chunk does not count; a full disk needs the room for the manifest.
             tables = (
@@ -401,17 +397,9 @@ class RankWriter:
                 with suppress(OSError):
                     (self.directory / name).unlink()
             raise
-        finally:
-            if schema.chunk_name("records", number) not in self._files and not chunk.is_empty:
-                self._first_lost = number if self._first_lost is None else self._first_lost
-            if chunk.buffer is not None:
-                self._buffers.give_back(chunk.buffer)
-            with self._room:
-                self._waiting_chunks -= 1
-                self._room.notify_all()
 
-    def _write_files(
-        self, number: int, chunk: _Chunk, stacks: list[Row], modules: list[Row]
+    def _write_all_files(
+        self, number: int, chunk: Chunk, stacks: list[Row], modules: list[Row]
     ) -> None:
         if chunk.is_empty:
             return
@@ -425,13 +413,13 @@ class RankWriter:
         tensors = self._compacted(number, whole(chunk.small) + chunk.tensors)
         total_bytes = sum(map(size_bytes, tensors)) + sum(map(len, files.values()))
         if self._max_bytes is not None and self.bytes_written + total_bytes > self._max_bytes:
-            self.failure = f"--max-bytes {self._max_bytes} reached"
-            return
+            raise _CapReachedError(f"--max-bytes {self._max_bytes} reached")
         _leave_room(self.directory, total_bytes + _ROOM_FOR_A_FILE * len(self._files))
         if tensors:
             self._replace(schema.shard_name(number), lambda file: write_shard(file, tensors))
         for name, data in files.items():
             self._replace(name, partial(_write, data=data))
+        self._written_rows = {"stacks": len(stacks), "modules": len(modules)}
 
     def _grown(self, stacks: list[Row], modules: list[Row]) -> dict[str, bytes]:
         """The tables that are written anew with each chunk, where rows were added to them."""
@@ -439,7 +427,6 @@ class RankWriter:
         grown = {}
         for name, table, rows in tables:
             if len(rows) != self._written_rows[name]:
-                self._written_rows[name] = len(rows)
                 grown[f"{name}.parquet"] = parquet_bytes(table, rows)
         return grown
 
@@ -475,7 +462,7 @@ class RankWriter:
     def _is_written(self, step: int) -> bool:
         """Whether nothing of a step that has ended was refused."""
         last = self._last_chunks.get(step, self._next_chunk)
-        return self._first_lost is None or last < self._first_lost
+        return self._first_lost is None or last < self._first_lost or step in self._kept_steps
 
     def _replace(self, name: str, fill: Callable[[Sink], None]) -> None:
         """Write a file aside and rename it, so that no reader ever sees half of one."""
