@@ -25,6 +25,7 @@ from torch.optim.optimizer import Optimizer
 
 from lockstep.capture import setup
 from lockstep.capture.afterwards import Afterwards, Owners, owners_of
+from lockstep.capture.apart import StepsApart
 from lockstep.capture.calls import Calls
 from lockstep.capture.compiled_code import CompiledCodeGate, untraced, wrap_compile
 from lockstep.capture.environment import TRAINS, UNMATCHED, leave_note
@@ -137,6 +138,7 @@ class Recorder:
         self._kept: Callable[[str], str] = masked
         self._afterwards: Afterwards | None = None
         self._claim: Claim | None = None
+        self._apart = StepsApart(directory, options)
         self._finished = False
         self._patches = [
             Patch(
@@ -501,6 +503,8 @@ class Recorder:
             warn(f"{error.strerror}: {self.directory}; nothing is recorded, the training goes on")
             return None
         self.began, self._rank_directory = True, directory
+        if self._options.apart:
+            self._apart.add(directory)
         with suppress(LockstepError, OSError):  # somebody looks whether it is free
             self._claim = Claim(directory)
         if self.optimizer_seen:
@@ -612,7 +616,8 @@ class Recorder:
     def _advance(self) -> None:
         self.steps_left_out += self._waits and self._step in self._selection
         self._step += 1
-        self._waits = self._options.apart and self.began and self._rank_directory.exists()
+        if self._options.apart:
+            self._waits = self._step in self._selection and not self._apart.has_room()
         if self._failure or (self._session is not None and self._session.writer.failure):
             self._stop_early()
         elif not self._selection.any_from(self._step):

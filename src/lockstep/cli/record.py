@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lockstep.capture.environment import Reached, Traces, environment_for, take_traces
 from lockstep.cli import options as shared
-from lockstep.cli.command import Command
+from lockstep.cli.notices import say, tell
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
-from lockstep.core.manifest import NotSeen, Options
+from lockstep.core.manifest import Options
 from lockstep.core.selection import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.core.unmatched import unmatched_sentence
 from lockstep.devices.emulation.profiles import device_of, parse_profile, profile_table
-from lockstep.launch.lookout import Lookout
-from lockstep.store.directory import RunDirectory
-from lockstep.store.leftovers import drop_untrained, sweep
+from lockstep.launch import Ended, launch
 from lockstep.store.reader import Recording, open_recording
 
 
@@ -147,104 +143,34 @@ def record(
     if device:
         parse_profile(device)
     recorded = run_recorded(command, directory.absolute(), options, force=force)
-    code, recording = recorded.code, recorded.recording
+    code, recording = recorded.ended.code, recorded.recording
     for gap in recording.manifest.not_seen:
-        _say(f"not recorded is {gap.what}: {gap.reason}")
-    if recorded.why_nothing:
+        say(f"not recorded is {gap.what}: {gap.reason}")
+    if recorded.ended.why_nothing:
         failed = f"the command ended with exit code {code}; " if code else ""
-        _say(f"nothing was recorded: {failed}{recorded.why_nothing}")
-        return code if recorded.as_asked else code or ExitCode.FAILED
-    _say(f"recorded {_what(recording)} in {_short(directory)}")
+        say(f"nothing was recorded: {failed}{recorded.ended.why_nothing}")
+        return code if recorded.ended.as_asked else code or ExitCode.FAILED
+    say(f"recorded {_what(recording)} in {_short(directory)}")
     problems = _unmatched_patterns(recording)
     if problems and not code:
         raise UsageError("; ".join(problems))
     for problem in problems:
-        _say(problem)
+        say(problem)
     return code
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A command that has ended, and what was recorded of it.
+    """A command that has ended, and what was recorded of it."""
 
-    `code` is its exit code as a shell has it; `why_nothing` says why the recording is empty, where it is, and
-    `as_asked` whether it is so because nothing here was to be recorded.
-    """
-
-    code: int
+    ended: Ended
     recording: Recording
-    why_nothing: str
-    as_asked: bool
 
 
-def run_recorded(
-    command: Sequence[str],
-    directory: Path,
-    options: Options,
-    *,
-    force: bool = False,
-    adjust: Callable[[dict[str, str]], dict[str, str]] = dict,
-    **streams: Any,
-) -> Recorded:
-    """Run a command to its end and record it.
-
-    Parameters
-    ----------
-    command
-        What to run.
-    directory
-        Where the recording goes, an absolute path.
-    options
-        What is recorded.
-    force
-        Whether a recording that is there is replaced.
-    adjust
-        Changes the command's environment.
-    streams
-        Its `cwd`, `stdin`, `stdout` and `stderr`, as `subprocess.Popen` takes them; this process's by default.
-
-    Raises
-    ------
-    UsageError
-        If the command cannot be started.
-    OutputExistsError
-        If the directory is taken or cannot be written.
-    """
-    run = RunDirectory.create(directory, list(command), options, force=force)
-    try:
-        process = Command(list(command), adjust(environment_for(directory, options)), **streams)
-    except OSError as error:
-        run.discard()
-        reason = error.strerror or error
-        raise UsageError(f"{command[0]}: the command cannot be started ({reason})") from error
-    run.started()
-    lookout = Lookout(directory, process.number, _say)
-    lookout.start()
-    try:
-        code = process.wait()
-    finally:
-        lookout.finish()
-    traces = take_traces(directory)
-    run.manifest.not_seen = _not_seen(traces)
-    run.finish(exit_code=code)
-    sweep(directory)
-    drop_untrained(directory, traces.training)
-    recording = open_recording(directory)
-    why_nothing = reason_for_nothing(recording, traces.reached, traces.detail, options)
-    return Recorded(code, recording, why_nothing, traces.reached is Reached.OTHER_RANK)
-
-
-def _not_seen(traces: Traces) -> list[NotSeen]:
-    """Processes that trained and are in no rank's directory."""
-    count = traces.unrecorded_children
-    if not count:
-        return []
-    which = "a forked process" if count == 1 else f"{count} forked processes"
-    reason = (
-        "the parent was recorded by then, whose writing threads do not come along with a fork;"
-        " fork before the first training step, or start the process by spawn"
-    )
-    return [NotSeen(f"what {which} trained", reason, count)]
+def run_recorded(command: Sequence[str], directory: Path, options: Options, **how: Any) -> Recorded:
+    """As `lockstep.launch.launch`, which tells its notices to the user, and opens what was recorded."""
+    ended = launch(command, directory, options, hear=tell, **how)
+    return Recorded(ended, open_recording(directory))
 
 
 def _what(recording: Recording) -> str:
@@ -260,31 +186,6 @@ def _what(recording: Recording) -> str:
     return f"{'; '.join(ranks)} ({size_bytes / 1e6:.1f} MB)"
 
 
-def reason_for_nothing(
-    recording: Recording, reached: Reached, detail: str, options: Options
-) -> str:
-    """Why a recording holds no step, in words; "" where it holds some."""
-    if any(rank.steps for rank in recording.ranks.values()):
-        return ""
-    if recording.ranks:
-        return "; ".join(recording.missing) or "a step began, and no call of it was to be recorded"
-    by_hand = "for other loops use lockstep.record() in the script"
-    return {
-        Reached.NOTHING: "the command started no Python that loads Lockstep's start-up hook"
-        " (python -S does not, nor one without the variables that begin with LOCKSTEP; one with another PYTHONPATH, or"
-        " started by -E or -I, does where lockstep-numerics is installed)",
-        Reached.HOOK: "no Python process of the command imported torch",
-        Reached.UNLOADABLE: "Lockstep could not be loaded where torch was imported",
-        Reached.TORCH: "torch was imported, but no torch.optim.Optimizer was made, and no model in training mode"
-        " had its parameters updated by hand",
-        Reached.OPTIMIZER: "an optimizer was made, but no model was called with gradients in a"
-        f" chosen step ({options.steps}); {by_hand}",
-        Reached.STEPS: f"the training ended after {detail} steps, before a chosen one"
-        f" ({options.steps}) began",
-        Reached.OTHER_RANK: f"no process was of a chosen rank ({options.ranks})",
-    }[reached]
-
-
 def _unmatched_patterns(recording: Recording) -> list[str]:
     """One sentence for each pattern that matched nothing in any rank, with the nearest names."""
     ranks = [rank.manifest.unmatched for rank in recording.ranks.values()]
@@ -293,10 +194,6 @@ def _unmatched_patterns(recording: Recording) -> list[str]:
         if all(pattern in rank for rank in ranks):
             sentences.append(unmatched_sentence(pattern, near, "the recorded steps"))
     return sentences
-
-
-def _say(sentence: str) -> None:
-    print(f"lockstep: {sentence}", file=sys.stderr)
 
 
 def _short(path: Path) -> str:

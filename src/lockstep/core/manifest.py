@@ -32,7 +32,11 @@ class Options:
     compile_eager: bool = False
     redact: bool = False
     apart: bool = False
-    """Each step becomes a rank's directory of its own, and none is recorded while the one before is still there."""
+    """Each step becomes a rank's directory of its own, and goes once somebody has looked at it."""
+    apart_steps: int = 1
+    """So many of a process may lie there; while they do, no more is recorded."""
+    apart_waits: bool = False
+    """Rather than that, the training waits."""
 
 
 @dataclass(slots=True)

@@ -1,1 +1,33 @@
 """Running a command under the recorder, and what is told of it while it runs."""
+
+from lockstep.launch.events import (
+    Ended,
+    Event,
+    NotArmed,
+    Notice,
+    Started,
+    StepsLeftOut,
+    StepUnreadable,
+    StepWritten,
+    event_from_line,
+    event_line,
+)
+from lockstep.launch.follow import Follow, WhenFull, WrittenStep
+from lockstep.launch.running import launch
+
+__all__ = [
+    "Ended",
+    "Event",
+    "Follow",
+    "NotArmed",
+    "Notice",
+    "Started",
+    "StepUnreadable",
+    "StepWritten",
+    "StepsLeftOut",
+    "WhenFull",
+    "WrittenStep",
+    "event_from_line",
+    "event_line",
+    "launch",
+]

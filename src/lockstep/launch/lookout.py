@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lockstep.capture.environment import unmatched_notes
 from lockstep.core.unmatched import unmatched_by_all
+from lockstep.launch.events import Event, Notice
 from lockstep.launch.unarmed import UnarmedSearch
 
 _LOOKS_EVERY_S = 0.5
@@ -26,12 +27,12 @@ class Lookout:
         The recording that the command goes into.
     process
         The command's process.
-    tell
-        Is given each sentence, once.
+    hear
+        Is told of each matter once.
     """
 
-    def __init__(self, directory: Path, process: int, tell: Callable[[str], None]) -> None:
-        self._directory, self._tell = directory, tell
+    def __init__(self, directory: Path, process: int, hear: Callable[[Event], None]) -> None:
+        self._directory, self._hear = directory, hear
         self._search = UnarmedSearch(directory, process)
         self._told: set[str] = set()
         self._seen: Counter[str] = Counter()
@@ -51,13 +52,13 @@ class Lookout:
         while not self._ended.wait(_LOOKS_EVERY_S):
             for unarmed in self._search.look():
                 # Of eight ranks that were started alike, one is told.
-                self._say_once(unarmed.reason, str(unarmed))
+                self._tell_once(unarmed.reason, unarmed)
             for pattern, sentence in unmatched_by_all(unmatched_notes(self._directory)):
                 self._seen[pattern] += 1
                 if self._seen[pattern] > _LOOKS_BEFORE_THE_END:
-                    self._say_once(pattern, sentence)
+                    self._tell_once(pattern, Notice(sentence))
 
-    def _say_once(self, subject: str, sentence: str) -> None:
+    def _tell_once(self, subject: str, event: Event) -> None:
         if subject not in self._told:
             self._told.add(subject)
-            self._tell(sentence)
+            self._hear(event)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.capture.environment import (
@@ -26,38 +25,11 @@ from lockstep.launch.descendants import (
     numbers_inside,
     parent_of,
 )
+from lockstep.launch.events import NotArmed
 
 _LOADED_BY_TORCH = "libtorch_python"
 _SKIP_HOOK = "IES"
 _TAKE_A_VALUE = "cmWX"
-
-
-@dataclass(frozen=True, slots=True)
-class Unarmed:
-    """A process that loads torch and is not recorded.
-
-    Parameters
-    ----------
-    pid
-        Its number.
-    program
-        Its Python, by its whole path where that can be told.
-    reason
-        How it was started, so that nothing of it is recorded.
-    advice
-        What to do.
-    """
-
-    pid: int
-    program: str
-    reason: str
-    advice: str
-
-    def __str__(self) -> str:
-        return (
-            f"not armed: {Path(self.program).name} (pid {self.pid}) imports torch and {self.reason};"
-            f" nothing of it is recorded. {self.advice}"
-        )
 
 
 class UnarmedSearch:
@@ -77,7 +49,7 @@ class UnarmedSearch:
         self._decided: set[int] = set()
         self._suspected: set[int] = set()
 
-    def look(self) -> list[Unarmed]:
+    def look(self) -> list[NotArmed]:
         """Those that were not told of before, each once it was seen twice.
 
         Between a fork and the program that is started by it, a child is as its parent.
@@ -99,7 +71,7 @@ class UnarmedSearch:
         found = (self._unarmed(number) for number in sorted(certain))
         return [one for one in found if one is not None]
 
-    def _unarmed(self, number: int) -> Unarmed | None:
+    def _unarmed(self, number: int) -> NotArmed | None:
         """What is to be said of a process; None where another recording has it."""
         environment, command = environment_of(number), command_of(number)
         if environment is None or not command:
@@ -108,7 +80,7 @@ class UnarmedSearch:
         if trace is not None and trace != str(trace_of(self._directory)):
             return None
         program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
-        return Unarmed(number, program, *why_unarmed(command, environment, program))
+        return NotArmed(number, program, *why_unarmed(command, environment, program))
 
 
 def _is_armed(number: int, noted: set[int]) -> bool:

@@ -13,10 +13,11 @@ from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
 from lockstep.core.progress import unheard
 from lockstep.core.selection import StepSelection
+from lockstep.launch import Ended
 from lockstep.report.json_text import json_text
 from lockstep.wings.audit.auditor import Auditor, SiteChoice
 from lockstep.wings.audit.json import audit_json
-from lockstep.wings.audit.live import Ended, audit_command, own_streams
+from lockstep.wings.audit.live import audit_command, own_streams
 from lockstep.wings.audit.recorded import audit_recording
 from lockstep.wings.audit.screen import render
 from lockstep.wings.audit.tally import Tally
@@ -125,7 +126,7 @@ def audit(
         return _conclude(auditor.tally, limit=limit, as_json=as_json)
     settings = Options(
         steps=_thinned(steps, every), ranks=_numbers_of(rank), save="tensors", only=list(only),
-        memory_bytes=memory_bytes, apart=True,
+        memory_bytes=memory_bytes,
     )  # fmt: skip
     ended = audit_command(
         auditor, command, settings, budget=budget, told=unheard, **own_streams(as_json=as_json)

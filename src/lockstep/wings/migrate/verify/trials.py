@@ -64,7 +64,7 @@ class Trial:
     @property
     def code(self) -> int:
         """Exit code."""
-        return self.recorded.code
+        return self.recorded.ended.code
 
     @property
     def has_steps(self) -> bool:
@@ -182,7 +182,7 @@ class Trials:
                 )
         finally:
             ground.top.rename(self._folder / name)
-        if recorded.code == ExitCode.INTERRUPTED:
+        if recorded.ended.code == ExitCode.INTERRUPTED:
             raise click.Abort
         return Trial(recorded, out, err, ground, linked)
 

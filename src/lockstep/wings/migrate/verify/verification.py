@@ -207,7 +207,7 @@ class _Verifier:
 
     def _by_output(self, original: Trial, migrated: Trial) -> Verification:
         before, after = original.printed().splitlines(), migrated.printed().splitlines()
-        why = f"no tensors were compared: {original.recorded.why_nothing}"
+        why = f"no tensors were compared: {original.recorded.ended.why_nothing}"
         if not before and not after:
             return Verification(
                 Result.UNPROVEN, "nothing was recorded, and nothing printed", notes=(why,)

@@ -1,0 +1,62 @@
+"""Steps that are recorded apart, each in a directory of its own, until whoever follows the training takes them away."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lockstep.core.errors import OutputExistsError
+from lockstep.core.manifest import Options
+from lockstep.store.claim import Claim
+
+_LOOKS_EVERY_S = 0.005
+_ASKS_EVERY_S = 1.0
+
+
+class StepsApart:
+    """The steps of this process that lie there still.
+
+    Parameters
+    ----------
+    recording
+        Where their directories are.
+    options
+        How many may lie there, and whether the training waits for room.
+    """
+
+    def __init__(self, recording: Path, options: Options) -> None:
+        self._recording = recording
+        self._limit, self._waits = options.apart_steps, options.apart_waits
+        self._there: set[Path] = set()
+
+    def add(self, directory: Path) -> None:
+        """A step is there."""
+        self._there.add(directory)
+
+    def has_room(self) -> bool:
+        """Whether one more may come; waits for that where the training is to, as long as somebody follows."""
+        asked_s = time.monotonic()
+        while not self._has_room_now():
+            if not self._waits:
+                return False
+            time.sleep(_LOOKS_EVERY_S)
+            if time.monotonic() - asked_s > _ASKS_EVERY_S:
+                asked_s = time.monotonic()
+                if not _is_followed(self._recording):
+                    return False
+        return True
+
+    def _has_room_now(self) -> bool:
+        self._there = {directory for directory in self._there if directory.exists()}
+        return len(self._there) < self._limit
+
+
+def _is_followed(recording: Path) -> bool:
+    """Whether the process lives that started this one: it has claimed the recording."""
+    try:
+        Claim(recording).release()
+    except OutputExistsError:
+        return True
+    except OSError:
+        return False
+    return False

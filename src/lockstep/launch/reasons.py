@@ -1,0 +1,45 @@
+"""Why a command left no recording, and what of it is in none, in words."""
+
+from __future__ import annotations
+
+from lockstep.capture.environment import Reached, Traces
+from lockstep.core.manifest import NotSeen, Options
+from lockstep.store.reader import Recording
+
+
+def reason_for_nothing(
+    recording: Recording, reached: Reached, detail: str, options: Options
+) -> str:
+    """Why a recording holds no step, in words; "" where it holds some."""
+    if any(rank.steps for rank in recording.ranks.values()):
+        return ""
+    if recording.ranks:
+        return "; ".join(recording.missing) or "a step began, and no call of it was to be recorded"
+    by_hand = "for other loops use lockstep.record() in the script"
+    return {
+        Reached.NOTHING: "the command started no Python that loads Lockstep's start-up hook"
+        " (python -S does not, nor one without the variables that begin with LOCKSTEP; one with another PYTHONPATH, or"
+        " started by -E or -I, does where lockstep-numerics is installed)",
+        Reached.HOOK: "no Python process of the command imported torch",
+        Reached.UNLOADABLE: "Lockstep could not be loaded where torch was imported",
+        Reached.TORCH: "torch was imported, but no torch.optim.Optimizer was made, and no model in training mode"
+        " had its parameters updated by hand",
+        Reached.OPTIMIZER: "an optimizer was made, but no model was called with gradients in a"
+        f" chosen step ({options.steps}); {by_hand}",
+        Reached.STEPS: f"the training ended after {detail} steps, before a chosen one"
+        f" ({options.steps}) began",
+        Reached.OTHER_RANK: f"no process was of a chosen rank ({options.ranks})",
+    }[reached]
+
+
+def unseen_processes(traces: Traces) -> list[NotSeen]:
+    """Processes that trained and are in no rank's directory."""
+    count = traces.unrecorded_children
+    if not count:
+        return []
+    which = "a forked process" if count == 1 else f"{count} forked processes"
+    reason = (
+        "the parent was recorded by then, whose writing threads do not come along with a fork;"
+        " fork before the first training step, or start the process by spawn"
+    )
+    return [NotSeen(f"what {which} trained", reason, count)]
