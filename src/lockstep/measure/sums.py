@@ -22,7 +22,7 @@ BLOCK_ELEMENTS = PIECE
 _SQUARE_LIMIT_EXPONENT = 400
 _VANISHED_SHARE = 2.0**-24
 _TINY, _HUGE = 2.0**-1022, 2.0**1023
-_ULP_PARTS = {
+ULP_PARTS = {
     "float64": ("f8", "i8"),
     "complex128": ("f8", "i8"),
     "float32": ("f4", "i4"),
@@ -49,22 +49,22 @@ class Sums:
         self.max_abs = self.max_relative = self.relative = 0.0
         self.relative_elements = self.within_1e_3 = self.within_5e_3 = 0
         self.divergence = _DivergenceSums()
-        self.max_ulp = 0.0 if dtype in _ULP_PARTS else math.nan
+        self.max_ulp = 0.0 if dtype in ULP_PARTS else math.nan
 
     def add(self, reference: Array, candidate: Array) -> None:
         """Add one block of each side, contiguous and of equal length."""
         self.elements += reference.size
-        reference, candidate = self._comparable(*_common_integers(reference, candidate))
+        reference, candidate = self._comparable(*common_integers(reference, candidate))
         if not reference.size:
             return
-        left, right = _doubles(reference, self.exponent), _doubles(candidate, self.exponent)
-        difference = _difference(reference, candidate, left, right)
+        left, right = doubles_of(reference, self.exponent), doubles_of(candidate, self.exponent)
+        difference = difference_of(reference, candidate, left, right)
         self._add_products(left, right)
         self._add_scatter(difference)
         reference_sizes, sizes = np.abs(left), np.abs(difference)
         self._add_errors(reference_sizes, sizes)
         self.candidate += self.divergence.add(reference_sizes, np.abs(right))
-        if self.dtype in _ULP_PARTS:
+        if self.dtype in ULP_PARTS:
             self.max_ulp = max(self.max_ulp, _max_ulp(reference, candidate, self.dtype))
 
     def merge(self, elements: int, sums: Doubles, counts: npt.NDArray[np.int64]) -> None:
@@ -94,7 +94,7 @@ class Sums:
             setattr(owner, name, getattr(owner, name) + found[name])
         largest = dict(zip(SUMS, sums.max(axis=0).tolist(), strict=True))
         for name in MAXIMA:
-            if name != "max_ulp" or self.dtype in _ULP_PARTS:
+            if name != "max_ulp" or self.dtype in ULP_PARTS:
                 setattr(self, name, max(getattr(self, name), largest[name]))
 
     def _comparable(self, reference: Array, candidate: Array) -> tuple[Array, Array]:
@@ -244,7 +244,7 @@ def _peak(block: Array) -> float:
     return float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
 
 
-def _common_integers(reference: Array, candidate: Array) -> tuple[Array, Array]:
+def common_integers(reference: Array, candidate: Array) -> tuple[Array, Array]:
     """Give integers of different widths one dtype, where one holds both."""
     if reference.dtype == candidate.dtype or not _are_integers(reference, candidate):
         return reference, candidate
@@ -256,20 +256,22 @@ def _are_integers(reference: Array, candidate: Array) -> bool:
     return reference.dtype.kind in "iu" and candidate.dtype.kind in "iu"
 
 
-def _doubles(block: Array, exponent: int) -> Array:
+def doubles_of(block: Array, exponent: int) -> Array:
+    """The same numbers in double precision, times `2**-exponent`."""
     wide = block.astype(np.complex128 if block.dtype.kind == "c" else np.float64, copy=False)
     if exponent == 0:
         return wide
     return np.ldexp(wide.view(np.float64), -exponent).view(wide.dtype)
 
 
-def _difference(reference: Array, candidate: Array, left: Array, right: Array) -> Array:
+def difference_of(reference: Array, candidate: Array, left: Array, right: Array) -> Array:
+    """Candidate minus reference, given both in double precision too; of 64-bit integers rounded once."""
     if _are_integers(reference, candidate) and reference.dtype.itemsize == 8:
-        return _integer_difference(reference, candidate)
+        return integer_difference(reference, candidate)
     return right - left
 
 
-def _integer_difference(reference: Array, candidate: Array) -> Doubles:
+def integer_difference(reference: Array, candidate: Array) -> Doubles:
     """Difference of 64-bit integers without overflow, rounded to double once at the end."""
     larger = candidate >= reference
     left, right = reference.view(np.uint64), candidate.view(np.uint64)
@@ -285,15 +287,15 @@ def _dot(left: Array, right: Array) -> float:
 
 
 def _max_ulp(reference: Array, candidate: Array, dtype: str) -> float:
-    left, right = _ordinals(reference, dtype), _ordinals(candidate, dtype)
+    left, right = ordinals(reference, dtype), ordinals(candidate, dtype)
     if left.size != right.size:  # a real tensor facing a complex one has no common grid
         return math.nan
-    return float(np.abs(_integer_difference(left, right)).max(initial=0.0))
+    return float(np.abs(integer_difference(left, right)).max(initial=0.0))
 
 
-def _ordinals(block: Array, dtype: str) -> npt.NDArray[np.int64]:
+def ordinals(block: Array, dtype: str) -> npt.NDArray[np.int64]:
     """Places of numbers in the ordered list of all numbers of the dtype, zero at 0."""
-    floating, integer = _ULP_PARTS[dtype]
+    floating, integer = ULP_PARTS[dtype]
     parts = block.view(block.real.dtype) if block.dtype.kind == "c" else block
     bits = parts.astype(floating, copy=False).view(integer)
     sizes = (bits & np.iinfo(integer).max).astype(np.int64)

@@ -21,6 +21,7 @@ from lockstep.wings.report.comparison_types import (
     SetupLine,
 )
 from lockstep.wings.report.pair_columns import chosen_pairs, pairs_of
+from lockstep.wings.report.pair_details import Details, detailed_rows
 
 DETAILS = 40
 LARGEST_PAIRS = 300_000
@@ -57,6 +58,9 @@ def gather(
     >>> gather(compare_recordings("ref", "npu"), open_recording("ref"), open_recording("npu"))  # doctest: +SKIP
     """
     chosen = chosen_pairs(comparison, largest_pairs)
+    pairs = pairs_of(chosen, comparison)
+    origins = chosen.rows_of(comparison.origins)
+    rows = detailed_rows(chosen, pairs, origins, details)
     headline, reasons = _words(comparison)
     return ComparisonData(
         answer=comparison_json(comparison),
@@ -64,10 +68,10 @@ def gather(
         reasons=reasons,
         advice=_advice(comparison),
         runs=(_run("reference", reference), _run("candidate", candidate)),
-        pairs=pairs_of(chosen, comparison),
-        origins=chosen.rows_of(comparison.origins),
+        pairs=pairs,
+        origins=origins,
         left_out=chosen.left_out,
-        details={},
+        details=Details(chosen, pairs, reference, candidate).of(rows),
         sources={},
         modules=(),
         set_up=tuple(SetupLine(str(one), UNKNOWN, "") for one in comparison.setup),
