@@ -12,6 +12,7 @@ import multiprocessing
 import shutil
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ from lockstep.capture.redacted_writer import RedactedWriter, redact, redaction_o
 from lockstep.capture.rows import Place
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
+from lockstep.capture.source_lines import rows_around
 from lockstep.capture.surroundings import has_parameters
 from lockstep.capture.trainers import Trainers
 from lockstep.capture.waiting import wait_until_written
@@ -140,6 +142,7 @@ class Recorder:
         self._claim: Claim | None = None
         self._apart = StepsApart(directory, options)
         self._finished = False
+        self._began_s = time.time()
         self._patches = [
             Patch(
                 torch,
@@ -397,6 +400,9 @@ class Recorder:
                 warn(f"recording stopped: {manifest.stopped_because}; the training goes on")
             return setup.as_json(manifest, self._kept)
 
+        if not (self._options.redact or self._options.apart):
+            named = self._session.named_lines()
+            writer.add_sources(partial(rows_around, named, self._began_s))
         self._session, self._closing = None, writer
         with Silence(
             self.fail

@@ -18,6 +18,7 @@ from lockstep.capture.gradients import Edge
 from lockstep.capture.held_rows import HeldRows, RowSink
 from lockstep.capture.leaves import NamedTensor
 from lockstep.capture.module_paths import ModuleNames
+from lockstep.capture.source_lines import NamedLine
 from lockstep.capture.stacks import Stacks
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.encoding import Row
@@ -221,6 +222,11 @@ class Rows:
             if frames is not None:
                 self._writer.add_stack(stack, frames)
             return stack
+
+    def named_lines(self) -> list[NamedLine]:
+        """The lines that call stacks name, the most wanted ones first."""
+        with self._lock:
+            return self._stacks.named_lines()
 
     def open(
         self,

@@ -41,6 +41,7 @@ from lockstep.capture.module_paths import Adopted, ModuleNames, class_name, is_w
 from lockstep.capture.plumbing import is_collective
 from lockstep.capture.rows import OpenCall, Place, Rows
 from lockstep.capture.silence import Silence
+from lockstep.capture.source_lines import NamedLine
 from lockstep.capture.unseen_work import OutOfSight
 from lockstep.core.formulas import Formula
 from lockstep.core.manifest import Event, NotSeen
@@ -550,6 +551,10 @@ class Session:
     def stack_told(self, told: Sequence[tuple[str, int, str]], around: int) -> int:
         """Number of a call stack that is told, see `Rows.stack_told`."""
         return self._rows.stack_told(told, around)
+
+    def named_lines(self) -> list[NamedLine]:
+        """The lines that call stacks name, the most wanted ones first."""
+        return self._rows.named_lines()
 
     def before_update(
         self,

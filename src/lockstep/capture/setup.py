@@ -139,11 +139,12 @@ def module_files() -> list[str]:
     # Not by getattr: some modules load others when they are asked for what they have not.
     modules = tuple(sys.modules.values())
     files = {getattr(module, "__dict__", {}).get("__file__") for module in modules}
-    return [file for file in files if isinstance(file, str) and _is_of_the_user(file)]
+    return [file for file in files if isinstance(file, str) and is_of_the_user(file)]
 
 
 @cache
-def _is_of_the_user(file: str) -> bool:
+def is_of_the_user(file: str) -> bool:
+    """Whether a file is neither Python's nor Lockstep's nor of an installed package."""
     return not (
         file.startswith(_installed_in()) or INSTALLED.search(file) or not Path(file).is_absolute()
     )

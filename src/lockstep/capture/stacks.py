@@ -12,6 +12,8 @@ import torch
 
 import lockstep
 from lockstep.capture.callers import STAND_IN
+from lockstep.capture.setup import is_of_the_user
+from lockstep.capture.source_lines import NamedLine
 from lockstep.core.records import Frame
 
 _HIDDEN = (
@@ -83,6 +85,22 @@ class Stacks:
                 lines += (identity, line)
         lines += self._stacks[around] if around >= 0 else ()
         return self._numbered(tuple(lines[: 2 * _MAX_FRAMES]))
+
+    def named_lines(self) -> list[NamedLine]:
+        """The lines of all stacks, each once: the user's innermost ones, then where libraries call, then others."""
+        ranked: dict[NamedLine, int] = {}
+        paths = {identity: file for (file, _), identity in self._told.items()}
+        for lines in self._stacks:
+            own_met = False
+            for depth, place in enumerate(zip(lines[::2], lines[1::2], strict=True)):
+                identity, line = place
+                path = paths[identity] if identity < 0 else self._codes[identity][0].co_filename
+                own = path.startswith("<") or is_of_the_user(path)
+                wanted = 0 if own and not own_met else 1 if depth == 0 else 2 if own else 3
+                own_met = own_met or own
+                named = NamedLine(self._frame(identity, line).file, path, line)
+                ranked[named] = min(wanted, ranked.get(named, wanted))
+        return sorted((one for one in ranked if ranked[one] < 3), key=ranked.__getitem__)
 
     def _numbered(self, key: _Lines) -> tuple[int, tuple[Frame, ...] | None]:
         number = self._numbers.get(key)

@@ -283,6 +283,15 @@ class RankRecording:
         table = self._table(schema.LOSSES_FILE, schema.LOSSES)
         return () if table is None else losses_in(table)
 
+    @cached_property
+    def source_lines(self) -> dict[str, dict[int, str]]:
+        """Lines of source around those that stacks name, by file and number; {} where none were kept."""
+        table = self._table(schema.SOURCES_FILE, schema.SOURCES)
+        found: dict[str, dict[int, str]] = {}
+        for file, line, text in () if table is None else table.iter_rows():
+            found.setdefault(file, {})[line] = text
+        return found
+
     def _table(self, name: str, columns: pl.Schema) -> pl.DataFrame | None:
         """A table that not every recording has; one that its manifest does not list is none of it."""
         if name not in self.manifest.files:

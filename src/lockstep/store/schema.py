@@ -12,6 +12,7 @@ ref/
     stacks.parquet  modules.parquet
     states.parquet              parameters, buffers, optimizer state behind the first and last recorded step
     end.parquet losses.parquet  the same at the end of the training, and the losses behind the recorded steps
+    sources.parquet             lines of source around those that stacks name
 ```
 """
 
@@ -141,7 +142,9 @@ STATES = pl.Schema(
 )
 """A sketch stands at the first row of its digest and dtype alone."""
 LOSSES = pl.Schema({"step": pl.Int32(), "value": pl.Float64(), "dtype": pl.String()})
+SOURCES = pl.Schema({"file": pl.String(), "line": pl.Int32(), "text": pl.String()})
 STATES_FILE, END_FILE, LOSSES_FILE = "states.parquet", "end.parquet", "losses.parquet"
+SOURCES_FILE = "sources.parquet"
 
 
 def chunk_name(table: str, number: int) -> str:

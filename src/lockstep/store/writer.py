@@ -254,6 +254,21 @@ class RankWriter:
         """Write a table of its own, behind everything queued before it."""
         self._queue.put(lambda: self._write_table(name, parquet_bytes(table, rows)))
 
+    def add_sources(self, rows: Callable[[], list[Row]]) -> None:
+        """Write lines of source, behind everything queued before, where there is room; the recording is whole without.
+
+        `rows` makes those of `schema.SOURCES`, and is called by the writing thread.
+        """
+        self._queue.put(lambda: self._write_sources(rows()))
+
+    def _write_sources(self, rows: list[Row]) -> None:
+        data = parquet_bytes(schema.SOURCES, rows)
+        if self._max_bytes is not None and self.bytes_written + len(data) > self._max_bytes:
+            return
+        with suppress(OSError):
+            if rows and not self.failure:
+                self._write_table(schema.SOURCES_FILE, data)
+
     def _write_table(self, name: str, data: bytes) -> None:
         if not self.failure:
             if self._max_bytes is not None and self.bytes_written + len(data) > self._max_bytes:

@@ -29,6 +29,7 @@ from lockstep.wings.report.comparison_types import (
     TextColumn,
 )
 from lockstep.wings.report.pair_columns import chosen_pairs, in_execution_order, kind_of
+from lockstep.wings.report.source_excerpts import excerpts
 
 
 @pytest.fixture(scope="module")
@@ -207,3 +208,27 @@ def test_a_made_training_without_a_fault_leads_nowhere_wrong(tmp_path: Path) -> 
     assert data.origins == ()
     assert not {ORIGIN, INHERITED} & set(kinds(data))
     assert np.nanmax(data.pairs.margin) <= 1
+
+
+def test_lines_are_shown_as_they_were_kept(lockstep_trained_recording: Path) -> None:
+    # given a recording of a real script
+    one = open_recording(lockstep_trained_recording)
+    data = gather(compare_recordings(one, one), one, one)
+    # then the line of each pair has its text, with those around
+    place = next(name for name in data.pairs.source.names if "train.py" in name)
+    excerpt = data.sources[place]
+    line = int(place.rpartition(":")[2])
+    script = lockstep_trained_recording.with_name("train.py").read_text().splitlines()
+    assert excerpt.first <= line < excerpt.first + len(excerpt.lines) <= line + 4
+    assert list(excerpt.lines) == script[excerpt.first - 1 : excerpt.first - 1 + len(excerpt.lines)]
+
+
+def test_of_a_line_that_was_not_kept_there_is_no_excerpt(data: ComparisonData) -> None:
+    assert data.sources == {}
+
+
+def test_places_that_are_none_have_no_excerpt(lockstep_trained_recording: Path) -> None:
+    one = open_recording(lockstep_trained_recording)
+    file = next(iter(one.ranks["rank0"].source_lines))
+    odd = ["", ":", "a.py", f"{file}:", f"{file}:-4", f"{file}:99999", f"{file}:\u0663", "x:1:2"]
+    assert excerpts(odd, [one]) == {}

@@ -22,6 +22,7 @@ from lockstep.wings.report.comparison_types import (
 )
 from lockstep.wings.report.pair_columns import chosen_pairs, pairs_of
 from lockstep.wings.report.pair_details import Details, detailed_rows
+from lockstep.wings.report.source_excerpts import excerpts
 
 DETAILS = 40
 LARGEST_PAIRS = 300_000
@@ -61,6 +62,9 @@ def gather(
     pairs = pairs_of(chosen, comparison)
     origins = chosen.rows_of(comparison.origins)
     rows = detailed_rows(chosen, pairs, origins, details)
+    shown = Details(chosen, pairs, reference, candidate).of(rows)
+    frames = (f"{one.file}:{one.line}" for detail in shown.values() for one in detail.stack)
+    places = dict.fromkeys((*frames, *pairs.source.names))
     headline, reasons = _words(comparison)
     return ComparisonData(
         answer=comparison_json(comparison),
@@ -71,8 +75,8 @@ def gather(
         pairs=pairs,
         origins=origins,
         left_out=chosen.left_out,
-        details=Details(chosen, pairs, reference, candidate).of(rows),
-        sources={},
+        details=shown,
+        sources=excerpts(places, (candidate, reference)),
         modules=(),
         set_up=tuple(SetupLine(str(one), UNKNOWN, "") for one in comparison.setup),
         coverage=tuple(_coverage(comparison)),
