@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from lockstep.core.finding import Comparison
 from lockstep.core.redaction import REDACTED
 from lockstep.core.text import shell_line
+from lockstep.locate.set_up_answers import set_up_answers
 from lockstep.report.comparison import end_words
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.lone_calls import unaligned_sentences
@@ -14,7 +15,6 @@ from lockstep.report.comparison.tally import tally_of
 from lockstep.report.comparison.verdict_words import headline_words, lines_below, uniform_words
 from lockstep.store.reader import Recording
 from lockstep.wings.report.comparison_types import (
-    UNKNOWN,
     Advice,
     ComparisonData,
     Run,
@@ -78,7 +78,10 @@ def gather(
         details=shown,
         sources=excerpts(places, (candidate, reference)),
         modules=(),
-        set_up=tuple(SetupLine(str(one), UNKNOWN, "") for one in comparison.setup),
+        set_up=tuple(
+            SetupLine(str(one.difference), one.answer.value, one.why)
+            for one in set_up_answers(comparison)
+        ),
         coverage=tuple(_coverage(comparison)),
     )
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.locate.set_up_answers import Answer
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int32]
 
@@ -184,12 +186,12 @@ class ModuleNode:
     worst: Mapping[str, int]
 
 
-YES, NO, UNKNOWN = "yes", "no", "unknown"
+YES, NO, UNKNOWN = (one.value for one in Answer)
 
 
 @dataclass(frozen=True, slots=True)
 class SetupLine:
-    """One difference in set-up; `explains` says whether it can explain the origin: yes, no or unknown, and `why`."""
+    """One difference in set-up; whether it `explains` the origin: yes, no or unknown, and `why` that is said."""
 
     words: str
     explains: str
