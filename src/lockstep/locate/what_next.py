@@ -49,6 +49,11 @@ def what_next(
     return asked.after_agreement(comparison)
 
 
+def after_origin(origin: Origin, reference: Recording, candidate: Recording) -> WhatNext:
+    """What to type to get further at one of several origins; its site is named in the command."""
+    return _Asked(reference, candidate, Manner(by_default=False)).after_origin(origin)
+
+
 def made_at(
     origin: Origin, reference: Recording, candidate: Recording
 ) -> tuple[Call | None, Call | None]:

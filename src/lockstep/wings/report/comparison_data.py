@@ -14,12 +14,13 @@ from lockstep.report.comparison.lone_calls import unaligned_sentences
 from lockstep.report.comparison.tally import tally_of
 from lockstep.report.comparison.verdict_words import headline_words, lines_below, uniform_words
 from lockstep.store.reader import Recording
+from lockstep.wings.report.advice import advice
 from lockstep.wings.report.comparison_types import (
-    Advice,
     ComparisonData,
     Run,
     SetupLine,
 )
+from lockstep.wings.report.module_tree import module_tree
 from lockstep.wings.report.pair_columns import chosen_pairs, pairs_of
 from lockstep.wings.report.pair_details import Details, detailed_rows
 from lockstep.wings.report.source_excerpts import excerpts
@@ -70,14 +71,14 @@ def gather(
         answer=comparison_json(comparison),
         headline=headline,
         reasons=reasons,
-        advice=_advice(comparison),
+        advice=advice(comparison, reference, candidate),
         runs=(_run("reference", reference), _run("candidate", candidate)),
         pairs=pairs,
         origins=origins,
         left_out=chosen.left_out,
         details=shown,
         sources=excerpts(places, (candidate, reference)),
-        modules=(),
+        modules=module_tree(pairs, set(origins), (reference, candidate)),
         set_up=tuple(
             SetupLine(str(one.difference), one.answer.value, one.why)
             for one in set_up_answers(comparison)
@@ -92,11 +93,6 @@ def _words(comparison: Comparison) -> tuple[str, tuple[str, ...]]:
     headline = f"{words}, {source}" if source else words
     lines = [*lines_below(comparison), *map(uniform_words, comparison.uniform)]
     return headline.lstrip(": "), (*lines, *end_words.paragraphs(comparison))
-
-
-def _advice(comparison: Comparison) -> tuple[Advice, ...]:
-    following = comparison.what_next
-    return () if following is None else (Advice(following.words, following.command),)
 
 
 def _run(name: str, recording: Recording) -> Run:
