@@ -1,0 +1,170 @@
+"""What verbs that compare share: the options that say how, and the comparison itself behind a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from lockstep.cli import options as shared
+from lockstep.cli.progress_bar import progress_bar
+from lockstep.comparison import Rule, compare_recordings, read_indices
+from lockstep.core.errors import UsageError
+from lockstep.core.finding import Comparison
+from lockstep.core.selection import StepSelection
+from lockstep.kernels.jit import load_without_blas
+from lockstep.measure.passes import prepare
+from lockstep.store.reader import Recording, open_recording
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
+
+_OPTIONS = (
+    click.option(
+        "--rule",
+        type=click.Choice(list(_RULES)),
+        default="error-model",
+        show_default=True,
+        help="How to judge.",
+    ),
+    click.option(
+        "--calibration",
+        type=click.Path(path_type=Path),
+        help="Tolerances from this `lockstep record --calibrate` of the reference.",
+    ),
+    click.option(
+        "--noise",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="Another recording of the reference's training, for its noise; may be repeated.",
+    ),
+    click.option(
+        "--mapping",
+        type=click.Path(path_type=Path),
+        help="YAML file with names that the two runs use for the same thing.",
+    ),
+    click.option("--steps", default="", help="Compare these steps only: 0, 0:3, 10,20."),
+    shared.memory_bytes(
+        "Memory that comparing may take; operators that take more to re-run are judged without."
+    ),
+    click.option(
+        "--no-rerun", is_flag=True, help="Run no operator again: for recordings from strangers."
+    ),
+)
+
+
+class Compared(NamedTuple):
+    """A comparison, and the two recordings behind it."""
+
+    comparison: Comparison
+    reference: Recording
+    candidate: Recording
+
+
+def options(function: F) -> F:
+    """Give a verb the options that say how to compare; they go to `compared` as they are."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def check_two(reference: Path, candidate: Path) -> None:
+    """Check that two recordings are given, and not one twice.
+
+    Raises
+    ------
+    UsageError
+        If both are the same.
+    """
+    if reference.exists() and candidate.exists() and reference.samefile(candidate):
+        raise UsageError(
+            f"{reference}: reference and candidate are the same recording; give two recordings"
+        )
+
+
+def compared(
+    reference: Path,
+    candidate: Path,
+    *,
+    rule: str,
+    calibration: Path | None,
+    noise: tuple[Path, ...],
+    mapping: Path | None,
+    steps: str,
+    memory_bytes: int,
+    no_rerun: bool,
+) -> Compared:
+    """Compare two recordings as the options say, with a progress bar where somebody watches.
+
+    Raises
+    ------
+    RecordingError
+        If a recording cannot be read.
+    UsageError
+        If an option does not fit the recordings.
+    """
+    recordings = open_recording(reference), open_recording(candidate)
+    with progress_bar("comparing") as progress:
+        read_indices(recordings, progress)
+        chosen = _chosen_steps(recordings, steps) if steps else None
+        _prepare(recordings)
+        comparison = compare_recordings(
+            *recordings,
+            rule=_RULES[rule],
+            calibration=_calibration(calibration) if calibration is not None else None,
+            noise=[_noise(path, reference) for path in noise],
+            mapping=mapping,
+            steps=chosen,
+            rerun=not no_rerun,
+            memory_bytes=memory_bytes,
+            progress=progress,
+        )
+    return Compared(comparison, *recordings)
+
+
+def _prepare(recordings: Sequence[Recording]) -> None:
+    """Load what measures whole tensors, where both sides have some."""
+    if all(any(rank.has_tensors for rank in one.ranks.values()) for one in recordings):
+        load_without_blas()
+        prepare()
+
+
+def _chosen_steps(recordings: tuple[Recording, Recording], text: str) -> tuple[int, ...]:
+    """The recorded steps among those that `--steps` asks for."""
+    known = sorted(
+        {
+            step
+            for recording in recordings
+            for rank in recording.ranks.values()
+            for step in rank.steps
+        }
+    )
+    chosen = StepSelection.parse(text).numbers_in(known)
+    if not chosen:
+        raise UsageError(
+            f"--steps {text}: not recorded; there are steps {', '.join(map(str, known)) or 'none'}"
+        )
+    return chosen
+
+
+def _calibration(path: Path) -> Recording:
+    recording = open_recording(path)
+    if not recording.manifest.options.calibrate:
+        raise UsageError(
+            f"{path}: is no calibration; make one with lockstep record --calibrate, or give plain"
+            " recordings of the reference with --noise"
+        )
+    return recording
+
+
+def _noise(path: Path, reference: Path) -> Recording:
+    recording = open_recording(path)
+    if reference.exists() and path.samefile(reference):
+        raise UsageError(
+            f"{path}: --noise is the reference itself, which shows no noise; record the same"
+            " training again"
+        )
+    return recording

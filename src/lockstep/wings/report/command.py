@@ -1,0 +1,58 @@
+"""`lockstep report`: a page to open, of a comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lockstep.cli import comparing, options
+from lockstep.cli.progress_bar import progress_bar
+from lockstep.core.errors import OutputExistsError
+from lockstep.report.output import check_output_file
+from lockstep.report.page import Page, write_page
+from lockstep.wings.report.comparison_data import gather
+from lockstep.wings.report.comparison_page import comparison_page
+
+
+@click.command()
+@click.argument("reference", type=click.Path(path_type=Path))
+@click.argument("candidate", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
+)
+@comparing.options
+@options.force
+def report(reference: Path, candidate: Path, output: Path, force: bool, **manner: Any) -> int:
+    """Compare two recordings and write a page about it, to open in a browser.
+
+    One HTML file that needs no network and no other file: the verdict with its evidence and the next command, where the
+    runs part and how that spreads, every pair of tensors to sort and filter, and each of the worst ones closely. Exit
+    code as `lockstep compare`.
+
+    \b
+    lockstep report ref cand -o report.html
+    lockstep report ref cand -o report.html --calibration ref.cal --force
+    """
+    comparing.check_two(reference, candidate)
+    check_output_file(output, force=force)
+    found = comparing.compared(reference, candidate, **manner)
+    with progress_bar(f"writing {output}"):
+        _write(comparison_page(gather(*found)), output)
+    click.echo(f"wrote {output}")
+    return found.comparison.exit_code()
+
+
+def _write(page: Page, output: Path) -> None:
+    try:
+        write_page(page, output)
+    except OSError as error:
+        raise OutputExistsError(
+            f"{output}: cannot be written ({error.strerror or error}); give another name"
+        ) from error

@@ -1,0 +1,185 @@
+"""The first thing on the page of a comparison: one sentence, its evidence, and what to do next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from lockstep.report.page import Code, Command, Commands, Marked, Ruler, Verdict
+from lockstep.report.page.page import Colour, Text
+from lockstep.wings.report.comparison_types import ComparisonData, Excerpt
+from lockstep.wings.report.pair_blocks import excerpt_code
+
+_ADDED_UP = "accumulate_grad"
+"""What the recorder calls the gradient of a parameter as backward leaves it."""
+
+_LOOKS: dict[str, tuple[Colour, str, str]] = {
+    "fault": ("fault", "origin", "Fault"),
+    "set-up differs": ("setup", "setup", "Set-up differs"),
+    "random stream differs": ("unjudged", "random", "Random stream differs"),
+    "decision flipped inside the noise": ("unjudged", "decision", "Decision flipped"),
+    "more accurate than the reference": ("agree", "better", "More accurate"),
+    "uniform precision change": ("setup", "uniform", "Another precision"),
+}
+"""By the kind of the first origin: colours, icon, label."""
+
+
+def verdict_of(data: ComparisonData) -> Verdict:
+    """The answer, in the words of the terminal."""
+    colour, icon, label = _look(data.answer)
+    commands = [Command(_capital(one.title), one.command, one.words) for one in data.advice]
+    origin = data.answer["origin"]
+    return Verdict(
+        colour=colour,
+        icon=icon,
+        label=label,
+        crumb=_crumb(data.answer),
+        sentence=_sentence(data),
+        lede=_lede(data),
+        facts=_facts(data),
+        ruler=_ruler(origin),
+        excerpts=_excerpts(data),
+        commands=Commands(commands) if commands else None,
+    )
+
+
+def _look(answer: dict[str, Any]) -> tuple[Colour, str, str]:
+    origin = answer["origin"]
+    if answer["verdict"] == "incomparable":
+        return "unjudged", "unjudged", "Cannot be compared"
+    if answer["verdict"] == "agree":
+        return "agree", "agree", "The runs agree"
+    if origin is not None:
+        return _LOOKS.get(origin["kind"], ("fault", "origin", _capital(origin["kind"])))
+    if answer["uniform"] and not answer["not_compared"] and not _parts_later(answer):
+        return "setup", "uniform", "Another precision"
+    return "fault", "inherited", "The runs part"
+
+
+def _parts_later(answer: dict[str, Any]) -> bool:
+    return answer["ends"] is not None and answer["ends"]["course"] == "part later"
+
+
+def _crumb(answer: dict[str, Any]) -> str:
+    origin = answer["origin"]
+    if origin is None:
+        steps = answer["steps"]
+        return f"steps {', '.join(map(str, steps[:8]))}" if steps else ""
+    several = f" · 1 of {len(answer['origins'])} origins" if len(answer["origins"]) > 1 else ""
+    role = origin["role"].replace("_", " ")
+    ranks = answer["ranks"]["trained"]
+    rank = f" · rank {origin['rank']} of {ranks}" if ranks else ""
+    return f"step {origin['step']} · {origin['phase']} · {role}{rank}{several}"
+
+
+def _sentence(data: ComparisonData) -> Text:
+    """The heading: where the runs part, or what else is to be said of them."""
+    origin = data.answer["origin"]
+    if data.answer["verdict"] == "incomparable":
+        return "The two recordings cannot be compared."
+    if data.answer["verdict"] == "agree":
+        return _capital(data.headline.rstrip(".")) + "."
+    if origin is None:
+        return _capital(data.headline.split(";")[0].rstrip(".")) + "."
+    phase, tensor = origin["phase"], origin["tensor"]
+    owner = Marked(origin["module"] or "the model")
+    if phase == "data":
+        return ("The runs are fed other data: ", Marked(tensor or "the batch"), ".")
+    if phase == "init":
+        return ("The runs begin apart: ", Marked(tensor or origin["module"] or "the model"), ".")
+    if phase == "optimizer":
+        return (
+            "The runs part in the update of ",
+            Marked(tensor or origin["module"] or "the model"),
+            ".",
+        )
+    if origin["op"] == _ADDED_UP and tensor:
+        return ("The runs part in the gradient of ", Marked(tensor), ".")
+    return (f"The runs part in the {phase} of ", owner, ".")
+
+
+def _lede(data: ComparisonData) -> Text:
+    """By how much, and what became of it: numbers of the first origin, the rest of a headline elsewhere."""
+    origin, answer = data.answer["origin"], data.answer
+    if origin is None:
+        rest = "" if answer["verdict"] == "agree" else data.headline.partition(";")[2].strip()
+        return _capital(data.headline if answer["verdict"] == "incomparable" else rest)
+    words: list[str | Marked] = [Marked(origin["op"] or origin["module"], "code"), " at "]
+    words += [Marked(origin["source"])] if origin["source"] else ["a line that was not recorded"]
+    times = _times(data)
+    if times:
+        words += [" is off by ", Marked(times, "strong")]
+    after = answer["inherited"]
+    more = len(answer["origins"]) - 1
+    words.append(". ")
+    if more:
+        words.append(
+            f"There are {more} more origins. " if more > 1 else "There is one more origin. "
+        )
+    words.append(f"{after} later differences follow from it." if after else "Nothing else differs.")
+    return words
+
+
+def _times(data: ComparisonData) -> str:
+    """`33 000 times its noise floor`, where that is known."""
+    if not data.origins:
+        return ""
+    margin = float(data.pairs.margin[data.origins[0]])
+    if not math.isfinite(margin) or margin < 1:
+        return ""
+    figure = f"{float(f'{margin:.2g}'):,.0f}".replace(",", "\u202f")
+    return f"{figure} times its noise floor"
+
+
+def _facts(data: ComparisonData) -> list[tuple[str, Text]]:
+    facts: list[tuple[str, Text]] = []
+    origin = data.answer["origin"]
+    for number, reason in enumerate(data.reasons):
+        facts.append(("Why" if not number else "", _capital(reason)))
+    detail = data.details.get(data.origins[0]) if data.origins else None
+    if detail is not None and detail.pattern is not None and detail.pattern.sentence:
+        facts.append(("Shape of the error", detail.pattern.sentence))
+    classes = [
+        one for one in data.answer["other_classes"] if origin and one["module"] == origin["module"]
+    ]
+    facts += [
+        (
+            "Different code",
+            (
+                Marked(one["reference"]),
+                " in the reference, ",
+                Marked(one["candidate"]),
+                " in the candidate",
+            ),
+        )
+        for one in classes
+    ]
+    if origin is not None and origin["evidence"] != "tensors":
+        facts.append(
+            (
+                "How sure",
+                f"The numbers are from {origin['evidence']}: whole tensors were not recorded",
+            )
+        )
+    return facts
+
+
+def _ruler(origin: dict[str, Any] | None) -> Ruler | None:
+    if origin is None or origin["tolerance"] is None or origin["margin"] is None:
+        return None
+    measured = origin["tolerance"] * origin["margin"]
+    return Ruler(origin["tolerance"], measured, "relative difference") if measured > 0 else None
+
+
+def _excerpts(data: ComparisonData) -> Sequence[Code]:
+    """The lines that the first origin was called at, where they were kept."""
+    origin = data.answer["origin"]
+    if origin is None:
+        return ()
+    excerpt: Excerpt | None = data.sources.get(origin["source"])
+    return (excerpt_code(origin["source"], excerpt, "called here"),) if excerpt is not None else ()
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
