@@ -24,6 +24,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import armed
 import compare_memory
+import log_scan
 import peer_rows
 import recording_memory
 import report
@@ -44,6 +45,7 @@ WORKLOADS: dict[str, tuple[str, Workload]] = {
     "compare": ("Comparing whole tensors", whole_tensors.rows),
     "compare-memory": ("Memory of comparing whole tensors", compare_memory.rows),
     "records": ("Comparing many sketches, as processes", sketch_records.rows),
+    "logs": ("Looking through a log, as a process", log_scan.rows),
     "start": ("Start-up of a process", start_up.rows),
 }
 

@@ -31,6 +31,8 @@ class Size:
         Blocks of steps outside of the chosen ones.
     memory_weights
         Weights whose memory is taken.
+    log_bytes
+        Size of the log that is looked through.
     """
 
     layers: int = 6
@@ -48,6 +50,7 @@ class Size:
     many_records: tuple[int, ...] = (1_000_000,)
     armed_blocks: int = 40
     memory_weights: tuple[str, ...] = ("stats", "sketch", "tensors")
+    log_bytes: int = 1 << 30
 
     def __str__(self) -> str:
         return f"GPT-2 {self.layers} x {self.width}, batch {self.batch} x {self.tokens}, AdamW"
@@ -56,7 +59,7 @@ class Size:
 TOY = Size(
     layers=1, width=32, heads=2, vocabulary=64, batch=2, tokens=8, small_operations=20,
     slow_disk_bytes_per_s=20e6, probe_bytes=1 << 20, whole_bytes=(1 << 20,), many_bytes=(), records=(400,),
-    many_records=(), armed_blocks=2, memory_weights=("tensors",),
+    many_records=(), armed_blocks=2, memory_weights=("tensors",), log_bytes=1 << 20,
 )  # fmt: skip
 """Small enough for a test of the harness; the figures mean nothing."""
 

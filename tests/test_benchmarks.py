@@ -38,6 +38,7 @@ ROWS = {
         "400 records, identical: wall",
         "400 records, noisy: peak",
     },
+    "Looking through a log, as a process": {"wc -l", "diagnose", "diagnose: peak"},
     "Start-up of a process": {"lockstep --help", "what the import adds"},
 }
 """Rows that must be there, by workload."""

@@ -1,0 +1,1 @@
+"""Logs of trainings: known messages in them, with cause and cure."""

@@ -1,0 +1,95 @@
+"""`lockstep diagnose`: the known messages of a log, each with cause and cure."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import click
+
+from lockstep.cli import options
+from lockstep.core.errors import UsageError
+from lockstep.core.exit_codes import code_of
+from lockstep.report.json_text import enveloped, json_text
+from lockstep.wings.check.logs.blocks import NotALogError, Source, opened
+from lockstep.wings.check.logs.known_messages import Severity, known_messages
+from lockstep.wings.check.logs.scan import Findings, Scanner
+from lockstep.wings.check.logs.screen import as_values, render
+
+STANDARD_INPUT = Path("-")
+
+
+@click.command()
+@click.argument("logs", nargs=-1, type=click.Path(path_type=Path))
+@options.as_json
+@options.limit("Print at most so many messages.", default=20)
+def diagnose(logs: tuple[Path, ...], as_json: bool, limit: int) -> int:
+    """Look through logs for known messages, and say what each comes from and what to do.
+
+    LOGS are files, folders of them, or `-`, standard input, which is read where none are given. Files packed by gzip,
+    bzip2 or xz are unpacked; colours and progress bars do not get in the way. Known are messages of torch, CUDA, ROCm,
+    NCCL, Ascend, HCCL, MPS, of data loaders and launchers. From an Ascend host log (ASCEND_GLOBAL_LOG_LEVEL=1) the
+    operators that were compiled are listed too.
+
+    Exit code 1: there is a message that asks for something to be done; 0: there is none; 2: there is none in what could
+    be read, but something could not be read.
+
+    \b
+    lockstep diagnose train.log
+    torchrun --nproc_per_node 2 train.py 2>&1 | tee train.log | lockstep diagnose
+    """
+    findings = Findings()
+    scanner = Scanner(known_messages())
+    for log in _logs(logs, findings):
+        _scan(log, scanner, findings)
+    if as_json:
+        click.echo(json_text(enveloped(as_values(findings))))
+    else:
+        click.echo(render(findings, limit=limit).plain, nl=False)
+    asked = any(one.message.severity is not Severity.HARMLESS for one in findings.found.values())
+    return code_of(differs=asked, looked=not findings.not_read)
+
+
+def _logs(given: Sequence[Path], findings: Findings) -> Iterator[Path]:
+    """Files to read, those of folders in order of their names."""
+    if not given:
+        if sys.stdin.isatty():
+            raise UsageError("diagnose: give a log, as in `lockstep diagnose train.log`")
+        yield STANDARD_INPUT
+    for path in given:
+        if path != STANDARD_INPUT and path.is_dir():
+            files = sorted(file for file in path.rglob("*") if _is_regular(file))
+            if not files:
+                findings.not_read[str(path)] = "has no files"
+            yield from files
+        else:
+            yield path
+
+
+def _is_regular(file: Path) -> bool:
+    try:
+        return stat.S_ISREG(file.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _scan(log: Path, scanner: Scanner, findings: Findings) -> None:
+    name = "standard input" if log == STANDARD_INPUT else str(log)
+    try:
+        with _opened(log) as source:
+            scanner.scan(name, source, findings)
+    except NotALogError:
+        findings.not_read[name] = "is no text"
+    except EOFError:
+        findings.not_read[name] = (
+            "ends in the middle of what was packed; what was there was looked at"
+        )
+    except OSError as error:
+        findings.not_read[name] = f"cannot be read ({error.strerror or error})"
+
+
+def _opened(log: Path) -> AbstractContextManager[Source]:
+    return nullcontext(sys.stdin.buffer) if log == STANDARD_INPUT else opened(log)

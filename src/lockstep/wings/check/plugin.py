@@ -1,0 +1,24 @@
+"""What this wing registers: its verbs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.hookspecs import Verb, hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+_GROUP = "Before training"
+
+
+@hookimpl
+def lockstep_commands() -> list[Verb]:
+    """The verb `diagnose`."""
+    return [Verb("diagnose", "Explain the known messages of a log.", _GROUP, _diagnose)]
+
+
+def _diagnose() -> click.Command:
+    from lockstep.wings.check.logs.command import diagnose
+
+    return diagnose
