@@ -86,7 +86,7 @@ def facing_blocks(pair: Pair, *, elements: int = 2 * PIECE) -> Iterator[Block]:
         yield _block(start, _part(left, start, stop), _part(right, start, stop))
         for side in (left, right):
             if not isinstance(side, np.ndarray):
-                side.let_go(start, stop)
+                side.release(start, stop)
 
 
 def _flat(side: Array | Pieces) -> Array | Pieces:

@@ -151,7 +151,7 @@ def _sampled(content: Content) -> Floats:
                 for start in starts
             ]
         )
-        opened.let_go(0, opened.size)
+        opened.release(0, opened.size)
     return values[np.isfinite(values)]
 
 
