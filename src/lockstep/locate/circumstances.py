@@ -41,13 +41,26 @@ _PLATFORM = {"cpu": "CPU capability", "machine": "machine", "system": "system"}
 def circumstances(reference: RankManifest, candidate: RankManifest) -> list[SetupDifference]:
     """What differs between the set-ups of two processes, in the order in which it is told."""
     return [
+        one
+        for one in every_circumstance(reference, candidate)
+        if one.reference != one.candidate and is_known(one)
+    ]
+
+
+def is_known(one: SetupDifference) -> bool:
+    """Whether both sides tell it; what was masked or redacted is nobody's to know."""
+    return not (is_withheld(one.reference) or is_withheld(one.candidate))
+
+
+def every_circumstance(reference: RankManifest, candidate: RankManifest) -> list[SetupDifference]:
+    """What is noted of both processes, alike or not, in the order in which it is told."""
+    return [
         SetupDifference(name, left, right)
         for (name, left), right in zip(
             _told(reference, candidate),
             (value for _, value in _told(candidate, reference)),
             strict=True,
         )
-        if left != right and not (is_withheld(left) or is_withheld(right))
     ]
 
 

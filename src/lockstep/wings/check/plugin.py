@@ -14,8 +14,17 @@ _GROUP = "Before training"
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verb `diagnose`."""
-    return [Verb("diagnose", "Explain the known messages of a log.", _GROUP, _diagnose)]
+    """The verbs `check` and `diagnose`."""
+    return [
+        Verb("check", "Say in what two set-ups differ.", _GROUP, _check),
+        Verb("diagnose", "Explain the known messages of a log.", _GROUP, _diagnose),
+    ]
+
+
+def _check() -> click.Command:
+    from lockstep.wings.check.command import check
+
+    return check
 
 
 def _diagnose() -> click.Command:

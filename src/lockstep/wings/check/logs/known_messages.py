@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from lockstep.wings.check.data_files import rows_of
 
 _FOLDER = Path(__file__).parent / "messages"
 _BLANK = re.compile(r"\{(\w+)\}")
@@ -87,14 +87,11 @@ def filled(words: str, groups: Mapping[str, str]) -> str:
 @cache
 def known_messages() -> Mapping[str, KnownMessage]:
     """Every row by its name; of several that match one line the first holds."""
-    return {row.name: row for file in sorted(_FOLDER.glob("*.yaml")) for row in _rows(file)}
-
-
-def _rows(file: Path) -> Iterator[KnownMessage]:
-    # libyaml's loader is ten times as fast, and not in every build of PyYAML.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    for row in yaml.load(file.read_text(encoding="utf-8"), Loader=loader):
-        yield _message(row)
+    return {
+        row.name: row
+        for file in sorted(_FOLDER.glob("*.yaml"))
+        for row in map(_message, rows_of(file))
+    }
 
 
 def _message(row: Mapping[str, Any]) -> KnownMessage:

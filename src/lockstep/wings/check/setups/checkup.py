@@ -1,0 +1,106 @@
+"""Holding two set-ups against each other, aspect by aspect, as two recordings tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lockstep.core.errors import UsageError
+from lockstep.core.finding import SetupDifference
+from lockstep.core.garbage import rare_collections
+from lockstep.core.site import CallKind
+from lockstep.locate.model_setup import ModelSetup, model_setup
+from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
+from lockstep.store.reader import RankRecording
+from lockstep.wings.check.setups.answers import Answers
+from lockstep.wings.check.setups.batches import Batches
+from lockstep.wings.check.setups.calls import look_at_calls, look_at_start
+from lockstep.wings.check.setups.manifests import look_at_model, look_at_process, look_at_source
+
+_MOST_STEPS = 3
+"""Steps whose batches are looked at; calls are those of the first one."""
+_OF_STEPS = (
+    "weights", "weights-dtype", "data", "data-order", "data-preprocessing", "accumulation", "clipping", "loss",
+    "flow", "loss-scale", "optimizer-state", "worker-seeds",
+)  # fmt: skip
+
+
+def checkup(reference: Given, candidate: Given, *, mapping: GivenMapping = None) -> Answers:
+    """Hold the set-ups of two recordings against each other.
+
+    Raises
+    ------
+    RecordingError
+        If a recording cannot be read.
+    UsageError
+        If the two have no rank in common.
+    """
+    pairing = pair_recordings(
+        opened("reference", reference), opened("candidate", candidate), mapping
+    )
+    if not pairing.ranks.both:
+        raise UsageError(pairing.why_incomparable(None) or "no rank occurs in both recordings")
+    answers = Answers()
+    answers.not_known(
+        ["repeatable"], "two recordings do not tell; run `lockstep check --repeat 2 -- CMD`"
+    )
+    setups: dict[str, ModelSetup] = {}
+    for name, (left, right) in pairing.ranks.both.items():
+        setups[name] = model_setup(left, right, pairing.names[name])
+        look_at_process(left.manifest, right.manifest, answers)
+        look_at_model(setups[name], left, right, pairing.names[name], answers)
+    look_at_source(pairing.reference, pairing.candidate, answers)
+    for sentence in pairing.ranks.alone:
+        answers.differ("sharding", SetupDifference(sentence, "-", "-"))
+    if stopper := pairing.why_incomparable(None):
+        answers.notes.append(f"steps were not looked at: {stopper}")
+        answers.not_known(_OF_STEPS, "no step of both could be laid side by side")
+        return answers
+    with rare_collections(), np.errstate(all="ignore"):
+        _look_at_steps(pairing, setups, answers)
+    return answers
+
+
+def _look_at_steps(pairing: Pairing, setups: Mapping[str, ModelSetup], answers: Answers) -> None:
+    batches = {name: Batches(answers) for name in pairing.ranks.both}
+    for place, (number, ranks) in enumerate(pairing.shared_steps(None).items()):
+        if place == _MOST_STEPS:
+            break
+        for name, step in pairing.step(number, ranks).items():
+            if place == 0:
+                look_at_start(step, setups[name], answers)
+                look_at_calls(step, setups[name], pairing.names[name], answers)
+            batches[name].add(number, step)
+        pairing.close_tensors()
+    for one in batches.values():
+        one.tell()
+    if not any(one.met for one in batches.values()):
+        answers.not_known(["data", "data-order", "data-preprocessing"], "no batch was recorded")
+    _look_at_shards(pairing, answers)
+
+
+def _look_at_shards(pairing: Pairing, answers: Answers) -> None:
+    """Ranks that read the same batch in one run alone."""
+    if len(pairing.ranks.both) < 2:
+        return
+    sides = zip(*pairing.ranks.both.values(), strict=True)
+    words = [
+        "the same on all ranks" if _read_alike(ranks) else "others on each rank" for ranks in sides
+    ]
+    if words[0] != words[1]:
+        answers.differ("sharding", SetupDifference("the first batch", words[0], words[1]))
+
+
+def _read_alike(ranks: tuple[RankRecording, ...]) -> bool:
+    batches = [
+        [
+            record.content.digest
+            for call in rank.calls(rank.steps[0], kind=CallKind.DATA)
+            for record in call.records
+            if record.content.numel > 1
+        ]
+        for rank in ranks
+        if rank.steps
+    ]
+    return len(batches) > 1 and bool(batches[0]) and all(one == batches[0] for one in batches)

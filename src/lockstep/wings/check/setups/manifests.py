@@ -1,0 +1,179 @@
+"""What two processes were started with, and how their models and optimizers are set up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lockstep.align.names import NameMap
+from lockstep.align.settings import KERNEL_CHOICES, differing_settings
+from lockstep.core.finding import SetupDifference
+from lockstep.core.manifest import OptimizerSetup, RankManifest
+from lockstep.locate.circumstances import every_circumstance, is_known
+from lockstep.locate.model_setup import ModelSetup
+from lockstep.locate.words import listed
+from lockstep.store.reader import RankRecording, Recording
+from lockstep.wings.check.setups.answers import Answers
+from lockstep.wings.check.setups.aspects import aspects
+
+_OLDER = "a recording is of an earlier build, which did not note it"
+_OF_SETUP = {
+    "frozen parameters": "frozen",
+    "tied": "tied",
+    "in training mode only": "modes",
+    "optimizer": "optimizer",
+    "parameter groups": "optimizer-groups",
+}
+"""Aspects by the words of `ModelSetup.differences`; all others are settings of modules."""
+
+
+def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -> None:
+    """Versions, devices, switches, seeds and variables of one process of each run."""
+    by_name = {name: aspect.name for aspect in aspects().values() for name in aspect.tells}
+    packages = {"python", *left.packages, *right.packages}
+    variables = {*left.environment, *right.environment}
+    for one in every_circumstance(left, right):
+        if one.name in packages:
+            aspect = "versions"
+        elif one.name in variables:
+            aspect = "environment"
+        else:
+            aspect = by_name.get(one.name, "amp" if "autocast" in one.name else "environment")
+        if one.name.startswith("seed ") and not (left.seeds and right.seeds):
+            continue
+        if not is_known(one):
+            answers.not_known([aspect], f"{one.name} was taken out of a recording")
+        elif one.reference != one.candidate:
+            answers.differ(aspect, one)
+    if not (left.numerics and right.numerics):
+        known = ("matmul-precision", "deterministic", "kernels", "threads", "default-dtype")
+        answers.not_known(known, _OLDER)
+    if not (left.seeds and right.seeds):
+        answers.not_known(["seeds"], _OLDER)
+    if left.trained is None or right.trained is None:
+        answers.not_known(["length"], "a training was killed, or its end was not seen")
+    elif left.trained != right.trained:
+        answers.differ(
+            "length", SetupDifference("steps trained", str(left.trained), str(right.trained))
+        )
+
+
+def look_at_model(
+    setup: ModelSetup, left: RankRecording, right: RankRecording, names: NameMap, answers: Answers
+) -> None:
+    """Modes, frozen and tied parameters, settings of modules, optimizers and schedules."""
+    for one in setup.differences():
+        answers.differ(_OF_SETUP.get(one.name, "module-settings"), one)
+    answers.differ(
+        "optimizer-options", *(SetupDifference(one.name, *one.shown) for one in setup.options)
+    )
+    _look_at_structure(setup, left, right, names, answers)
+    if len(set(setup.compiled)) == 1:
+        sides = ("yes", "no") if setup.compiled[0] == "reference" else ("no", "yes")
+        answers.differ("compile", SetupDifference("compiled", *sides))
+    if not (left.manifest.trainable and right.manifest.trainable):
+        answers.not_known(["frozen", "tied", "optimizer-groups"], _OLDER)
+    if any("training" not in rank.module_table.columns for rank in (left, right)):
+        answers.not_known(["modes", "module-settings"], _OLDER)
+    if not (left.manifest.optimizers and right.manifest.optimizers):
+        why = "a run updates by hand, or no update was recorded"
+        answers.not_known(["optimizer", "optimizer-options", "optimizer-groups", "schedule"], why)
+    answers.differ("optimizer-groups", *_groups(setup, left.manifest, right.manifest, names))
+    answers.differ("schedule", *_schedules(left.manifest, right.manifest))
+
+
+def _look_at_structure(
+    setup: ModelSetup, left: RankRecording, right: RankRecording, names: NameMap, answers: Answers
+) -> None:
+    """Modules and parameters that one run alone has, and modules of two classes."""
+    paths = [
+        {map_path(path): None for path in rank.module_table["module"].to_list()}
+        for rank, map_path in ((left, str), (right, names.module))
+    ]
+    tensors = [
+        {map_name(name): None for name in rank.manifest.trainable}
+        for rank, map_name in ((left, str), (right, names.tensor))
+    ]
+    for what, (ours, theirs) in (("modules", paths), ("parameters", tensors)):
+        if not ours or not theirs:
+            continue
+        for side, more, other in (("reference", ours, theirs), ("candidate", theirs, ours)):
+            alone = [name for name in more if name not in other and name not in setup.tied]
+            if alone:
+                words = (listed(alone), "-") if side == "reference" else ("-", listed(alone))
+                answers.differ("model", SetupDifference(f"{what} that one run alone has", *words))
+    for path, module in setup.modules.items():
+        for one in module.differences:
+            if one.name == "its class":
+                where = f"class of {path or '(model)'}"
+                answers.differ("model", SetupDifference(where, one.reference, one.candidate))
+
+
+def _first(manifest: RankManifest) -> dict[int, OptimizerSetup]:
+    first: dict[int, OptimizerSetup] = {}
+    for optimizer in manifest.optimizers:
+        first.setdefault(optimizer.index, optimizer)
+    return first
+
+
+def _groups(
+    setup: ModelSetup, left: RankManifest, right: RankManifest, names: NameMap
+) -> Iterator[SetupDifference]:
+    """Parameters that are trained with other options, where the options of groups are no other ones as a whole."""
+    if setup.optimizers is not None or (setup.options and setup.groups is None):
+        return
+    told = {*setup.frozen, *setup.tied}
+    ours, theirs = _by_parameter(left, str), _by_parameter(right, names.tensor)
+    lone = [name for name in ours if name not in theirs and name not in told]
+    more = [name for name in theirs if name not in ours and name not in told]
+    if ours and theirs and (lone or more):
+        words = (listed(lone) if lone else "-", listed(more) if more else "-")
+        yield SetupDifference("parameters that one optimizer alone has", *words)
+    other: dict[tuple[str, str, str], list[str]] = {}
+    for name, options in ours.items():
+        for one in differing_settings(options, theirs.get(name, options)):
+            if one.name not in KERNEL_CHOICES:
+                other.setdefault((one.name, *one.shown), []).append(name)
+    for (option, *shown), parameters in other.items():
+        yield SetupDifference(f"{option} of {listed(parameters)}", *shown)
+
+
+def _by_parameter(manifest: RankManifest, renamed: Any) -> dict[str, dict[str, Any]]:
+    """The options that each parameter is trained with at first."""
+    return {
+        renamed(name): group
+        for optimizer in _first(manifest).values()
+        for group, parameters in zip(optimizer.groups, optimizer.parameters, strict=False)
+        for name in parameters
+        if name
+    }
+
+
+def _schedules(left: RankManifest, right: RankManifest) -> Iterator[SetupDifference]:
+    """Options that are alike at the first update and not at a later one that both recorded."""
+    starts, ours, theirs = _first(left), *(_by_step(one) for one in (left, right))
+    begun = {(index, one.step) for index, one in starts.items()}
+    known: dict[int, set[str]] = {}
+    for key in sorted(ours.keys() & theirs.keys(), key=lambda key: key[1]):
+        for group, other in zip(ours[key].groups, theirs[key].groups, strict=False):
+            for one in differing_settings(group, other):
+                seen = known.setdefault(key[0], set())
+                if one.name in KERNEL_CHOICES or one.name in seen:
+                    continue
+                seen.add(one.name)
+                if key not in begun and ours[key].name == theirs[key].name:
+                    yield SetupDifference(f"{one.name} at step {key[1]}", *one.shown)
+
+
+def _by_step(manifest: RankManifest) -> dict[tuple[int, int], OptimizerSetup]:
+    return {(one.index, one.step): one for one in manifest.optimizers}
+
+
+def look_at_source(reference: Recording, candidate: Recording, answers: Answers) -> None:
+    """The commits that the scripts were of."""
+    left, right = reference.manifest.git, candidate.manifest.git
+    for key in sorted(left.keys() & right.keys()):
+        if left[key] != right[key]:
+            answers.differ("source", SetupDifference(f"git {key}", left[key], right[key]))
+    if not (left and right):
+        answers.not_known(["source"], "a script is in no git repository, or it was not noted")
