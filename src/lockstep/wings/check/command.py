@@ -1,27 +1,58 @@
-"""`lockstep check`: two set-ups beside each other."""
+"""`lockstep check`: two set-ups beside each other, or whether one training is repeatable."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from lockstep.cli import options
-from lockstep.core.exit_codes import code_of
+from lockstep.core.errors import UsageError
+from lockstep.core.exit_codes import ExitCode, code_of
+from lockstep.core.selection import StepSelection
 from lockstep.report.json_text import enveloped, json_text
-from lockstep.wings.check.setups.checkup import checkup
-from lockstep.wings.check.setups.screen import as_values, differs, render
+
+_TRAINING = "lockstep.check.training"
 
 
-@click.command()
-@click.argument("reference", type=click.Path(path_type=Path))
-@click.argument("candidate", type=click.Path(path_type=Path))
+class _Command(click.Command):
+    """A command line in which what stands behind `--` is a training to run."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Keep what stands behind `--` apart."""
+        if "--" in args:
+            at = args.index("--")
+            context.meta[_TRAINING] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(context, args)
+
+    def collect_usage_pieces(self, context: click.Context) -> list[str]:
+        """`[OPTIONS] REFERENCE CANDIDATE`, or a command."""
+        return ["[OPTIONS]", "{REFERENCE CANDIDATE | --repeat N -- COMMAND...}"]
+
+
+@click.command(cls=_Command)
+@click.argument("recordings", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--mapping", type=click.Path(path_type=Path), help="YAML file with names that only one run has."
 )
+@click.option(
+    "--repeat", "times", type=click.IntRange(min=2), help="Run COMMAND so many times instead."
+)
+@click.option("--steps", default="0:2", show_default=True, help="Of COMMAND, steps to look at.")
+@click.option("--keep", type=click.Path(path_type=Path), help="Folder to keep its recordings in.")
 @options.as_json
 @options.limit("Print at most so many aspects that differ.", default=20)
-def check(reference: Path, candidate: Path, mapping: Path | None, as_json: bool, limit: int) -> int:
+def check(
+    recordings: tuple[Path, ...],
+    mapping: Path | None,
+    times: int | None,
+    steps: str,
+    keep: Path | None,
+    as_json: bool,
+    limit: int,
+) -> int:
     """Say in what the set-ups of two recorded trainings differ, and what each difference means for the numbers.
 
     Before anything is computed again: versions, switches, precision, seeds, initial weights, the first batches, modes,
@@ -29,14 +60,54 @@ def check(reference: Path, candidate: Path, mapping: Path | None, as_json: bool,
     other, what matters most first; and the eight questions that come before any dump are answered. What a recording of
     an earlier build did not note is said to be unknown.
 
+    With --repeat the COMMAND is run several times and recorded: the first tensor that is not equal bit by bit is named,
+    with what makes it so and the switch that cures it, which is tried.
+
     Exit code 1: something differs that counts; 0: nothing does; 2: the two cannot be held against each other.
 
     \b
     lockstep check ref cand
+    lockstep check --repeat 2 -- python train.py
     """
+    command: tuple[str, ...] = click.get_current_context().meta.get(_TRAINING, ())
+    if times is not None or command:
+        if times is None or not command or recordings:
+            raise UsageError(
+                "give both --repeat N and a training's command behind --, and no recordings"
+            )
+        return _repeat(command, times, steps, keep, as_json=as_json)
+    if len(recordings) != 2:
+        raise UsageError(
+            f"check takes two recordings, REFERENCE and CANDIDATE; got {len(recordings)}"
+        )
+    return _set_ups(recordings[0], recordings[1], mapping, limit=limit, as_json=as_json)
+
+
+def _set_ups(
+    reference: Path, candidate: Path, mapping: Path | None, *, limit: int, as_json: bool
+) -> ExitCode:
+    from lockstep.wings.check.setups.checkup import checkup
+    from lockstep.wings.check.setups.screen import as_values, differs, render
+
     answers = checkup(reference, candidate, mapping=mapping)
     if as_json:
         click.echo(json_text(enveloped(as_values(answers))))
     else:
         click.echo(render(answers, limit=limit).plain, nl=False)
     return code_of(differs=differs(answers), looked=True)
+
+
+def _repeat(
+    command: tuple[str, ...], times: int, steps: str, keep: Path | None, *, as_json: bool
+) -> ExitCode:
+    from lockstep.wings.check.repeat.runs import repeat
+    from lockstep.wings.check.repeat.screen import as_values, render
+
+    StepSelection.parse(steps)
+    streams = {"stdout": sys.stderr} if as_json else {}  # the command's output is no JSON
+    found = repeat(command, times, steps, keep, **streams)
+    if as_json:
+        click.echo(json_text(enveloped(as_values(found))))
+    else:
+        click.echo(render(found).plain, nl=False)
+    return code_of(differs=found.first is not None, looked=True)

@@ -1,0 +1,1 @@
+"""Whether a training is repeatable: run several times, and the first tensor that is another one."""

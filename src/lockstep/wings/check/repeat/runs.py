@@ -1,0 +1,112 @@
+"""Running a command several times, each recorded, and holding the recordings against the first."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.cli.record import run_recorded
+from lockstep.comparison import compare_recordings
+from lockstep.core.errors import UsageError
+from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.manifest import Options
+from lockstep.store.reader import Recording
+from lockstep.wings.check.repeat.first_difference import FirstDifference, first_difference
+
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """What several runs of one command were.
+
+    Parameters
+    ----------
+    runs
+        How many.
+    first
+        Where two of them part first; None where all are equal bit by bit.
+    comparison
+        What `compare` says of that pair; None where there is none.
+    steps
+        Steps that were recorded of each.
+    seeded
+        The same of runs with all generators seeded and deterministic kernels asked for; None where there were none.
+    """
+
+    runs: int
+    first: FirstDifference | None
+    comparison: Comparison | None
+    steps: int
+    seeded: Repeats | None = None
+
+    @property
+    def within_noise(self) -> bool:
+        """Whether what differs is no more than rounding explains."""
+        return self.comparison is not None and self.comparison.verdict is Verdict.AGREE
+
+
+def repeat(
+    command: Sequence[str], times: int, steps: str, folder: Path | None, **streams: Any
+) -> Repeats:
+    """Run a command so many times, and once more with seeds where the runs differ.
+
+    Parameters
+    ----------
+    steps
+        What is recorded of each run, which ends behind it.
+    folder
+        Where recordings are kept; None to drop them.
+    streams
+        As `lockstep.cli.record.run_recorded` takes them.
+
+    Raises
+    ------
+    UsageError
+        If the command cannot be started, fails, or trains nothing.
+    """
+    if shutil.which(command[0]) is None:
+        raise UsageError(
+            f"{command[0]}: command not found; give the command as you would type it, after --"
+        )
+    with tempfile.TemporaryDirectory(prefix="lockstep-check-") as name:
+        place = Path(name) if folder is None else folder.absolute()
+        place.mkdir(parents=True, exist_ok=True)
+        plain = _round(
+            command, times, Options(steps=steps, exit_after=True), place / "run", streams
+        )
+        if plain.first is None:
+            return plain
+        options = Options(steps=steps, exit_after=True, seed=_SEED)
+        seeded = _round(command, times, options, place / "seeded", streams)
+        return Repeats(plain.runs, plain.first, plain.comparison, plain.steps, seeded)
+
+
+def _round(
+    command: Sequence[str], times: int, options: Options, place: Path, streams: dict[str, Any]
+) -> Repeats:
+    recordings = [
+        _record(command, options, place.with_name(f"{place.name}{number}"), streams)
+        for number in range(times)
+    ]
+    reference = recordings[0]
+    steps = max((len(rank.complete_steps) for rank in reference.ranks.values()), default=0)
+    for other in recordings[1:]:
+        first = first_difference(reference, other)
+        if first is not None:
+            return Repeats(times, first, compare_recordings(reference, other), steps)
+    return Repeats(times, None, None, steps)
+
+
+def _record(
+    command: Sequence[str], options: Options, place: Path, streams: dict[str, Any]
+) -> Recording:
+    recorded = run_recorded(command, place, options, **streams)
+    if recorded.why_nothing:
+        failed = f"the command ended with exit code {recorded.code}; " if recorded.code else ""
+        raise UsageError(f"nothing was recorded: {failed}{recorded.why_nothing}")
+    return recorded.recording

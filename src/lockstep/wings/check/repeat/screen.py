@@ -1,0 +1,81 @@
+"""Whether a training is repeatable, as text and as values for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lockstep.core.text import printable
+from lockstep.report.paragraphs import Page, add_paragraph, counted
+from lockstep.wings.check.data_files import rows_of
+from lockstep.wings.check.repeat.runs import Repeats
+
+_FILE = Path(__file__).with_name("cures.yaml")
+
+
+@cache
+def cures() -> Mapping[str, Mapping[str, str]]:
+    """Cause, cure and source by what differs first."""
+    return {row["first"]: row for row in rows_of(_FILE)}
+
+
+def headline(found: Repeats) -> str:
+    """The answer in one sentence."""
+    of = f"{counted(found.steps, 'step')} of {found.runs} runs"
+    if found.first is None:
+        return f"REPEATABLE bit by bit: {of} are equal in every tensor that was recorded"
+    much = "by rounding" if found.within_noise else "by more than rounding"
+    return f"NOT REPEATABLE: {of} differ {much}, first at {printable(str(found.first))}"
+
+
+def render(found: Repeats) -> Page:
+    """The headline, and where the runs differ why, the cure, and whether it was seen to cure."""
+    text = Page()
+    add_paragraph(text, headline(found), indent="  ", first="")
+    if found.first is None:
+        return text
+    row = cures()[found.first.kind]
+    for label in ("cause", "cure", "source"):
+        add_paragraph(text, f"{label}: {row[label]}", indent="    ", first="  ")
+    add_paragraph(text, f"tried: {_tried(found)}", indent="    ", first="  ")
+    return text
+
+
+def _tried(found: Repeats) -> str:
+    """What the same runs were with seeds and deterministic kernels."""
+    if found.seeded is None:
+        return "nothing"
+    if found.seeded.first is None:
+        return (
+            "with `lockstep record --seed 0`, which seeds all generators and asks for deterministic kernels, it is"
+            " repeatable bit by bit"
+        )
+    return (
+        "`lockstep record --seed 0`, which seeds all generators and asks for deterministic kernels, does not make it"
+        f" repeatable: the runs then differ first at {printable(str(found.seeded.first))}"
+    )
+
+
+def as_values(found: Repeats) -> dict[str, Any]:
+    """The same for JSON."""
+    first = found.first
+    return {
+        "repeatable": first is None,
+        "runs": found.runs,
+        "steps": found.steps,
+        "within_noise": found.within_noise,
+        "first": None
+        if first is None
+        else {
+            "kind": first.kind,
+            "rank": first.rank,
+            "step": first.step,
+            "site": first.site,
+            "tensor": first.tensor,
+            "source": first.source,
+            **{label: cures()[first.kind][label] for label in ("cause", "cure")},
+        },
+        "seeded": None if found.seeded is None else as_values(found.seeded),
+    }
