@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+_BLANK = re.compile(r"\{(\w+)\}")
+
+
+def filled(words: str, blanks: Mapping[str, str]) -> str:
+    """Words whose blanks are filled; one that nothing fills stays as its name.
+
+    >>> filled("{operator} has no kernel", {"operator": "aten::trunc"})
+    'aten::trunc has no kernel'
+    """
+    return _BLANK.sub(lambda blank: blanks.get(blank[1]) or blank[1], words)
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:

@@ -14,10 +14,11 @@ _GROUP = "Before training"
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verbs `check` and `diagnose`."""
+    """The verbs `check`, `diagnose` and `doctor`."""
     return [
         Verb("check", "Say in what two set-ups differ.", _GROUP, _check),
         Verb("diagnose", "Explain the known messages of a log.", _GROUP, _diagnose),
+        Verb("doctor", "Look at this machine.", _GROUP, _doctor),
     ]
 
 
@@ -31,3 +32,9 @@ def _diagnose() -> click.Command:
     from lockstep.wings.check.logs.command import diagnose
 
     return diagnose
+
+
+def _doctor() -> click.Command:
+    from lockstep.wings.check.machine.command import doctor
+
+    return doctor

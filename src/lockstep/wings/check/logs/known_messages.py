@@ -13,7 +13,6 @@ from typing import Any
 from lockstep.wings.check.data_files import rows_of
 
 _FOLDER = Path(__file__).parent / "messages"
-_BLANK = re.compile(r"\{(\w+)\}")
 
 
 class Severity(Enum):
@@ -73,15 +72,6 @@ class KnownMessage:
             if found is None
             else {name: text or "" for name, text in found.groupdict().items()}
         )
-
-
-def filled(words: str, groups: Mapping[str, str]) -> str:
-    """Words whose blanks are filled by what a line says.
-
-    >>> filled("{operator} has no kernel", {"operator": "aten::trunc"})
-    'aten::trunc has no kernel'
-    """
-    return _BLANK.sub(lambda blank: groups.get(blank[1]) or blank[1], words)
 
 
 @cache

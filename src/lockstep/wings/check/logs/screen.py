@@ -7,8 +7,9 @@ from typing import Any
 from lockstep.core.text import printable
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.report.table import Column, add_more, add_table
+from lockstep.wings.check.data_files import filled
 from lockstep.wings.check.logs.ascend_operators import AscendOperators
-from lockstep.wings.check.logs.known_messages import Severity, filled, known_messages
+from lockstep.wings.check.logs.known_messages import Severity, known_messages
 from lockstep.wings.check.logs.scan import Findings, Found
 
 _LINE_CHARACTERS = 240

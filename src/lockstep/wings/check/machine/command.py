@@ -1,0 +1,82 @@
+"""`lockstep doctor`: this machine, and what is wrong with it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from lockstep.cli import options
+from lockstep.core.exit_codes import ExitCode, code_of
+from lockstep.core.text import printable
+from lockstep.report.json_text import enveloped, json_text
+from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
+from lockstep.report.table import Column, table_text
+from lockstep.wings.check.machine.facts import look
+from lockstep.wings.check.machine.findings import Level, MachineFinding, findings, known_variables
+
+_VARIABLES = (Column("variable or option"), Column("recommended"), Column("what it does"))
+
+
+@click.command()
+@click.option(
+    "--variables", is_flag=True, help="List the variables and options that are known instead."
+)
+@options.as_json
+def doctor(variables: bool, as_json: bool) -> int:
+    """Look at this machine: torch and its devices, cores, memory, disk, image libraries and variables.
+
+    What is wrong comes first, each with the command that cures it; then what costs speed or repeatability; then what is
+    here. Nothing is changed. torch is asked in a process of its own, in this Python.
+
+    Exit code 1: there is a problem; 0: there is none, advice aside.
+
+    \b
+    lockstep doctor
+    lockstep doctor --variables
+    """
+    if variables:
+        click.echo(_variables(as_json=as_json))
+        return ExitCode.AGREES
+    found = findings(look())
+    if as_json:
+        click.echo(json_text(enveloped({"findings": [_values(one) for one in found]})))
+    else:
+        click.echo(render(found).plain, nl=False)
+    return code_of(differs=any(one.level is Level.PROBLEM for one in found), looked=True)
+
+
+def render(found: list[MachineFinding]) -> Page:
+    """Problems and advice with their cures, then facts, a line each."""
+    text = Page()
+    counts = {level: sum(one.level is level for one in found) for level in Level}
+    head = f"{counted(counts[Level.PROBLEM], 'problem')}, {counts[Level.ADVICE]} to advise"
+    add_line(
+        text, head if counts[Level.PROBLEM] or counts[Level.ADVICE] else "Nothing is wrong here"
+    )
+    for one in found:
+        if one.level is Level.FACT:
+            continue
+        add_line(text, "")
+        add_line(text, f"{one.level.value}: {printable(one.title)}")
+        add_paragraph(text, printable(one.meaning))
+        add_line(text, f"  {printable(one.cure)}")
+    add_line(text, "")
+    for one in found:
+        if one.level is Level.FACT:
+            add_paragraph(text, printable(f"{one.title}: {one.meaning}"), first="")
+    return text
+
+
+def _values(one: MachineFinding) -> dict[str, str]:
+    values = dataclasses.asdict(one)
+    return {"id": values.pop("name"), **values, "level": one.level.value}
+
+
+def _variables(*, as_json: bool) -> str:
+    known = known_variables().values()
+    if as_json:
+        return json_text(enveloped({"variables": [dataclasses.asdict(one) for one in known]}))
+    return table_text(
+        _VARIABLES, [(one.name, one.recommended or "-", one.meaning) for one in known]
+    )
