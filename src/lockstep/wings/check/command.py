@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tokenize
 from pathlib import Path
 
 import click
@@ -29,7 +30,7 @@ class _Command(click.Command):
 
     def collect_usage_pieces(self, context: click.Context) -> list[str]:
         """`[OPTIONS] REFERENCE CANDIDATE`, or a command."""
-        return ["[OPTIONS]", "{REFERENCE CANDIDATE | --repeat N -- COMMAND...}"]
+        return ["[OPTIONS]", "{REFERENCE CANDIDATE | --repeat N -- COMMAND... | --script FILE}"]
 
 
 @click.command(cls=_Command)
@@ -40,6 +41,10 @@ class _Command(click.Command):
 @click.option(
     "--repeat", "times", type=click.IntRange(min=2), help="Run COMMAND so many times instead."
 )
+@click.option(
+    "--script", "scripts", multiple=True, type=click.Path(path_type=Path),
+    help="Look at a script, or a folder of them, without running it.",
+)  # fmt: skip
 @click.option("--steps", default="0:2", show_default=True, help="Of COMMAND, steps to look at.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Folder to keep its recordings in.")
 @options.as_json
@@ -48,6 +53,7 @@ def check(
     recordings: tuple[Path, ...],
     mapping: Path | None,
     times: int | None,
+    scripts: tuple[Path, ...],
     steps: str,
     keep: Path | None,
     as_json: bool,
@@ -63,13 +69,21 @@ def check(
     With --repeat the COMMAND is run several times and recorded: the first tensor that is not equal bit by bit is named,
     with what makes it so and the switch that cures it, which is tried.
 
-    Exit code 1: something differs that counts; 0: nothing does; 2: the two cannot be held against each other.
+    With --script a script is read, and not run: shuffling without a generator, augmentation, dropout, workers that are
+    not seeded, kernels that are chosen by timing or add in any order are listed, with what to write instead.
+
+    Exit code 1: something differs that counts, or was found; 0: nothing; 2: it could not be looked at.
 
     \b
     lockstep check ref cand
     lockstep check --repeat 2 -- python train.py
+    lockstep check --script train.py
     """
     command: tuple[str, ...] = click.get_current_context().meta.get(_TRAINING, ())
+    if scripts:
+        if times is not None or command or recordings:
+            raise UsageError("--script stands alone: nothing is run and no recording is read")
+        return _scripts(scripts, limit=limit, as_json=as_json)
     if times is not None or command:
         if times is None or not command or recordings:
             raise UsageError(
@@ -111,3 +125,36 @@ def _repeat(
     else:
         click.echo(render(found).plain, nl=False)
     return code_of(differs=found.first is not None, looked=True)
+
+
+def _scripts(given: tuple[Path, ...], *, limit: int, as_json: bool) -> ExitCode:
+    from lockstep.wings.check.scripts.randomness import look_at_scripts
+    from lockstep.wings.check.scripts.screen import as_values, render
+
+    sources, failed = _sources(given)
+    found, unparsed = look_at_scripts(sources)
+    failed |= unparsed
+    looked = len(sources) - len(unparsed)
+    if as_json:
+        click.echo(json_text(enveloped(as_values(found, failed, looked))))
+    else:
+        click.echo(render(found, failed, looked, limit=limit).plain, nl=False)
+    return code_of(differs=bool(found), looked=not failed)
+
+
+def _sources(given: tuple[Path, ...]) -> tuple[dict[str, str], dict[str, str]]:
+    """What scripts hold, those of folders in order of their names; and why one could not be read."""
+    sources, failed = dict[str, str](), dict[str, str]()
+    for path in given:
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        if not files:
+            failed[str(path)] = "has no Python files"
+        for file in files:
+            try:
+                with tokenize.open(file) as stream:  # its encoding is declared in it
+                    sources[str(file)] = stream.read()
+            except OSError as error:
+                failed[str(file)] = f"cannot be read ({error.strerror or error})"
+            except (SyntaxError, UnicodeDecodeError) as error:
+                failed[str(file)] = f"is no text in its encoding ({error})"
+    return sources, failed

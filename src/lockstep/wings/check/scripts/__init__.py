@@ -1,0 +1,1 @@
+"""Training scripts, read and never run: what makes two runs of them incomparable."""

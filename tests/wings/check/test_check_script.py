@@ -1,0 +1,114 @@
+"""`lockstep check --script`: what makes runs incomparable is found with its line, and its twin is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lockstep.cli.main import main
+from lockstep.wings.check.scripts.randomness import look_at_scripts, rules
+
+HEAD = """import glob, os, random
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from pathlib import Path
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, random_split
+from torchvision import transforms
+import torchvision.transforms.v2 as v2
+import albumentations as A
+torch.manual_seed(0)
+"""
+
+CASES = [
+    ("shuffle", "DataLoader(data, shuffle=True)", "DataLoader(data, shuffle=True, generator=g)"),
+    ("shuffle", "DataLoader(data, 4, True)", "DataLoader(data, 4, False)"),
+    ("shuffle", "DataLoader(data, shuffle=args.shuffle)", "DataLoader(data)"),
+    ("sampler", "RandomSampler(data)", "RandomSampler(data, generator=g)"),
+    ("sampler", "random_split(data, [8, 2])", "random_split(data, [8, 2], generator=g)"),
+    ("workers", "DataLoader(data, num_workers=4)", "DataLoader(data, num_workers=0)"),
+    ("workers", "DataLoader(data, num_workers=n)", "DataLoader(data, num_workers=n, worker_init_fn=seed)"),
+    ("augmentation", "transforms.RandomCrop(32)", "transforms.CenterCrop(32)"),
+    ("augmentation", "v2.RandomHorizontalFlip()", "v2.Resize(32)"),
+    ("augmentation", "A.Rotate()", "B.Rotate()"),
+    ("dropout", "nn.Dropout()", "nn.Dropout(0.0)"),
+    ("dropout", "nn.Dropout2d(p=0.1)", "nn.Dropout2d(p=0)"),
+    ("dropout", "F.dropout(x, 0.2)", "F.dropout(x, 0.0)"),
+    ("dropout", "torch.nn.functional.alpha_dropout(x, p=rate)", "torch.nn.functional.gelu(x)"),
+    ("dropout-argument", "GPT2Config(resid_pdrop=0.1)", "GPT2Config(resid_pdrop=0.0)"),
+    ("dropout-argument", "nn.LSTM(8, 8, dropout=0.3)", "nn.LSTM(8, 8)"),
+    ("benchmark", "torch.backends.cudnn.benchmark = True", "torch.backends.cudnn.benchmark = False"),
+    ("tf32", "torch.backends.cuda.matmul.allow_tf32 = True", "torch.backends.cuda.matmul.allow_tf32 = False"),
+    ("matmul-precision", "torch.set_float32_matmul_precision('high')", "torch.set_float32_matmul_precision('highest')"),
+    ("own-seed", "torch.seed()", "torch.initial_seed()"),
+    ("no-seed", "np.random.default_rng()", "np.random.default_rng(0)"),
+    ("no-seed", "random.seed()", "random.seed(0)"),
+    ("files", "files = os.listdir('data')", "files = sorted(os.listdir('data'))"),
+    ("files", "files = [f for f in Path('data').rglob('*')]", "files = sorted(f for f in Path('data').rglob('*'))"),
+    ("files", "count = glob.glob('data/*')", "count = len(glob.glob('data/*'))"),
+    ("set-order", "for word in set(words): pass", "for word in sorted(set(words)): pass"),
+    ("nondeterministic", "F.interpolate(x, scale_factor=2)", "F.pad(x, (1, 1))"),
+    ("nondeterministic", "x.scatter_add_(0, i, y)", "x.gather(0, i)"),
+    ("sampler-epoch", "sampler = DistributedSampler(data)", "sampler = DistributedSampler(data)\nsampler.set_epoch(1)"),
+]  # fmt: skip
+
+
+def rules_met(source: str) -> set[str]:
+    """The rules that a script meets behind its head."""
+    found, failed = look_at_scripts({"train.py": HEAD + source})
+    assert not failed
+    lines = len(HEAD.splitlines())
+    assert all(one.line > lines and one.text and one.says and one.edit for one in found)
+    return {one.rule for one in found}
+
+
+@pytest.mark.parametrize(("rule", "source", "twin"), CASES)
+def test_a_place_is_found_and_its_twin_is_silent(rule: str, source: str, twin: str) -> None:
+    assert rules_met(source) == {rule}
+    assert rules_met(twin) == set()
+
+
+def test_a_project_that_seeds_nothing_is_told_once_and_one_file_may_seed_for_all() -> None:
+    train = "import torch\noptimizer = torch.optim.SGD(p, lr=1)\nother = torch.optim.Adam(p)\n"
+    found, _ = look_at_scripts({"train.py": train})
+    assert [(one.rule, one.line) for one in found] == [("unseeded", 2)]
+    setup = "from lightning.pytorch import seed_everything\nseed_everything(0)\n"
+    assert look_at_scripts({"train.py": train, "setup.py": setup}) == ([], {})
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {rule.name for rule in rules()} == {rule for rule, _, _ in CASES} | {"unseeded"}
+
+
+def test_a_script_is_told_with_line_and_edit_and_what_does_not_parse_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a folder with a script that shuffles and one that is no Python
+    good, bad = tmp_path / "train.py", tmp_path / "broken.py"
+    good.write_text(
+        "from torch.utils.data import DataLoader\nloader = DataLoader(x, shuffle=True)\n"
+    )
+    bad.write_text("def f(:\n")
+    # when both are looked at
+    assert main(["check", "--script", str(tmp_path)]) == 1
+    # then one is told and the other said to be none
+    said = capsys.readouterr().out
+    assert f"{good}:2  loader = DataLoader(x, shuffle=True)" in said
+    assert "instead: shuffle=False" in said
+    assert f"not looked at: {bad} is no Python of this version" in " ".join(said.split())
+    # and alone it fails, while a script with nothing in it is fine
+    assert main(["check", "--script", str(bad)]) == 2
+    good.write_text("print(1)\n")
+    capsys.readouterr()
+    assert main(["check", "--script", str(good), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["findings"] == []
+
+
+def test_a_script_is_never_run(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"open({str(tmp_path / 'made')!r}, 'w')\nraise SystemExit(7)\n")
+    assert main(["check", "--script", str(script)]) == 0
+    assert not (tmp_path / "made").exists()
