@@ -35,6 +35,7 @@ from lockstep.capture.held_modules import held_modules
 from lockstep.capture.interception import Patch, Taps
 from lockstep.capture.last_states import NamedModule
 from lockstep.capture.live_modules import LivingModules, living
+from lockstep.capture.loaders import Loaders, random_states
 from lockstep.capture.module_paths import ModuleNames
 from lockstep.capture.optimizers import Optimizers, names_in_groups, plain_options
 from lockstep.capture.redacted_writer import RedactedWriter, redact, redaction_of_process
@@ -143,7 +144,9 @@ class Recorder:
         self._apart = StepsApart(directory, options)
         self._finished = False
         self._began_s = time.time()
+        self._loaders = Loaders()
         self._patches = [
+            self._loaders.patch,
             Patch(
                 torch,
                 "compile",
@@ -467,6 +470,8 @@ class Recorder:
             setup.note_seed(self._manifest)
         self._manifest.steps.append(StepSummary(self._step))
         with Silence(self.fail):
+            self._manifest.random_states = self._manifest.random_states or random_states()
+            self._loaders.note(self._manifest, self._step)
             session.begin_step(self._step)
             if self._model is not None and self._names.path_of(self._model) is None:
                 session.adopt(self._model)

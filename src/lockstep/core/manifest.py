@@ -109,6 +109,19 @@ class OptimizerSetup:
 
 
 @dataclass(slots=True)
+class LoaderSetup:
+    """One data loader that the training iterates, and how it draws batches, at one step.
+
+    It stands at the first recorded step and wherever it is set up otherwise than before, as by `set_epoch`.
+    """
+
+    index: int
+    step: int
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class RankManifest:
     """One training process: `rank0/manifest.json`.
 
@@ -116,12 +129,13 @@ class RankManifest:
     files of Python that were loaded when the first recorded step began, links resolved, installed packages left out.
     `trainable` tells of every parameter by its name whether it required a gradient in the first recorded step that it
     was met in; `tied` gives, for a second name of one and the same parameter or buffer, the name that it is recorded
-    under. Earlier builds noted neither, and leave `trainable` empty. `trained` counts the steps of the
-    whole training, as far as it is known: not where it was killed, nor those that a compiled optimizer took behind the
-    recorded ones. `ended_by` says what ended the process before its recording was done: an exception that nobody
-    caught, `os._exit`, a signal that it sent itself. `lineage` tells which child of its parent the process was, see
-    `lockstep.capture.lineage`; earlier builds leave it empty. `files` holds length and digest of every file beside the
-    manifest, see `lockstep.store.integrity`.
+    under. Earlier builds noted neither, and leave `trainable` empty. `random_states` are digests of what the generators
+    of Python, NumPy and torch were at as the first recorded step began; earlier builds leave them empty, and `loaders`.
+    `trained` counts the steps of the whole training, as far as it is known: not where it was killed, nor those that a
+    compiled optimizer took behind the recorded ones. `ended_by` says what ended the process before its recording was
+    done: an exception that nobody caught, `os._exit`, a signal that it sent itself. `lineage` tells which child of its
+    parent the process was, see `lockstep.capture.lineage`; earlier builds leave it empty. `files` holds length and
+    digest of every file beside the manifest, see `lockstep.store.integrity`.
     """
 
     schema: int
@@ -143,6 +157,8 @@ class RankManifest:
     distributed: dict[str, str] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
     optimizers: list[OptimizerSetup] = field(default_factory=list)
+    loaders: list[LoaderSetup] = field(default_factory=list)
+    random_states: dict[str, str] = field(default_factory=dict)
     trainable: dict[str, bool] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     steps: list[StepSummary] = field(default_factory=list)

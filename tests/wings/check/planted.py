@@ -60,6 +60,8 @@ class Setup:
     prepare_weights: Callable[[torch.Tensor], torch.Tensor] = plain
     augment: float = 0.0
     repeat_epoch: bool = False
+    drop_last: bool = False
+    draws: int = 0
     resumed: bool = False
     set_globals: Callable[[], object] | None = None
     environment: dict[str, str] = field(default_factory=dict)
@@ -138,11 +140,12 @@ def model_of(setup: Setup) -> Net:
 
 def batches(setup: Setup) -> Iterator[list[torch.Tensor]]:
     """Epoch after epoch, each shuffled otherwise unless the sampler is not told."""
-    loader = DataLoader(Texts(setup), batch_size=4, shuffle=True, generator=torch.Generator())
+    generator, data = torch.Generator(), Texts(setup)
+    loader = DataLoader(data, 4, True, generator=generator, drop_last=setup.drop_last)
     epoch = 0
     while True:
         seed = setup.shuffle_seed + (0 if setup.repeat_epoch else epoch)
-        loader.generator.manual_seed(seed)
+        generator.manual_seed(seed)
         yield from islice(loader, setup.accumulation)  # a short epoch: one update
         epoch += 1
 
@@ -152,6 +155,7 @@ def train(setup: Setup, path: Path) -> Path:
     torch.manual_seed(setup.seed)
     random.seed(setup.seed)
     np.random.seed(setup.seed)
+    np.random.random(setup.draws)
     model = model_of(setup)
     optimizer = optimizer_of(model, setup)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, setup.gamma)
@@ -277,7 +281,9 @@ SCALED = {"scale": 1024.0}
 
 PLANTED = [
     Planted("seed", {"seed": 7}, "seeds", "seed (torch)"),
-    Planted("shuffle", {"shuffle_seed": 9}, "data"),
+    Planted("shuffle", {"shuffle_seed": 9}, "worker-seeds", "seed 9"),
+    Planted("workers", {"drop_last": True}, "worker-seeds", "drop_last"),
+    Planted("draw before the first step", {"draws": 1}, "random-state", "numpy"),
     Planted("other data", {"data_seed": 9}, "data"),
     Planted("worker seed", {"workers_seed": 9}, "data", "mean", common={"augment": 0.5}),
     Planted("augmentation", {"augment": 0.5}, "data", "mean"),

@@ -98,7 +98,16 @@ def test_what_an_earlier_build_did_not_note_is_unknown_and_not_the_same(
 ) -> None:
     # given a recording without the manifest's later fields
     def older(values: dict[str, Any]) -> None:
-        for name in ("numerics", "seeds", "trainable", "tied", "trained", "optimizers"):
+        for name in (
+            "numerics",
+            "seeds",
+            "random_states",
+            "loaders",
+            "trainable",
+            "tied",
+            "trained",
+            "optimizers",
+        ):
             del values[name]
 
     reference = recorded(Setup())
@@ -107,7 +116,16 @@ def test_what_an_earlier_build_did_not_note_is_unknown_and_not_the_same(
         for one in checkup(reference, edited(reference, tmp_path / "old", older)).answers()
     }
     # then these are unknown, and the rest is known
-    for name in ("seeds", "frozen", "optimizer", "optimizer-groups", "threads", "length"):
+    for name in (
+        "seeds",
+        "random-state",
+        "worker-seeds",
+        "frozen",
+        "optimizer",
+        "optimizer-groups",
+        "threads",
+        "length",
+    ):
         assert found[name].state is State.UNKNOWN, name
         assert found[name].unknown
     assert found["weights"].state is found["data"].state is State.SAME

@@ -50,12 +50,40 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
         answers.not_known(known, _OLDER)
     if not (left.seeds and right.seeds):
         answers.not_known(["seeds"], _OLDER)
+    _look_at_draws(left, right, answers)
     if left.trained is None or right.trained is None:
         answers.not_known(["length"], "a training was killed, or its end was not seen")
     elif left.trained != right.trained:
         answers.differ(
             "length", SetupDifference("steps trained", str(left.trained), str(right.trained))
         )
+
+
+def _look_at_draws(left: RankManifest, right: RankManifest, answers: Answers) -> None:
+    """Data loaders and their samplers, and the states of the generators."""
+    if not (left.random_states and right.random_states):
+        answers.not_known(["random-state", "worker-seeds"], _OLDER)
+        return
+    other = [
+        name for name, one in left.random_states.items() if right.random_states.get(name) != one
+    ]
+    if other:
+        answers.differ("random-state", SetupDifference(listed(other), "one state", "another one"))
+    loaders = [{(one.index, one.step): one for one in side.loaders} for side in (left, right)]
+    counts = [len({index for index, _ in side}) for side in loaders]
+    if counts[0] != counts[1]:
+        what = "data loaders that were iterated"
+        answers.differ("worker-seeds", SetupDifference(what, *map(str, counts)))
+        return
+    for key in sorted(loaders[0].keys() & loaders[1].keys()):
+        ours, theirs = (side[key].settings for side in loaders)
+        for one in differing_settings(ours, theirs):
+            where = f"{one.name} of data loader {key[0]} at step {key[1]}"
+            answers.differ("worker-seeds", SetupDifference(where, *one.shown))
+    for index, step in sorted(loaders[0].keys() ^ loaders[1].keys()):
+        words = ("another set-up", "-") if (index, step) in loaders[0] else ("-", "another set-up")
+        where = f"data loader {index} from step {step} on"
+        answers.differ("worker-seeds", SetupDifference(where, *words))
 
 
 def look_at_model(

@@ -28,9 +28,12 @@ def headline(answers: Answers) -> str:
     unknown = f"; {len(counts[State.UNKNOWN])} not known" if counts[State.UNKNOWN] else ""
     same = counted(len(counts[State.SAME]), "aspect")
     if not counting:
-        return f"NOTHING DIFFERS in {same} of the two set-ups{unknown}"
+        beside = len(counts[State.DIFFERS])
+        told = f"; {beside} that do not count differ" if beside else ""
+        return f"NOTHING DIFFERS in {same} of the two set-ups{told}{unknown}"
     first = counting[0].aspect.title
-    return f"DIFFERS in {counted(len(counting), 'aspect')}, first of all {first}; {same} the same{unknown}"
+    many = counted(len(counting), "aspect")
+    return f"DIFFERS in {many}, first of all {first}; {same} the same{unknown}"
 
 
 def render(answers: Answers, *, limit: int) -> Page:
