@@ -106,7 +106,11 @@ def _record(
     command: Sequence[str], options: Options, place: Path, streams: dict[str, Any]
 ) -> Recording:
     recorded = run_recorded(command, place, options, **streams)
-    if recorded.why_nothing:
-        failed = f"the command ended with exit code {recorded.code}; " if recorded.code else ""
-        raise UsageError(f"nothing was recorded: {failed}{recorded.why_nothing}")
+    if recorded.ended.why_nothing:
+        failed = (
+            f"the command ended with exit code {recorded.ended.code}; "
+            if recorded.ended.code
+            else ""
+        )
+        raise UsageError(f"nothing was recorded: {failed}{recorded.ended.why_nothing}")
     return recorded.recording

@@ -13,8 +13,8 @@ from lockstep.core.finding import CallPair, SetupDifference
 from lockstep.core.operators import canonical_name
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.core.text import listed
 from lockstep.locate.model_setup import ModelSetup
-from lockstep.locate.words import listed
 from lockstep.wings.check.setups.answers import Answers
 
 _SCALER = "torch._amp_"

@@ -9,9 +9,9 @@ from lockstep.align.names import NameMap
 from lockstep.align.settings import KERNEL_CHOICES, differing_settings
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import OptimizerSetup, RankManifest
+from lockstep.core.text import listed
 from lockstep.locate.circumstances import every_circumstance, is_known
 from lockstep.locate.model_setup import ModelSetup
-from lockstep.locate.words import listed
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.check.setups.answers import Answers
 from lockstep.wings.check.setups.aspects import aspects
