@@ -185,7 +185,7 @@ def test_a_training_that_nobody_follows_any_more_does_not_wait(
     monkeypatch.setattr(apart, "_ASKS_EVERY_S", 0.0)
     steps = StepsApart(tmp_path, Options(apart=True, apart_waits=True))
     (tmp_path / "rank0").mkdir()
-    steps.add(tmp_path / "rank0")
+    steps.begin(tmp_path / "rank0")
     # when whoever launched it has been killed, then it does not
     assert not steps.has_room()
     # and while they live it does, until the step is taken away

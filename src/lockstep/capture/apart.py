@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from lockstep.capture.recording_share import RecordingShare
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.manifest import Options
 from lockstep.store.claim import Claim
@@ -21,20 +22,37 @@ class StepsApart:
     recording
         Where their directories are.
     options
-        How many may lie there, and whether the training waits for room.
+        How many may lie there, whether the training waits for room, and what recording may take of its time.
     """
 
     def __init__(self, recording: Path, options: Options) -> None:
         self._recording = recording
         self._limit, self._waits = options.apart_steps, options.apart_waits
+        share = options.apart_share
+        self._share = None if share is None else RecordingShare(share)
         self._there: set[Path] = set()
+        self._recorded = False
 
-    def add(self, directory: Path) -> None:
-        """A step is there."""
+    def begin(self, directory: Path) -> None:
+        """A step is recorded from now on."""
         self._there.add(directory)
+        self._recorded = True
+        if self._share is not None:
+            self._share.begin()
+
+    def step_ended(self, *, writing: bool) -> None:
+        """A step has ended, recorded or not; `writing` tells whether files are still to be written."""
+        if self._share is not None:
+            self._share.step_ended(recorded=self._recorded, writing=writing)
+        self._recorded = False
 
     def has_room(self) -> bool:
-        """Whether one more may come; waits for that where the training is to, as long as somebody follows."""
+        """Whether one more may come: by its share of the time, and by those that lie there.
+
+        Waits for the latter where the training is to, as long as somebody follows.
+        """
+        if self._share is not None and not self._share.covers_one_more():
+            return False
         asked_s = time.monotonic()
         while not self._has_room_now():
             if not self._waits:

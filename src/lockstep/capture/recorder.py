@@ -515,7 +515,7 @@ class Recorder:
             return None
         self.began, self._rank_directory = True, directory
         if self._options.apart:
-            self._apart.add(directory)
+            self._apart.begin(directory)
         with suppress(LockstepError, OSError):  # somebody looks whether it is free
             self._claim = Claim(directory)
         if self.optimizer_seen:
@@ -628,6 +628,8 @@ class Recorder:
         self.steps_left_out += self._waits and self._step in self._selection
         self._step += 1
         if self._options.apart:
+            closing = self._closing
+            self._apart.step_ended(writing=closing is not None and not closing.wait(0.0))
             self._waits = self._step in self._selection and not self._apart.has_room()
         if self._failure or (self._session is not None and self._session.writer.failure):
             self._stop_early()

@@ -37,6 +37,8 @@ class Options:
     """So many of a process may lie there; while they do, no more is recorded."""
     apart_waits: bool = False
     """Rather than that, the training waits."""
+    apart_share: float | None = None
+    """Share of the training's time that recording steps may take, behind the first; None for as much as it takes."""
 
 
 @dataclass(slots=True)

@@ -8,6 +8,9 @@ from enum import Enum
 
 from lockstep.store.reader import RankRecording
 
+_FOR_RECORDING = 0.25
+"""Part of a budget that recording may take: to run the calls of a step again takes several times as long."""
+
 
 class WhenFull(Enum):
     """What happens while as many steps wait to be looked at as may."""
@@ -56,7 +59,8 @@ class Follow:
     when_full
         What happens while so many do.
     budget
-        Share of the command's time that looking may take; None for as much as there are steps.
+        Share of the training's time that following may cost it, from 0 to 1: a quarter of it is for recording
+        steps behind the first, the rest for looking. None for as much as there are steps.
     prepare
         What is to be done once before the first look, as starting a process.
     prepare_s
@@ -69,3 +73,15 @@ class Follow:
     budget: float | None = None
     prepare: Callable[[], None] | None = None
     prepare_s: float = 0.0
+
+    @property
+    def recording_share(self) -> float | None:
+        """What recording may take of the training's time."""
+        return None if self.budget is None else _FOR_RECORDING * self.budget
+
+    @property
+    def looking_share(self) -> float | None:
+        """What looking may take of the command's time, in which what both take is contained."""
+        return (
+            None if self.budget is None else (1 - _FOR_RECORDING) * self.budget / (1 + self.budget)
+        )

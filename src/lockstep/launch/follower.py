@@ -54,7 +54,7 @@ class Follower:
         self._done: list[Path] = []
         self._last: dict[str, int] = {}
         self._ended = threading.Event()
-        self._time = TimeShare(follow.budget, self._ended)
+        self._time = TimeShare(follow.looking_share, self._ended)
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="lockstep-follower", daemon=True)
 

@@ -99,6 +99,7 @@ def _options_for(options: Options, follow: Follow | None) -> Options:
         apart=True,
         apart_steps=follow.waiting_steps,
         apart_waits=follow.when_full is WhenFull.WAIT,
+        apart_share=follow.recording_share,
     )
 
 

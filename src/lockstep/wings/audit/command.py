@@ -70,7 +70,7 @@ class _Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 
 )  # fmt: skip
 @click.option(
     "--budget", type=_Share(),
-    help="Of a training that is run: share of its time that auditing may take.",
+    help="Of a training that is run: what auditing may cost it, as a share of its time.",
 )  # fmt: skip
 @options.rank
 @click.option(

@@ -34,7 +34,7 @@ def audit_command(
     options
         What is recorded, with whole tensors.
     budget
-        Share of the command's time that auditing may take; None for as much as there are steps.
+        Share of the training's time that auditing may cost it, as `Follow` has it.
     streams
         As `lockstep.launch.launch` takes them.
 
@@ -53,6 +53,7 @@ def audit_command(
         if isinstance(event, StepUnreadable):
             auditor.tally.not_judged["(a step)", event.reason] += 1
 
+    auditor.tally.has_budget = budget is not None
     follow = Follow(look, budget=budget, prepare=auditor.prepare, prepare_s=_START_UP_S)
     with tempfile.TemporaryDirectory(
         prefix="lockstep-audit-", ignore_cleanup_errors=True

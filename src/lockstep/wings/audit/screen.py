@@ -58,9 +58,11 @@ def render(tally: Tally, *, limit: int) -> Page:
         add_line(text, "")
         ranks = ", all ranks together" if len(tally.ranks) > 1 else ""
         were = "was" if tally.left_out == 1 else "were"
+        budget = ", or the budget left no time to record them" if tally.has_budget else ""
         add_paragraph(
             text,
-            f"{counted(tally.left_out, 'step')} {were} left out{ranks}: they came while one before was still looked at",
+            f"{counted(tally.left_out, 'step')} {were} left out{ranks}: they came while one before was still"
+            f" looked at{budget}",
             first="",
         )
     text.rstrip()

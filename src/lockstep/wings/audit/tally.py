@@ -66,6 +66,8 @@ class Tally:
         Steps that were recorded, or could have been, and not looked at.
     calls_left
         Calls of recorded steps that the budget left no time for.
+    has_budget
+        Whether there was one.
     trained
         Steps that the training had in all; 0 where that is not known.
     """
@@ -73,6 +75,7 @@ class Tally:
     def __init__(self) -> None:
         self.judged = self.calls = self.beyond_times = self.left_out = self.trained = 0
         self.calls_left = 0
+        self.has_budget = False
         self.not_judged: Counter[tuple[str, str]] = Counter()
         self.steps: set[int] = set()
         self.ranks: set[str] = set()
