@@ -9,16 +9,16 @@ came from outside of the step, and what others than torch may write to, is diges
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import threading
 from collections.abc import Hashable
+from ctypes import string_at
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-import xxhash
+from xxhash import xxh3_128_hexdigest
 
 from lockstep.capture.memory import (
     FoundMemory,
@@ -99,6 +99,17 @@ class _Measured:
     place: Stored | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What small tensors of one dtype and shape have in common, and the contents of them that are known, by digest."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    waits: bool
+    known: dict[str, int]
+
+
 class Contents:
     """Gives every distinct tensor content of one rank a number, and measures it the first time.
 
@@ -128,7 +139,8 @@ class Contents:
         self._arrived: set[int] = set()
         self._found: dict[int, FoundMemory] = {}
         self._looks = itertools.count(-1, -1)
-        self._by_digest: dict[tuple[str, str, tuple[int, ...], str], int] = {}
+        self._by_digest: dict[tuple[str, tuple[int, ...], str], dict[str, int]] = {}
+        self._kinds: dict[tuple[torch.dtype, torch.Size], _Kind] = {}
         self._flat_by_digest: dict[tuple[str, str], _Measured] = {}
         self._samples: set[tuple[int, torch.dtype, str]] = set()
         self._spans: dict[Hashable, list[tuple[int, int, Stored]]] = {}
@@ -245,29 +257,38 @@ class Contents:
             self._pins.add(address, storage)
         elif address in self._found:
             return None
-        size_bytes = tensor.nbytes
+        kind = self._kinds.get((tensor.dtype, tensor.shape)) or self._kind_of(tensor)
         whole = is_contiguous(tensor)
         if not is_there(tensor, storage, contiguous=whole):
             return None
-        dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
-        read = tensor if whole else contiguous(tensor)
-        start = data_ptr(read)
-        data = ctypes.string_at(start, size_bytes)
-        digest = xxhash.xxh3_128_hexdigest(data)
-        number = self._by_digest.get((digest, dtype, shape, "cpu"))
+        read = tensor if whole else contiguous(tensor)  # lives until its bytes are read
+        data = string_at(data_ptr(read), kind.size_bytes)
+        digest = xxh3_128_hexdigest(data)
+        number = kind.known.get(digest)
         if number is None:
-            if not can_wait(dtype):
+            if not kind.waits:
                 return None
-            number = self._by_digest[(digest, dtype, shape, "cpu")] = self._next
+            number = kind.known[digest] = self._next
             self._next += 1
-            with_sketch, is_kept = self._save != "stats", self.keeps_tensors
-            content = number, dtype, shape, "cpu", digest, data, with_sketch, is_kept
+            is_kept = self._save == "tensors"
+            dtype, shape = kind.dtype, kind.shape
+            content = number, dtype, shape, "cpu", digest, data, self._save != "stats", is_kept
             shard = self._sink.add_small_content(content)
             if is_kept:
                 self._places[number] = Stored(shard, number)
         if address in self._arrived:
             self._by_identity[self._identity(tensor, storage, plain=True)] = number, None
         return number
+
+    def _kind_of(self, tensor: torch.Tensor) -> _Kind:
+        dtype, shape = dtype_name(tensor.dtype), tuple(map(int, tensor.shape))
+        kind = _Kind(dtype, shape, tensor.nbytes, can_wait(dtype), self._known_as(dtype, shape))
+        self._kinds[tensor.dtype, tensor.shape] = kind
+        return kind
+
+    def _known_as(self, dtype: str, shape: tuple[int, ...], device: str = "cpu") -> dict[str, int]:
+        """Numbers of the contents of some dtype and shape, by digest."""
+        return self._by_digest.setdefault((dtype, shape, device), {})
 
     def note(self, tensor: torch.Tensor) -> None:
         """Remember that the tensor comes from inside the step, without measuring it."""
@@ -388,7 +409,7 @@ class Contents:
         count = extent(tensor)
         shared = digest_of(cpu(as_strided(tensor, (count,), (1,))))
         laid = f"{shared} {tuple(tensor.shape)} {stride(tensor)}"
-        measured = _Measured(xxhash.xxh3_128_hexdigest(laid.encode()), None, None, None)
+        measured = _Measured(xxh3_128_hexdigest(laid.encode()), None, None, None)
         return self._add(
             tensor,
             measured,
@@ -448,11 +469,11 @@ class Contents:
         dtype, device = dtype_name(tensor.dtype), str(tensor.device)
         shape = () if tensor.is_nested else tuple(int(extent) for extent in tensor.shape)
         if measured is not None:
-            known = (measured.digest, dtype, shape, device + note)
-            found = self._by_digest.get(known)
+            known = self._known_as(dtype, shape, device + note)
+            found = known.get(measured.digest)
             if found is not None:
                 return found
-            self._by_digest[known] = self._next
+            known[measured.digest] = self._next
         number = self._next
         self._next += 1
         if measured is not None and measured.place is not None:

@@ -34,6 +34,17 @@ class WatchedCall(Protocol):
     edges: Sequence[tuple[int, Edge]]
     """Inputs that take a gradient: their position, and where their gradient goes in the graph."""
 
+    def pass_to(self, taker: GradientTaker, arriving: _Positions, leaving: _Positions) -> None:
+        """Be the hook of the one node that it has made; see `Passing`."""
+
+    def __call__(
+        self,
+        sent: tuple[torch.Tensor | None, ...],
+        arrived: tuple[torch.Tensor | None, ...],
+        /,
+    ) -> None:
+        """That node has run."""
+
 
 class GradientTaker(Protocol):
     """Takes gradients as they come; `Session` is the real one."""
@@ -47,8 +58,8 @@ class GradientTaker(Protocol):
     def gradients_passed(
         self,
         call: Any,
-        came: Sequence[tuple[int, torch.Tensor]],
-        left: Sequence[tuple[int, torch.Tensor]],
+        came: Sequence[tuple[int, torch.Tensor | None]],
+        left: Sequence[tuple[int, torch.Tensor | None]],
     ) -> None:
         """Both at once, by the numbers of outputs and inputs, where one node is all that a call has made."""
 
@@ -150,7 +161,8 @@ def watch(
     if may_be_at_once and _are_of_one_node(made, leaving):
         ((node, arriving),) = made.items()
         sent = tuple((place, index) for _, place, edge in leaving for index in wanted[edge])
-        node.register_hook(_Passing(call, _shared(arriving), _shared(sent), taker))
+        call.pass_to(taker, _shared(arriving), _shared(sent))
+        node.register_hook(call)
         return [node]
     for node, positions in made.items():
         node.register_prehook(_Arriving(call, positions, taker))
@@ -179,10 +191,11 @@ def _are_of_one_node(
     if len(made) != 1 or not leaving:
         return False
     node = next(iter(made))
-    if isinstance(cast(object, node), BackwardCFunction) or any(
-        one is not node for one, _, _ in leaving
-    ):
+    if isinstance(cast(object, node), BackwardCFunction):
         return False
+    for one, _, _ in leaving:  # no `any`: this is asked for every operator
+        if one is not node:
+            return False
     once = len(leaving) == 1 or len({edge for _, _, edge in leaving}) == len(leaving)
     return once and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
@@ -310,31 +323,26 @@ def _is_accumulate(node: Node) -> bool:
     return node.name() == "torch::autograd::AccumulateGrad"
 
 
-class _Passing:
-    """Hook after a node has run: delivers what came to its outputs and what it sends, where one node is the call."""
+class Passing:
+    """A call that is the hook behind the one node that it has made: delivers what came to it and what it sends.
 
-    __slots__ = ("_arriving", "_call", "_leaving", "_taker")
+    With a hook of its own for each node there would be one object more for the garbage collector to look at.
+    """
 
-    def __init__(
-        self, call: WatchedCall, arriving: _Positions, leaving: _Positions, taker: GradientTaker
-    ) -> None:
-        self._call, self._arriving, self._leaving = call, arriving, leaving
-        self._taker = taker
+    __slots__ = ("_arriving", "_leaving", "_taker")
+
+    def pass_to(self, taker: GradientTaker, arriving: _Positions, leaving: _Positions) -> None:
+        """Say who takes the gradients, and which of the node's they are."""
+        self._taker, self._arriving, self._leaving = taker, arriving, leaving
 
     def __call__(
         self,
         sent: tuple[torch.Tensor | None, ...],
         arrived: tuple[torch.Tensor | None, ...],
     ) -> None:
-        self._taker.gradients_passed(
-            self._call,
-            [
-                (index, one)
-                for place, index in self._arriving
-                if (one := arrived[place]) is not None
-            ],
-            [(index, one) for place, index in self._leaving if (one := sent[place]) is not None],
-        )
+        came = [(index, arrived[place]) for place, index in self._arriving]
+        left = [(index, sent[place]) for place, index in self._leaving]
+        self._taker.gradients_passed(self, came, left)
 
 
 class _Arriving:

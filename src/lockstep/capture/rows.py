@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lockstep.capture.contents import version_of
-from lockstep.capture.gradients import Edge
+from lockstep.capture.gradients import Edge, Passing
 from lockstep.capture.held_rows import HeldRows, RowSink
 from lockstep.capture.leaves import NamedTensor
 from lockstep.capture.module_paths import ModuleNames
@@ -41,8 +41,8 @@ class Place:
     opaque: bool = False
 
 
-@dataclass(slots=True)
-class OpenCall:
+@dataclass(slots=True, eq=False)
+class OpenCall(Passing):
     """A call that has begun."""
 
     id: int

@@ -429,12 +429,16 @@ class Session:
         self._rows.retract(call)
 
     def _tap(self, call: OpenCall, outputs: list[NamedTensor]) -> None:
-        if not any(tensor.requires_grad for _, tensor in outputs):
+        tensors = [tensor for _, tensor in outputs]
+        for tensor in tensors:
+            if tensor.requires_grad:
+                break
+        else:
             return
-        call.outputs = tuple(name for name, _ in outputs)
+        call.outputs = tuple([name for name, _ in outputs])
         nodes = watch(
             call,
-            [tensor for _, tensor in outputs],
+            tensors,
             self,
             self.pending,
             # Of calls in each other, all that comes is told before anything that leaves.
@@ -459,17 +463,19 @@ class Session:
     def gradients_passed(
         self,
         call: OpenCall,
-        came: Sequence[tuple[int, torch.Tensor]],
-        left: Sequence[tuple[int, torch.Tensor]],
+        came: Sequence[tuple[int, torch.Tensor | None]],
+        left: Sequence[tuple[int, torch.Tensor | None]],
     ) -> None:
         """Both at once, for a call that one node stands for."""
         if self._rows.step == call.step:
             with Silence(self._fail):
                 self._is_of_the_step(call)
                 for index, gradient in came:
-                    self._came(call, index, gradient)
+                    if gradient is not None:
+                        self._came(call, index, gradient)
                 for index, gradient in left:
-                    self._left(call, index, gradient)
+                    if gradient is not None:
+                        self._left(call, index, gradient)
 
     def _came(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
         number = self.contents.of(gradient)
