@@ -32,6 +32,7 @@ import sketch_records
 import small_ops
 import start_up
 import step_cost
+import tiny_tensors
 import whole_tensors
 from bench import TOY, Bench, Row, Size
 
@@ -40,6 +41,7 @@ Workload = Callable[[Bench], Iterator[Row]]
 WORKLOADS: dict[str, tuple[str, Workload]] = {
     "step": ("A GPT-2 step, level api", step_cost.rows),
     "small": ("A tiny model's step, level module", small_ops.rows),
+    "tiny": ("Trainings of tiny tensors, level api, as commands", tiny_tensors.rows),
     "armed": ("A step outside of the chosen ones", armed.rows),
     "memory": ("Memory that recording adds", recording_memory.rows),
     "compare": ("Comparing whole tensors", whole_tensors.rows),

@@ -19,6 +19,8 @@ class Size:
         The GPT-2 that is trained.
     small_operations
         Operators in one forward pass of the tiny model.
+    tiny_parameters, chained_operators
+        Parameters of a few numbers in one training, and operators on a few numbers in one graph.
     slow_disk_bytes_per_s
         How fast the disk is that is slowed on purpose.
     probe_bytes
@@ -42,6 +44,8 @@ class Size:
     batch: int = 4
     tokens: int = 128
     small_operations: int = 1000
+    tiny_parameters: int = 5000
+    chained_operators: int = 100_000
     slow_disk_bytes_per_s: float = 200e6
     probe_bytes: int = 256 << 20
     whole_bytes: tuple[int, ...] = (2 << 30, 4 << 30)
@@ -58,6 +62,7 @@ class Size:
 
 TOY = Size(
     layers=1, width=32, heads=2, vocabulary=64, batch=2, tokens=8, small_operations=20,
+    tiny_parameters=20, chained_operators=40,
     slow_disk_bytes_per_s=20e6, probe_bytes=1 << 20, whole_bytes=(1 << 20,), many_bytes=(), records=(400,),
     many_records=(), armed_blocks=2, memory_weights=("tensors",), log_bytes=1 << 20,
 )  # fmt: skip
