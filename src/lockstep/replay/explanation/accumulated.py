@@ -10,8 +10,8 @@ from lockstep.core.finding import Instead
 from lockstep.core.operators import operator_of
 from lockstep.judge.tolerances import ACCUMULATED_SHARE
 from lockstep.replay.explanation.hypothesis import Prediction
+from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.explanation.other_precisions import FORMATS, half_step
-from lockstep.replay.explanation.subject import Subject
 from lockstep.replay.rebuild import Rebuilt, Slot
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import load
@@ -30,27 +30,27 @@ _NOISES = 8.0
 """Times its share of the noise floor that an element may be off and still be foretold."""
 
 
-def accumulated(subject: Subject) -> Iterator[Prediction]:
+def accumulated(mismatch: Mismatch) -> Iterator[Prediction]:
     """A product whose partial sums are rounded to 16 bits, so many terms at a time."""
-    found = None if subject.backward else _factors(subject.rebuilt)
+    found = None if mismatch.backward else _factors(mismatch.rebuilt)
     if found is None:
         return
     left, right, added = found
     length = left.shape[-1]
     for name, dtype in FORMATS.items():
         for at_once in _AT_ONCE:
-            if at_once >= length or subject.exhausted:
+            if at_once >= length or mismatch.exhausted:
                 continue
             terms = "term by term" if at_once == 1 else f"{at_once} terms at a time"
             for narrow in (False, True) if at_once == 1 else (False,):
                 total = _summed(left, right, at_once, dtype, narrow=narrow)
                 of = " of rounded factors" if narrow else ""
                 words = f"the same operator with its sums{of} accumulated in {name}, {terms}"
-                yield from _predicted(subject, words, total, added, dtype)
+                yield from _predicted(mismatch, words, total, added, dtype)
 
 
 def _predicted(
-    subject: Subject,
+    mismatch: Mismatch,
     words: str,
     total: torch.Tensor,
     added: torch.Tensor | None,
@@ -58,14 +58,14 @@ def _predicted(
 ) -> Iterator[Prediction]:
     sums = [total] if added is None else [total + added, _to(_to(added, dtype) + total, dtype)]
     for values in sums:
-        if values.shape != subject.actual.shape:
+        if values.shape != mismatch.actual.shape:
             continue
-        off = (subject.actual - values).abs()
-        each = _NOISES * subject.main.floor / max(1, off.numel()) ** 0.5
+        off = (mismatch.actual - values).abs()
+        each = _NOISES * mismatch.main.floor / max(1, off.numel()) ** 0.5
         foretold = float((off <= each).double().mean())
         if foretold >= ACCUMULATED_SHARE:
             near = off <= _STEPS * half_step(total, dtype)
-            yield Prediction(Instead.PRECISION, words, torch.where(near, subject.actual, values))
+            yield Prediction(Instead.PRECISION, words, torch.where(near, mismatch.actual, values))
 
 
 def _summed(

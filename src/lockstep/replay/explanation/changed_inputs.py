@@ -11,7 +11,7 @@ import torch
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.replay.doubles import WRITTEN_OUT
-from lockstep.replay.explanation.subject import Change
+from lockstep.replay.explanation.mismatch import Change
 from lockstep.replay.rebuild import Rebuilt, Slot, tensors_in
 
 Alter = Callable[[torch.Tensor], torch.Tensor]

@@ -12,40 +12,40 @@ from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Instead
 from lockstep.replay.explanation.changed_inputs import with_result
 from lockstep.replay.explanation.hypothesis import Prediction
+from lockstep.replay.explanation.mismatch import Attempt, Mismatch
 from lockstep.replay.explanation.outcome import Outcome
-from lockstep.replay.explanation.subject import Attempt, Subject
 from lockstep.replay.held_results import BACKWARD
 
 _MOST_SLICED = 1 << 22
 """Elements up to which every slice of every axis is looked at."""
 
 
-def sign(subject: Subject) -> Iterator[Prediction]:
+def sign(mismatch: Mismatch) -> Iterator[Prediction]:
     """The other sign, or zero."""
-    yield everywhere(subject, Instead.SIGN, "the result with the other sign", torch.neg)
-    if not bool(subject.actual.any()):
-        yield everywhere(subject, Instead.FACTOR, "zero", torch.zeros_like)
+    yield everywhere(mismatch, Instead.SIGN, "the result with the other sign", torch.neg)
+    if not bool(mismatch.actual.any()):
+        yield everywhere(mismatch, Instead.FACTOR, "zero", torch.zeros_like)
 
 
-def offset(subject: Subject) -> Iterator[Prediction]:
+def offset(mismatch: Mismatch) -> Iterator[Prediction]:
     """A constant is added."""
-    if bool(subject.counted.any()):
-        by = float((subject.actual - subject.truth)[subject.counted].mean())
+    if bool(mismatch.counted.any()):
+        by = float((mismatch.actual - mismatch.truth)[mismatch.counted].mean())
         words = f"the result {'plus' if by > 0 else 'minus'} {abs(by):.4g}"
-        yield everywhere(subject, Instead.OFFSET, words, lambda right: right + by, fitted=1)
+        yield everywhere(mismatch, Instead.OFFSET, words, lambda right: right + by, fitted=1)
 
 
-def other_positions(subject: Subject) -> Iterator[Prediction]:
+def other_positions(mismatch: Mismatch) -> Iterator[Prediction]:
     """Whole numbers off by one, from one end to the other or not; doubled, halved."""
-    if unit_roundoff(subject.question.reference.dtype) > 0 or not subject.truth.numel():
+    if unit_roundoff(mismatch.question.reference.dtype) > 0 or not mismatch.truth.numel():
         return
-    most = int(torch.maximum(subject.truth, subject.actual).max()) + 1
+    most = int(torch.maximum(mismatch.truth, mismatch.actual).max()) + 1
     for by in (1, -1):
         words = f"the result {by:+d} on each index"
-        yield everywhere(subject, Instead.INPUT, words, partial(torch.add, other=by))
-        yield everywhere(subject, Instead.INPUT, words, partial(_around, by=by, most=most))
-    yield everywhere(subject, Instead.INPUT, "the result doubled", partial(torch.mul, other=2))
-    yield everywhere(subject, Instead.INPUT, "the result halved", _halved)
+        yield everywhere(mismatch, Instead.INPUT, words, partial(torch.add, other=by))
+        yield everywhere(mismatch, Instead.INPUT, words, partial(_around, by=by, most=most))
+    yield everywhere(mismatch, Instead.INPUT, "the result doubled", partial(torch.mul, other=2))
+    yield everywhere(mismatch, Instead.INPUT, "the result halved", _halved)
 
 
 def _around(values: torch.Tensor, by: int, most: int) -> torch.Tensor:
@@ -56,18 +56,18 @@ def _halved(values: torch.Tensor) -> torch.Tensor:
     return torch.div(values, 2, rounding_mode="floor")
 
 
-def factors(subject: Subject) -> Iterator[Prediction]:
+def factors(mismatch: Mismatch) -> Iterator[Prediction]:
     """The result times a constant: the one of least squares."""
-    right, found = subject.truth[subject.counted], subject.actual[subject.counted]
+    right, found = mismatch.truth[mismatch.counted], mismatch.actual[mismatch.counted]
     size = float(right @ right)
     if size > 0:
         factor = float(right @ found) / size
         words = f"the result times {factor:.5g}"
-        yield everywhere(subject, Instead.FACTOR, words, lambda true: true * factor, fitted=1)
+        yield everywhere(mismatch, Instead.FACTOR, words, lambda true: true * factor, fitted=1)
 
 
 def everywhere(
-    subject: Subject,
+    mismatch: Mismatch,
     kind: Instead,
     words: str,
     change: Callable[[torch.Tensor], torch.Tensor],
@@ -78,25 +78,25 @@ def everywhere(
 
     A gradient is what backward makes of a function that changes its result so.
     """
-    built, number = subject.rebuilt, subject.question.reference.index
+    built, number = mismatch.rebuilt, mismatch.question.reference.index
     within: list[Attempt | None] = []
 
     def beside(outcome: Outcome) -> torch.Tensor | None:
         if outcome.right:
             return None
-        if outcome.record.role not in BACKWARD or subject.backward or built is None:
+        if outcome.record.role not in BACKWARD or mismatch.backward or built is None:
             return change(outcome.truth)
         if not within:
-            within.append(subject.attempt(rebuilt=with_result(built, number, change)))
+            within.append(mismatch.attempt(rebuilt=with_result(built, number, change)))
         return None if within[0] is None else within[0].beside(outcome)
 
-    return Prediction(kind, words, change(subject.truth), beside, fitted=fitted)
+    return Prediction(kind, words, change(mismatch.truth), beside, fitted=fitted)
 
 
-def places(subject: Subject) -> Iterator[Prediction]:
+def places(mismatch: Mismatch) -> Iterator[Prediction]:
     """All is right but one element, some that are not finite, or part of an axis."""
-    truth, actual = subject.truth, subject.actual
-    off = _off(subject)
+    truth, actual = mismatch.truth, mismatch.actual
+    off = _off(mismatch)
     count = int(off.sum())
     if count == 0:
         return
@@ -114,15 +114,15 @@ def places(subject: Subject) -> Iterator[Prediction]:
         kind = Instead.NOT_FINITE if abs(float(actual[index])) >= largest else Instead.ELEMENT
         yield Prediction(kind, words, values, placed=True)
     elif actual.numel() <= _MOST_SLICED:
-        yield from _slices(subject, off, values)
+        yield from _slices(mismatch, off, values)
 
 
-def _off(subject: Subject) -> torch.Tensor:
+def _off(mismatch: Mismatch) -> torch.Tensor:
     """Elements that are further off than all noise together may be."""
-    truth, actual = subject.truth, subject.actual
+    truth, actual = mismatch.truth, mismatch.actual
     same = (actual == truth) | (actual.isnan() & truth.isnan())
     lost = ~same & ~(actual.isfinite() & truth.isfinite())
-    far = (actual - truth).abs() > subject.main.floor
+    far = (actual - truth).abs() > mismatch.main.floor
     return lost | (far & ~same)
 
 
@@ -140,7 +140,7 @@ def _not_finite(actual: torch.Tensor, truth: torch.Tensor, lost: torch.Tensor) -
     return first if count == 1 else f"{count} of {lost.numel()} elements are not finite: {first}"
 
 
-def _slices(subject: Subject, off: torch.Tensor, values: torch.Tensor) -> Iterator[Prediction]:
+def _slices(mismatch: Mismatch, off: torch.Tensor, values: torch.Tensor) -> Iterator[Prediction]:
     """One index of an axis, or its first or second half, with most of its elements off."""
     for axis, extent in enumerate(off.shape):
         if extent < 2:

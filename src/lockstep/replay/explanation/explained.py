@@ -15,6 +15,7 @@ from lockstep.replay.explanation.left_out_parts import (
     input_parts,
     last_writes,
 )
+from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.explanation.other_formulas import formulas, like_operators, without_term
 from lockstep.replay.explanation.other_inputs import in_other_memory, inputs
 from lockstep.replay.explanation.other_orders import gates, orders_of_inputs, orders_of_results
@@ -23,10 +24,9 @@ from lockstep.replay.explanation.other_settings import another_operator, as_call
 from lockstep.replay.explanation.other_updates import fitted_updates, updates
 from lockstep.replay.explanation.right_elsewhere import another_tensor, moved, terms
 from lockstep.replay.explanation.stale_tensors import stale
-from lockstep.replay.explanation.subject import Subject
 from lockstep.replay.explanation.unexplained import Unexplained
 
-Family = Callable[[Subject], Iterator[Prediction]]
+Family = Callable[[Mismatch], Iterator[Prediction]]
 
 WRITTEN: tuple[Family, ...] = (
     as_called,
@@ -69,23 +69,23 @@ def explained(question: Unexplained, memory_bytes: int) -> Explanation | None:
     CannotReplay
         If its tensors were not saved whole, or take more memory than they may.
     """
-    subject = Subject(question, memory_bytes)
-    found = _best_of_all(subject)
+    mismatch = Mismatch(question, memory_bytes)
+    found = _best_of_all(mismatch)
     if found is None:
         return None
-    return replace(found, words=found.words.replace("the result", subject.noun, 1))
+    return replace(found, words=found.words.replace("the result", mismatch.noun, 1))
 
 
-def _best_of_all(subject: Subject) -> Explanation | None:
+def _best_of_all(mismatch: Mismatch) -> Explanation | None:
     """What the first family says that explains all results, or else what holds for the main one alone."""
     alone = None
     for family in WRITTEN:
-        found = best(subject, family(subject))
+        found = best(mismatch, family(mismatch))
         if found is not None and not found.alone:
             return found.explanation
         alone = alone or found
     for family in FITTING if alone is None else ():
-        alone = best(subject, family(subject))
+        alone = best(mismatch, family(mismatch))
         if alone is not None:
             break
     return None if alone is None else alone.explanation

@@ -13,24 +13,24 @@ from lockstep.core.finding import Instead
 from lockstep.replay.explanation.argument_names import Argument, arguments_of
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.least_squares import least_squares
-from lockstep.replay.explanation.subject import Subject
+from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.rebuild import Rebuilt
 
 _REAL = frozenset({"alpha", "beta", "threshold", "value", "min", "max", "other", "exponent"})
 """Arguments that are real numbers even where a whole one was given."""
 
 
-def fitted(subject: Subject) -> Iterator[Prediction]:
+def fitted(mismatch: Mismatch) -> Iterator[Prediction]:
     """Each number among the arguments, one at a time; one that was not given too."""
-    built = subject.rebuilt
-    if built is None or not bool(subject.counted.any()):
+    built = mismatch.rebuilt
+    if built is None or not bool(mismatch.counted.any()):
         return
     for argument in _numbers(built):
-        made = partial(_made, subject, built, argument)
-        number = least_squares(made, argument.value, subject.actual, subject.counted)
+        made = partial(_made, mismatch, built, argument)
+        number = least_squares(made, argument.value, mismatch.actual, mismatch.counted)
         if number is not None:
             words = f"the same operator with {argument.name}={number:.5g} instead of {argument.value:.5g}"
-            yield from subject.predicted(
+            yield from mismatch.predicted(
                 Instead.SETTING, words, rebuilt=argument.replaced(built, number), fitted=1
             )
 
@@ -50,7 +50,7 @@ def _numbers(built: Rebuilt) -> Iterator[Argument]:
 
 
 def _made(
-    subject: Subject, built: Rebuilt, argument: Argument, number: float
+    mismatch: Mismatch, built: Rebuilt, argument: Argument, number: float
 ) -> torch.Tensor | None:
-    attempt = subject.attempt(rebuilt=argument.replaced(built, number))
+    attempt = mismatch.attempt(rebuilt=argument.replaced(built, number))
     return None if attempt is None else attempt.values

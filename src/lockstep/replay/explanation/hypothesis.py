@@ -26,7 +26,7 @@ _MOST_TIES = 3
 
 
 class Target(Protocol):
-    """What is to be explained; see `lockstep.replay.explanation.subject.Subject`."""
+    """What is to be explained; see `lockstep.replay.explanation.mismatch.Mismatch`."""
 
     @property
     def main(self) -> Outcome:

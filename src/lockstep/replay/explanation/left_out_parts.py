@@ -21,21 +21,21 @@ from lockstep.replay.explanation.changed_inputs import (
 )
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.last_writes import writes
-from lockstep.replay.explanation.subject import Subject
+from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.rebuild import Rebuilt, Slot
 
 _TAILS = (1, 2, 3, 4, 8, 16, 32, 64)
 """Indices at the end of an axis that a kernel may forget, besides what is left over by vectors of up to 128."""
 
 
-def incoming_parts(subject: Subject) -> Iterator[Prediction]:
+def incoming_parts(mismatch: Mismatch) -> Iterator[Prediction]:
     """Part of the gradient that arrives left out: half of the batch is missing in a parameter's gradient."""
-    if not subject.backward or subject.base is None:
+    if not mismatch.backward or mismatch.base is None:
         return
-    for record in subject.base.call.with_role(Role.GRAD_OUTPUT):
+    for record in mismatch.base.call.with_role(Role.GRAD_OUTPUT):
         for axis, extent in enumerate(record.shape):
             for words, kept in _parts(extent):
-                yield from subject.predicted(
+                yield from mismatch.predicted(
                     Instead.INPUT,
                     f"the same backward with {words} of axis {axis} of the incoming gradient left out",
                     change=arriving(
@@ -44,9 +44,9 @@ def incoming_parts(subject: Subject) -> Iterator[Prediction]:
                 )
 
 
-def input_parts(subject: Subject) -> Iterator[Prediction]:
+def input_parts(mismatch: Mismatch) -> Iterator[Prediction]:
     """Part of an axis of an input left out, or of the axis that a sum of two goes over."""
-    built = subject.rebuilt
+    built = mismatch.rebuilt
     if built is None:
         return
     for members in _summed_together(built):
@@ -58,22 +58,24 @@ def input_parts(subject: Subject) -> Iterator[Prediction]:
         for words, kept in _parts(extent):
             told = f"the same operator with {words} of {place} of {names} left out"
             for changed in _without(built, members, kept):
-                yield from subject.predicted(Instead.INPUT, told, rebuilt=changed)
+                yield from mismatch.predicted(Instead.INPUT, told, rebuilt=changed)
 
 
-def last_writes(subject: Subject) -> Iterator[Prediction]:
+def last_writes(mismatch: Mismatch) -> Iterator[Prediction]:
     """Only the last, or the first, of what goes to one index counts, where all should be added up."""
-    built = subject.rebuilt
+    built = mismatch.rebuilt
     if built is None:
         return
-    for which, masks in writes(built, subject.backward):
+    for which, masks in writes(built, mismatch.backward):
         words = f"with the {which} write to each index instead of their sum"
         if masks.of_gradient:
             change = arriving(partial(_where, masks.shape, masks.applied))
-            yield from subject.predicted(Instead.INPUT, f"the same backward {words}", change=change)
+            yield from mismatch.predicted(
+                Instead.INPUT, f"the same backward {words}", change=change
+            )
         else:
             changed = with_altered(built, {masks.index: masks.applied})
-            yield from subject.predicted(
+            yield from mismatch.predicted(
                 Instead.INPUT, f"the same operator {words}", rebuilt=changed
             )
 

@@ -14,54 +14,54 @@ from lockstep.core.site import Role
 from lockstep.replay.explanation.argument_names import tensor_name
 from lockstep.replay.explanation.changed_inputs import Alter, arriving, with_altered
 from lockstep.replay.explanation.hypothesis import Prediction
+from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.explanation.orders import memory_orders
-from lockstep.replay.explanation.subject import Subject
 from lockstep.replay.rebuild import Rebuilt
 
 
-def inputs(subject: Subject) -> Iterator[Prediction]:
+def inputs(mismatch: Mismatch) -> Iterator[Prediction]:
     """One input left out (zeros, or ones), doubled, rolled or transposed; indices off by one."""
-    built = subject.rebuilt
+    built = mismatch.rebuilt
     if built is None:
         return
     for index, record in built.inputs.items():
         for words, alter in _alterations(built, record):
-            yield from subject.predicted(
+            yield from mismatch.predicted(
                 Instead.INPUT,
                 f"the same operator with {tensor_name(built, record)} {words}",
                 rebuilt=with_altered(built, {index: alter}),
             )
 
 
-def in_other_memory(subject: Subject) -> Iterator[Prediction]:
+def in_other_memory(mismatch: Mismatch) -> Iterator[Prediction]:
     """An input, or the gradient that arrives, read in another order than it lies in memory."""
-    built = subject.rebuilt
-    if built is None or subject.base is None:
+    built = mismatch.rebuilt
+    if built is None or mismatch.base is None:
         return
     for index, record in built.inputs.items():
         if unit_roundoff(record.dtype) == 0:
             continue
         name = tensor_name(built, record)
         for words, alter in memory_orders(record.shape, record.layout):
-            yield from subject.predicted(
+            yield from mismatch.predicted(
                 Instead.INPUT,
                 f"the same operator with the memory of {name} read {words}",
                 rebuilt=with_altered(built, {index: alter}),
             )
-    if subject.backward:
-        for shape, layout in _arriving(subject):
+    if mismatch.backward:
+        for shape, layout in _arriving(mismatch):
             for words, alter in memory_orders(shape, layout):
-                yield from subject.predicted(
+                yield from mismatch.predicted(
                     Instead.INPUT,
                     f"the same backward with the memory of the incoming gradient read {words}",
                     change=arriving(partial(_where, shape, alter)),
                 )
 
 
-def _arriving(subject: Subject) -> set[tuple[tuple[int, ...], Layout | None]]:
+def _arriving(mismatch: Mismatch) -> set[tuple[tuple[int, ...], Layout | None]]:
     """Shapes of the gradients that arrive, with how they lie."""
-    assert subject.base is not None
-    return {(one.shape, one.layout) for one in subject.base.call.with_role(Role.GRAD_OUTPUT)}
+    assert mismatch.base is not None
+    return {(one.shape, one.layout) for one in mismatch.base.call.with_role(Role.GRAD_OUTPUT)}
 
 
 def _where(shape: tuple[int, ...], alter: Alter, tensor: torch.Tensor) -> torch.Tensor:

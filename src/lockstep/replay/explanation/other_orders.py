@@ -14,9 +14,9 @@ from lockstep.replay.explanation.argument_names import tensor_name
 from lockstep.replay.explanation.changed_inputs import with_altered
 from lockstep.replay.explanation.error_shapes import everywhere
 from lockstep.replay.explanation.hypothesis import Prediction
+from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.explanation.orders import axis_orders
 from lockstep.replay.explanation.outcome import Outcome
-from lockstep.replay.explanation.subject import Subject
 from lockstep.replay.rebuild import Rebuilt
 
 _GATES = {"lstm": "ifgo", "lstm_cell": "ifgo", "gru": "rzn", "gru_cell": "rzn"}
@@ -29,9 +29,9 @@ _MOST_BLOCKS = 16
 """Blocks of an axis whose order is read off the result."""
 
 
-def gates(subject: Subject) -> Iterator[Prediction]:
+def gates(mismatch: Mismatch) -> Iterator[Prediction]:
     """A recurrent operator whose weights hold the gates in another order."""
-    built = subject.rebuilt
+    built = mismatch.rebuilt
     names = "" if built is None else _GATES.get(built.op.rpartition(".")[2], "")
     if built is None or not names:
         return
@@ -46,12 +46,12 @@ def gates(subject: Subject) -> Iterator[Prediction]:
             words = f"the same operator with its gates in the order {told[0]} instead of {told[1]}"
             alter = partial(_blocks, axis=0, order=list(order))
             changed = with_altered(built, dict.fromkeys(whole, alter))
-            yield from subject.predicted(Instead.INPUT, words, rebuilt=changed)
+            yield from mismatch.predicted(Instead.INPUT, words, rebuilt=changed)
 
 
-def orders_of_inputs(subject: Subject) -> Iterator[Prediction]:
+def orders_of_inputs(mismatch: Mismatch) -> Iterator[Prediction]:
     """An input with the indices of one axis in another order; keys and values of attention together."""
-    built = subject.rebuilt
+    built = mismatch.rebuilt
     if built is None:
         return
     for together in _together(built):
@@ -60,7 +60,7 @@ def orders_of_inputs(subject: Subject) -> Iterator[Prediction]:
         for axis, extent in enumerate(first.shape):
             for words, order in axis_orders(extent):
                 alter = partial(_ordered, axis=axis, order=order)
-                yield from subject.predicted(
+                yield from mismatch.predicted(
                     Instead.INPUT,
                     f"the same operator with axis {axis} of {names} {words}",
                     rebuilt=with_altered(built, dict.fromkeys(together, alter)),
@@ -77,13 +77,13 @@ def _together(built: Rebuilt) -> Iterator[tuple[int, ...]]:
             yield key, value
 
 
-def orders_of_results(subject: Subject) -> Iterator[Prediction]:
+def orders_of_results(mismatch: Mismatch) -> Iterator[Prediction]:
     """The result with the indices, or equal blocks, of one axis in another order, which is read off it."""
-    for axis, extent in enumerate(subject.truth.shape):
+    for axis, extent in enumerate(mismatch.truth.shape):
         for count in range(2, min(extent, _MOST_BLOCKS) + 1):
             if extent % count:
                 continue
-            order = _order_of(subject.main, axis, count)
+            order = _order_of(mismatch.main, axis, count)
             if order is None or order == sorted(order):
                 continue
             what = "indices" if count == extent else f"{count} blocks"
@@ -91,7 +91,7 @@ def orders_of_results(subject: Subject) -> Iterator[Prediction]:
                 map(str, order)
             )
             change = partial(_blocks, axis=axis, order=order)
-            yield everywhere(subject, Instead.ELSEWHERE, words, change, fitted=count)
+            yield everywhere(mismatch, Instead.ELSEWHERE, words, change, fitted=count)
             break
 
 

@@ -12,8 +12,8 @@ from lockstep.core.finding import Instead
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.replay.explanation.hypothesis import Prediction
+from lockstep.replay.explanation.mismatch import Attempt, Change, Mismatch
 from lockstep.replay.explanation.outcome import Outcome
-from lockstep.replay.explanation.subject import Attempt, Change, Subject
 from lockstep.replay.rerun import Alter
 
 FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -29,10 +29,10 @@ def _by_tf32(tensor: torch.Tensor) -> torch.Tensor:
     return torch.ldexp(torch.round(mantissa * 2.0**11), exponent - 11).to(tensor.dtype)
 
 
-def precisions(subject: Subject) -> Iterator[Prediction]:
+def precisions(mismatch: Mismatch) -> Iterator[Prediction]:
     """Rounded inputs, a rounded or saturated result."""
-    yield from _rounded_results(subject, subject.truth, "the result")
-    built = subject.rebuilt
+    yield from _rounded_results(mismatch, mismatch.truth, "the result")
+    built = mismatch.rebuilt
     if built is None:
         return
     ways = {**{name: _by_dtype(dtype) for name, dtype in FORMATS.items()}, "TF32": _by_tf32}
@@ -44,15 +44,15 @@ def precisions(subject: Subject) -> Iterator[Prediction]:
         tried: list[torch.Tensor] = []
         for what, only in which.items():
             words = f"the same operator with {what} rounded to {name}"
-            attempt = subject.attempt(change=_rounding(rounded, only))
+            attempt = mismatch.attempt(change=_rounding(rounded, only))
             if attempt is None or any(torch.equal(attempt.values, one) for one in tried):
                 continue
             tried.append(attempt.values)
-            plain = None if subject.backward else _rounding(rounded, only, gradients=False)
+            plain = None if mismatch.backward else _rounding(rounded, only, gradients=False)
             ways_back = [attempt, *([] if plain is None else [replace(attempt, change=plain)])]
             beside = partial(_cast_back, ways_back, name)
             yield Prediction(Instead.PRECISION, words, attempt.values, beside)
-            yield from _rounded_results(subject, attempt.values, f"{words} and its result", beside)
+            yield from _rounded_results(mismatch, attempt.values, f"{words} and its result", beside)
 
 
 def _cast_back(attempts: Sequence[Attempt], name: str, outcome: Outcome) -> torch.Tensor | None:
@@ -79,14 +79,14 @@ def _rounding(rounded: Alter, dimensions: int, *, gradients: bool = True) -> Cha
 
 
 def _rounded_results(
-    subject: Subject,
+    mismatch: Mismatch,
     exact: torch.Tensor,
     words: str,
     made: Callable[[Outcome], torch.Tensor | None] = lambda outcome: None,
 ) -> Iterator[Prediction]:
     """A result rounded, and each other one of the call that is wrong."""
     for name, dtype in FORMATS.items():
-        values = _rounded(subject.actual, exact, dtype)
+        values = _rounded(mismatch.actual, exact, dtype)
         if values is None:
             continue
 

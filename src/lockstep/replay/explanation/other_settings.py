@@ -16,7 +16,7 @@ from lockstep.core.site import CallKind
 from lockstep.replay.explanation.argument_names import Argument, arguments_of, named
 from lockstep.replay.explanation.base_call import entering
 from lockstep.replay.explanation.hypothesis import Prediction
-from lockstep.replay.explanation.subject import Subject
+from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.rebuild import Rebuilt, rebuild
 from lockstep.replay.refusals import CannotReplay
 
@@ -55,10 +55,10 @@ _POSITIVE = re.compile(
 _DIMENSIONS = frozenset({"dim", "dim0", "dim1", "axis", "axis0", "axis1", "start_dim", "end_dim"})
 
 
-def as_called(subject: Subject) -> Iterator[Prediction]:
+def as_called(mismatch: Mismatch) -> Iterator[Prediction]:
     """The candidate's call with its own arguments."""
-    left, right = subject.question.reference_call, subject.question.candidate_call
-    if left is None or right is None or subject.base is None or not subject.base.of_candidate:
+    left, right = mismatch.question.reference_call, mismatch.question.candidate_call
+    if left is None or right is None or mismatch.base is None or not mismatch.base.of_candidate:
         return
     words = otherwise(left, right)
     if right.kind is not CallKind.OPERATOR or not words:
@@ -67,28 +67,28 @@ def as_called(subject: Subject) -> Iterator[Prediction]:
         built = rebuild(right)
     except CannotReplay:
         return
-    yield from subject.predicted(Instead.SETTING, f"called with {words}", rebuilt=built)
+    yield from mismatch.predicted(Instead.SETTING, f"called with {words}", rebuilt=built)
 
 
-def another_operator(subject: Subject) -> Iterator[Prediction]:
+def another_operator(mismatch: Mismatch) -> Iterator[Prediction]:
     """The candidate calls another operator with the same tensors, and that does what it is for.
 
     With other tensors, several operators stand in for one, and the last of them alone says little.
     """
-    left, right = subject.question.reference_call, subject.question.candidate_call
+    left, right = mismatch.question.reference_call, mismatch.question.candidate_call
     if left is None or right is None or left.site.op == right.site.op:
         return
     if not entering(left) or entering(left) != entering(right):
         return
-    made = subject.as_candidate()
+    made = mismatch.as_candidate()
     if made is not None:
         words = f"{right.site.op} where the reference calls {left.site.op}"
         yield Prediction(Instead.OPERATOR, words, *made)
 
 
-def settings(subject: Subject) -> Iterator[Prediction]:
+def settings(mismatch: Mismatch) -> Iterator[Prediction]:
     """Each plain argument otherwise, each alone; one that was not given too."""
-    built = subject.rebuilt
+    built = mismatch.rebuilt
     if built is None:
         return
     for argument in arguments_of(built):
@@ -97,8 +97,8 @@ def settings(subject: Subject) -> Iterator[Prediction]:
         for other in _others(argument, _rank(built)):
             words = f"the same operator with {argument.name}={told(other)} instead of {told(argument.value)}"
             other_call = argument.replaced(built, other)
-            yield from subject.predicted(Instead.SETTING, words, rebuilt=other_call)
-    yield from _shifted_causal_mask(subject, built)
+            yield from mismatch.predicted(Instead.SETTING, words, rebuilt=other_call)
+    yield from _shifted_causal_mask(mismatch, built)
 
 
 def _rank(built: Rebuilt) -> int:
@@ -106,7 +106,7 @@ def _rank(built: Rebuilt) -> int:
     return next((len(record.shape) for record in built.inputs.values()), 1) or 1
 
 
-def _shifted_causal_mask(subject: Subject, built: Rebuilt) -> Iterator[Prediction]:
+def _shifted_causal_mask(mismatch: Mismatch, built: Rebuilt) -> Iterator[Prediction]:
     """Attention that hides one token less, or one more, than a causal mask."""
     if not built.kwargs.get("is_causal") or len(built.inputs) < 2:
         return
@@ -116,7 +116,9 @@ def _shifted_causal_mask(subject: Subject, built: Rebuilt) -> Iterator[Predictio
     for by, what in ((1, "shows one token of the future"), (-1, "hides the token itself")):
         seen = torch.ones(queries.shape[-2], keys.shape[-2], dtype=torch.bool).tril(diagonal=by)
         shifted = replace(built, kwargs={**built.kwargs, "is_causal": False, "attn_mask": seen})
-        yield from subject.predicted(Instead.SETTING, f"a causal mask that {what}", rebuilt=shifted)
+        yield from mismatch.predicted(
+            Instead.SETTING, f"a causal mask that {what}", rebuilt=shifted
+        )
 
 
 def _others(argument: Argument, rank: int) -> Iterator[Any]:

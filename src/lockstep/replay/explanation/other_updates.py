@@ -15,8 +15,8 @@ from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.least_squares import least_squares
+from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.explanation.other_settings import otherwise, told
-from lockstep.replay.explanation.subject import Subject
 from lockstep.replay.explanation.update_attempts import (
     STEP,
     beside,
@@ -50,50 +50,50 @@ _NEVER_CORRECTED = 1e9
 _FITTED = frozenset({"lr", "betas", "weight_decay", "momentum", "dampening", "eps", "alpha", "rho"})
 
 
-def updates(subject: Subject) -> Iterator[Prediction]:
+def updates(mismatch: Mismatch) -> Iterator[Prediction]:
     """The update of this parameter with other hyper-parameters, or by another rule."""
-    call, right = subject.update, subject.question.candidate_call
+    call, right = mismatch.update, mismatch.question.candidate_call
     if call is None:
         return
     words = "" if right is None or right.site.op != call.site.op else otherwise(call, right)
     if words and right is not None:
         changed = replace(call, arguments=right.arguments)
-        yield from _predicted(subject, changed, f"updated with {words}")
+        yield from _predicted(mismatch, changed, f"updated with {words}")
     for name, value in call.arguments.items():
         for which, other, changed in _otherwise(call, name, value):
             yield from _predicted(
-                subject, changed, f"updated with {which}={told(other)} instead of {told(value)}"
+                mismatch, changed, f"updated with {which}={told(other)} instead of {told(value)}"
             )
-    yield from _other_rules(subject, call)
+    yield from _other_rules(mismatch, call)
 
 
-def fitted_updates(subject: Subject) -> Iterator[Prediction]:
+def fitted_updates(mismatch: Mismatch) -> Iterator[Prediction]:
     """A hyper-parameter, or a factor of the gradient, of least squares."""
-    call = subject.update
-    if call is None or not bool(subject.counted.any()):
+    call = mismatch.update
+    if call is None or not bool(mismatch.counted.any()):
         return
     for name, value in call.arguments.items():
         if name not in _FITTED:
             continue
         for which, start, put in _places(name, value):
-            found = _fit(subject, start, partial(_with_number, call, name, put))
+            found = _fit(mismatch, start, partial(_with_number, call, name, put))
             if found is not None:
                 number, changed = found
                 words = f"updated with {which}={number:.5g} instead of {told(value)}"
-                yield from _predicted(subject, changed, words, fitted=1)
-    found = _fit(subject, 1.0, partial(_with_gradient_times, call))
+                yield from _predicted(mismatch, changed, words, fitted=1)
+    found = _fit(mismatch, 1.0, partial(_with_gradient_times, call))
     if found is not None:
         number, changed = found
         words = f"updated with the gradient times {number:.5g}"
-        yield from _predicted(subject, changed, words, fitted=1, kind=Instead.INPUT)
+        yield from _predicted(mismatch, changed, words, fitted=1, kind=Instead.INPUT)
 
 
 def _fit(
-    subject: Subject, start: float, changed: Callable[[float], Call]
+    mismatch: Mismatch, start: float, changed: Callable[[float], Call]
 ) -> tuple[float, Call] | None:
     """The number of least squares, with the update that has it."""
-    record = subject.question.reference
-    main = subject.main
+    record = mismatch.question.reference
+    main = mismatch.main
     found = least_squares(
         lambda number: exactly(changed(number), record), start, main.actual, main.counted
     )
@@ -148,13 +148,13 @@ def _others(name: str, value: float) -> Iterator[float]:
         yield from (10 * value, value / 10, 2 * value, value / 2)
 
 
-def _other_rules(subject: Subject, call: Call) -> Iterator[Prediction]:
+def _other_rules(mismatch: Mismatch, call: Call) -> Iterator[Prediction]:
     """Weight decay the other way, no bias correction, epsilon inside of the root, the gradient of an earlier update."""
     op = _DECAYED_OTHERWISE.get(call.site.op)
     if op is not None and call.arguments.get("weight_decay"):
         changed = replace(call, site=replace(call.site, op=op))
         words = f"updated as by {op}: its weight decay is applied the other way"
-        yield from _predicted(subject, changed, words)
+        yield from _predicted(mismatch, changed, words)
     counted = frozenset({STEP})
     for words, change in (
         ("without bias correction", lambda step: step * 0 + _NEVER_CORRECTED),
@@ -162,13 +162,13 @@ def _other_rules(subject: Subject, call: Call) -> Iterator[Prediction]:
         ("as if one update less had been made", lambda step: step - 1),
     ):
         changed = with_tensor(call, Role.STATE, STEP, change)
-        yield from _predicted(subject, changed, f"updated {words}", but=counted)
-    yield from _inside_the_root(subject, call)
-    for earlier in subject.question.earlier:
+        yield from _predicted(mismatch, changed, f"updated {words}", but=counted)
+    yield from _inside_the_root(mismatch, call)
+    for earlier in mismatch.question.earlier:
         for record in earlier.with_role(Role.PARAM_GRAD)[:1]:
             stale = with_tensor(call, Role.PARAM_GRAD, "", partial(_instead, load, record))
             words = f"updated with the gradient of step {earlier.step}"
-            yield from _predicted(subject, stale, words, kind=Instead.INPUT)
+            yield from _predicted(mismatch, stale, words, kind=Instead.INPUT)
 
 
 def _instead(
@@ -177,7 +177,7 @@ def _instead(
     return loaded(record).reshape(tensor.shape)
 
 
-def _inside_the_root(subject: Subject, call: Call) -> Iterator[Prediction]:
+def _inside_the_root(mismatch: Mismatch, call: Call) -> Iterator[Prediction]:
     """`sqrt(v + eps)` for `sqrt(v) + eps`: no epsilon, and as much more in the squares that are averaged."""
     name, epsilon = _SQUARES.get(call.site.op), call.arguments.get("eps")
     if name is None or not isinstance(epsilon, float) or epsilon <= 0:
@@ -191,11 +191,13 @@ def _inside_the_root(subject: Subject, call: Call) -> Iterator[Prediction]:
     more = epsilon * (1 - kept**number if betas else 1.0) / kept
     changed = with_tensor(call, Role.STATE, name, lambda squares: squares.double() + more)
     words = f"updated with eps={told(epsilon)} inside of the root"
-    yield from _predicted(subject, with_argument(changed, "eps", 0.0), words, but=frozenset({name}))
+    yield from _predicted(
+        mismatch, with_argument(changed, "eps", 0.0), words, but=frozenset({name})
+    )
 
 
 def _predicted(
-    subject: Subject,
+    mismatch: Mismatch,
     call: Call,
     words: str,
     *,
@@ -203,13 +205,13 @@ def _predicted(
     but: frozenset[str] = frozenset(),
     kind: Instead = Instead.SETTING,
 ) -> Iterator[Prediction]:
-    if subject.exhausted:
+    if mismatch.exhausted:
         return
-    subject.reruns += 1
+    mismatch.reruns += 1
     try:
         results = made(call)
     except CannotReplay:
         return
-    values = None if results is None else taken(results, subject.question.reference)
+    values = None if results is None else taken(results, mismatch.question.reference)
     if results is not None and values is not None:
         yield Prediction(kind, words, values, beside(results, but=but), fitted=fitted)

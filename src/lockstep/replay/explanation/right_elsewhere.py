@@ -11,7 +11,7 @@ from lockstep.core.finding import Instead
 from lockstep.core.records import TensorRecord
 from lockstep.replay.explanation.error_shapes import everywhere
 from lockstep.replay.explanation.hypothesis import Prediction
-from lockstep.replay.explanation.subject import Subject
+from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import load, widened
 
@@ -22,10 +22,10 @@ _FARTHEST = 1 << 18
 """Elements up to which tensors are tried as a term."""
 
 
-def moved(subject: Subject) -> Iterator[Prediction]:
+def moved(mismatch: Mismatch) -> Iterator[Prediction]:
     """Rolled by one along an axis, two axes exchanged, an axis reversed."""
-    for words, change in _moves(subject.truth.shape):
-        yield everywhere(subject, Instead.ELSEWHERE, f"the result {words}", change)
+    for words, change in _moves(mismatch.truth.shape):
+        yield everywhere(mismatch, Instead.ELSEWHERE, f"the result {words}", change)
 
 
 def _moves(shape: Sequence[int]) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
@@ -49,39 +49,39 @@ def _reread(tensor: torch.Tensor, axes: tuple[int, int]) -> torch.Tensor:
     return tensor.transpose(*axes).reshape(tensor.shape)
 
 
-def another_tensor(subject: Subject) -> Iterator[Prediction]:
+def another_tensor(mismatch: Mismatch) -> Iterator[Prediction]:
     """Bit by bit a tensor that the reference recorded in this step or the one before."""
-    candidate = subject.question.candidate
-    if candidate.digest is None or candidate.content.numel < 2 or not bool(subject.actual.any()):
+    candidate = mismatch.question.candidate
+    if candidate.digest is None or candidate.content.numel < 2 or not bool(mismatch.actual.any()):
         return
-    for record in subject.question.others:
+    for record in mismatch.question.others:
         if record.digest == candidate.digest:
-            yield Prediction(Instead.ELSEWHERE, _which(subject, record), subject.actual)
+            yield Prediction(Instead.ELSEWHERE, _which(mismatch, record), mismatch.actual)
             return
 
 
-def _which(subject: Subject, record: TensorRecord) -> str:
+def _which(mismatch: Mismatch, record: TensorRecord) -> str:
     named = f"{record.role.value} {record.name} of {record.site}"
-    if record.step != subject.question.reference.step:
+    if record.step != mismatch.question.reference.step:
         return f"what the step before gave: {named}"
     return f"another tensor of the step: {named}"
 
 
-def terms(subject: Subject) -> Iterator[Prediction]:
+def terms(mismatch: Mismatch) -> Iterator[Prediction]:
     """A tensor of the step, times a constant, is missing or added."""
-    if subject.actual.numel() > _FARTHEST:
+    if mismatch.actual.numel() > _FARTHEST:
         return
-    step = subject.question.reference.step
-    near = [one for one in subject.question.others if one.step == step]
-    left = (subject.actual - subject.truth)[subject.counted]
+    step = mismatch.question.reference.step
+    near = [one for one in mismatch.question.others if one.step == step]
+    left = (mismatch.actual - mismatch.truth)[mismatch.counted]
     for record in near[-_MOST_TERMS:]:
         try:
             term = widened(load(record))
         except CannotReplay:
             continue
-        values = term[subject.counted] if term.dtype is torch.float64 else left[:0]
+        values = term[mismatch.counted] if term.dtype is torch.float64 else left[:0]
         size = float(values @ values) if values.shape == left.shape else 0.0
         if size > 0:
             factor = float(values @ left) / size
             words = f"the result plus {factor:.5g} times {record.role.value} {record.name} of {record.site}"
-            yield Prediction(Instead.TERM, words, subject.truth + factor * term, fitted=1)
+            yield Prediction(Instead.TERM, words, mismatch.truth + factor * term, fitted=1)

@@ -14,41 +14,41 @@ from lockstep.core.site import Role
 from lockstep.replay.explanation.argument_names import tensor_name
 from lockstep.replay.explanation.changed_inputs import arriving, with_other
 from lockstep.replay.explanation.hypothesis import Prediction
-from lockstep.replay.explanation.subject import Subject
+from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.rebuild import Rebuilt
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import load
 
 
-def stale(subject: Subject) -> Iterator[Prediction]:
+def stale(mismatch: Mismatch) -> Iterator[Prediction]:
     """Each input, all inputs, or the gradient that arrives, of an earlier call."""
-    built = subject.rebuilt
-    if built is None or subject.base is None:
+    built = mismatch.rebuilt
+    if built is None or mismatch.base is None:
         return
-    for earlier in subject.question.earlier:
-        when = _when(subject, earlier)
+    for earlier in mismatch.question.earlier:
+        when = _when(mismatch, earlier)
         others = _others(built, earlier)
         for index, other in others.items():
             name = tensor_name(built, built.inputs[index])
-            yield from subject.predicted(
+            yield from mismatch.predicted(
                 Instead.INPUT,
                 f"the same operator with {name} of {when}",
                 rebuilt=with_other(built, {index: other}),
             )
         if len(others) > 1:
             words = f"the same operator with all its inputs of {when}"
-            yield from subject.predicted(Instead.INPUT, words, rebuilt=with_other(built, others))
-        if subject.backward:
-            yield from _stale_gradient(subject, earlier, when)
+            yield from mismatch.predicted(Instead.INPUT, words, rebuilt=with_other(built, others))
+        if mismatch.backward:
+            yield from _stale_gradient(mismatch, earlier, when)
 
 
-def _stale_gradient(subject: Subject, earlier: Call, when: str) -> Iterator[Prediction]:
+def _stale_gradient(mismatch: Mismatch, earlier: Call, when: str) -> Iterator[Prediction]:
     for record in earlier.with_role(Role.GRAD_OUTPUT)[:1]:
         other = _loaded(record)
         if other is not None:
             change = arriving(partial(_replaced, other))
             words = f"the same backward with the incoming gradient of {when}"
-            yield from subject.predicted(Instead.INPUT, words, change=change)
+            yield from mismatch.predicted(Instead.INPUT, words, change=change)
 
 
 def _others(built: Rebuilt, earlier: Call) -> dict[int, torch.Tensor]:
@@ -66,8 +66,8 @@ def _others(built: Rebuilt, earlier: Call) -> dict[int, torch.Tensor]:
     return found
 
 
-def _when(subject: Subject, earlier: Call) -> str:
-    if earlier.step != subject.question.candidate.step:
+def _when(mismatch: Mismatch, earlier: Call) -> str:
+    if earlier.step != mismatch.question.candidate.step:
         return f"the step before ({earlier.step})"
     return f"an earlier call ({earlier.site})"
 

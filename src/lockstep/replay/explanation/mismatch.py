@@ -57,7 +57,7 @@ class _Changed(Rerun):
 class Attempt:
     """A re-run of the call in another way, and what it gives for each result."""
 
-    subject: Subject
+    mismatch: Mismatch
     rebuilt: Rebuilt
     change: Change | None
     values: torch.Tensor
@@ -67,20 +67,20 @@ class Attempt:
     def beside(self, outcome: Outcome) -> torch.Tensor | None:
         """Another result of the call; None where the re-run gives none."""
         if self._results is None:
-            self._results = self.subject.run(self.rebuilt, self.change, backward=True)
-        return None if self._results is None else self.subject.taken(self._results, outcome)
+            self._results = self.mismatch.run(self.rebuilt, self.change, backward=True)
+        return None if self._results is None else self.mismatch.taken(self._results, outcome)
 
     def noise(self, outcome: Outcome) -> float | None:
         """How far the same re-run in the recorded dtypes is off; None where it gives no such result."""
-        exact = self.values if outcome is self.subject.main else self.beside(outcome)
+        exact = self.values if outcome is self.mismatch.main else self.beside(outcome)
         if self._own is None:
-            run = self.subject.run
+            run = self.mismatch.run
             self._own = run(self.rebuilt, self.change, backward=True, precision=Precision.OWN)
-        own = None if self._own is None else self.subject.taken(self._own, outcome)
+        own = None if self._own is None else self.mismatch.taken(self._own, outcome)
         return None if own is None or exact is None else norm_of(own - exact, outcome.counted)
 
 
-class Subject:
+class Mismatch:
     """The results of the candidate's call next to what they should be.
 
     Parameters
