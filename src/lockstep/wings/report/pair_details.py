@@ -11,7 +11,7 @@ from lockstep.core.errors import RecordingError
 from lockstep.core.finding import Evidence, Finding, Pair
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.text import shell_line
-from lockstep.measure.elements import can_face
+from lockstep.measure.facing_elements import can_face
 from lockstep.store.reader import Recording
 from lockstep.store.record_command import pattern_for, program, record_again
 from lockstep.wings.report.comparison_types import Detail, Frame, Pairs, SideNumbers

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from lockstep.core.dtypes import is_floating
 from lockstep.core.finding import Pair
 from lockstep.core.records import PIECE, Array, Content
-from lockstep.measure.elements import Block, facing_blocks, spacing, ulps_apart
+from lockstep.measure.facing_elements import Block, facing_blocks, spacing, ulps_apart
 from lockstep.measure.metrics import common_dtype
 from lockstep.wings.report.comparison_types import (
     ErrorPattern,
@@ -57,7 +57,7 @@ def pictures_of(pair: Pair, *, beyond_noise: bool) -> Pictures:
     Parameters
     ----------
     pair
-        Whole tensors for which `lockstep.measure.elements.can_face` holds.
+        Whole tensors for which `lockstep.measure.facing_elements.can_face` holds.
     beyond_noise
         Whether the pair is further apart than its noise floor; else no pattern of the error is put into words.
 

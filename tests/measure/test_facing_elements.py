@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lockstep.core.finding import Axes, Pair
 from lockstep.core.records import PIECE, Content, TensorRecord
 from lockstep.core.site import Phase, Role, Site
-from lockstep.measure.elements import can_face, facing_blocks, spacing, ulps_apart
+from lockstep.measure.facing_elements import can_face, facing_blocks, spacing, ulps_apart
 from lockstep.measure.metrics import measure_tensors
 
 SITE = Site("net", "torch.add", 0, Phase.FORWARD)
