@@ -87,6 +87,10 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install torch==2.13.0
 	$(PIP) install -c constraints.txt -e '.[dev,examples]'
 	$(BIN)/python -m lockstep.kernels.every_loop
+	@# Tests of pages need a browser; without one they are skipped, and say so.
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		apt-get install -y -q --no-install-recommends chromium >/dev/null 2>&1; } || \
+		echo "no Chromium here: the browser tests of pages will be skipped"
 	touch $@
 
 clean:

@@ -37,6 +37,9 @@ from lockstep.report.page.page import (
 FIRST_ROWS = 200
 """Rows of the table that stand in the HTML itself."""
 
+FIRST_COMMANDS = 3
+"""Commands in sight; the others are folded."""
+
 
 def area_html(area: Area, page: Page) -> Html:
     """One area; `page` has the rows that a table shows and the number of a chart."""
@@ -213,8 +216,13 @@ def _code(code: Code) -> Html:
 
 
 def _commands(block: Commands, heading: str) -> Html:
-    items = (_command(one) for one in block.commands)
-    return tag("div", tag(heading, block.title), tag("ol", *items), class_="next")
+    items = [_command(one) for one in block.commands]
+    first, more = items[:FIRST_COMMANDS], items[FIRST_COMMANDS:]
+    folded = None
+    if more:
+        following = tag("ol", *more, start=str(FIRST_COMMANDS + 1))
+        folded = tag("details", tag("summary", f"{len(more)} more"), following, class_="more")
+    return tag("div", tag(heading, block.title), tag("ol", *first), folded, class_="next")
 
 
 def _command(command: Command) -> Html:

@@ -46,7 +46,8 @@ def _blocks(detail: Detail, data: ComparisonData) -> Iterator[Block]:
             "Where the error sits", rows, columns, trimmed(picture.values.ravel(), 8), about
         )
     if detail.pattern is not None and detail.pattern.sentence:
-        yield Note(detail.pattern.sentence)
+        sentence = detail.pattern.sentence
+        yield Note(sentence[:1].upper() + sentence[1:])
     if detail.ulp is not None:
         yield _ulp(detail.ulp)
     if detail.quantiles is not None:

@@ -28,7 +28,9 @@ _LOOKS: dict[str, tuple[Colour, str, str]] = {
 def verdict_of(data: ComparisonData) -> Verdict:
     """The answer, in the words of the terminal."""
     colour, icon, label = _look(data.answer)
-    commands = [Command(_capital(one.title), one.command, one.words) for one in data.advice]
+    commands = [
+        Command(_capital(one.title), one.command, _capital(one.words)) for one in data.advice
+    ]
     origin = data.answer["origin"]
     return Verdict(
         colour=colour,
@@ -139,7 +141,7 @@ def _facts(data: ComparisonData) -> list[tuple[str, Text]]:
         facts.append(("Why" if not number else "", _capital(reason)))
     detail = data.details.get(data.origins[0]) if data.origins else None
     if detail is not None and detail.pattern is not None and detail.pattern.sentence:
-        facts.append(("Shape of the error", detail.pattern.sentence))
+        facts.append(("Shape of the error", _capital(detail.pattern.sentence)))
     classes = [
         one for one in data.answer["other_classes"] if origin and one["module"] == origin["module"]
     ]

@@ -14,6 +14,8 @@ function axisOf(values, log) { // the range of what can be drawn
 
 const shareOf = (axis, value) => ((axis.log ? Math.log10(value) : value) - axis.low) / (axis.high - axis.low);
 
+const axisFigure = (value) => (Math.abs(value) < 1e5 ? figure(value) : value.toExponential().replace("e+", "e"));
+
 function ticksOf(axis, most) {
   const span = axis.high - axis.low;
   if (axis.log) {
@@ -24,7 +26,7 @@ function ticksOf(axis, most) {
   }
   const rough = span / most, size = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].find((one) => one * size >= rough) * size;
   const found = [];
-  for (let at = Math.ceil(axis.low / step) * step; at <= axis.high + step * 1e-9; at += step) found.push([at, figure(+at.toPrecision(6))]);
+  for (let at = Math.ceil(axis.low / step) * step; at <= axis.high + step * 1e-9; at += step) found.push([at, axisFigure(+at.toPrecision(6))]);
   return found;
 }
 

@@ -1,7 +1,7 @@
 // The row that is chosen: its own columns, then what was kept of it.
 function mountSelected(area, place) {
   const back = h("button", { type: "button", class: "btn", onclick: nextMarked, hidden: !rows || !rows.marked.length }, rows && rows.marked.length > 1 ? "Next origin" : "To the origin");
-  const detail = h("div", { class: "detail", tabindex: 0, role: "region", "aria-label": area.title });
+  const detail = h("div", { class: "detail", tabindex: 0, role: "region", "aria-label": `${area.title}: what is known of it` });
   place.append(h("header", null, h("h2", null, area.title), back), detail);
   const draw = () => {
     if (!rows || state.row < 0) { detail.replaceChildren(h("p", { class: "muted" }, area.empty)); return; }
