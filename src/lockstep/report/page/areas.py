@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-from lockstep.report.page.elements import Child, Html, tag
 from lockstep.report.page.icons import icon
 from lockstep.report.page.page import (
     Area,
@@ -33,6 +32,7 @@ from lockstep.report.page.page import (
     Verdict,
     Work,
 )  # fmt: skip
+from lockstep.report.page.tags import Child, Html, tag
 
 FIRST_ROWS = 200
 """Rows of the table that stand in the HTML itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.report.page.elements import Html, tag
+from lockstep.report.page.tags import Html, tag
 
 PATHS = {
     "origin": "M1 2h10L6 11z",

@@ -16,11 +16,11 @@ from typing import Any
 
 from lockstep.core.replacement import replacing
 from lockstep.report.page.areas import area_html
-from lockstep.report.page.elements import Html, tag
 from lockstep.report.page.escape import shortened
 from lockstep.report.page.icons import FILLED, PATHS
 from lockstep.report.page.island import encode
 from lockstep.report.page.page import Card, Columns, Page, Subject
+from lockstep.report.page.tags import Html, tag
 
 _ASSETS = Path(__file__).parent / "assets"
 _STYLES = ("tokens.css", "page.css", "work.css")
