@@ -72,7 +72,7 @@ def gather(
         headline=headline,
         reasons=reasons,
         advice=advice(comparison, reference, candidate),
-        runs=(_run("reference", reference), _run("candidate", candidate)),
+        runs=(run_of("reference", reference), run_of("candidate", candidate)),
         pairs=pairs,
         origins=origins,
         left_out=chosen.left_out,
@@ -95,7 +95,7 @@ def _words(comparison: Comparison) -> tuple[str, tuple[str, ...]]:
     return headline.lstrip(": "), (*lines, *end_words.paragraphs(comparison))
 
 
-def _run(name: str, recording: Recording) -> Run:
+def run_of(name: str, recording: Recording) -> Run:
     """One side; what a rank says of its machine is the first rank's."""
     manifest = recording.manifest
     first = next(iter(recording.ranks.values()), None)

@@ -19,9 +19,9 @@ def module_tree(
     is that of the model. An origin is the worst of all wherever it lies; pairs that were not judged are left out.
     """
     classes = _classes(recordings)
-    paths = _with_those_around([*classes, *pairs.module.names])
+    paths = with_those_around([*classes, *pairs.module.names])
     numbers = {path: number for number, path in enumerate(paths)}
-    parents = [numbers[_around(path)] if path else -1 for path in paths]
+    parents = [numbers[around(path)] if path else -1 for path in paths]
     worst = _worst(pairs, origins, numbers)
     for number in range(len(paths) - 1, 0, -1):
         for phase, row in worst[number].items():
@@ -44,13 +44,13 @@ def _classes(recordings: Iterable[Recording]) -> dict[str, str]:
     return found
 
 
-def _with_those_around(paths: Sequence[str]) -> list[str]:
+def with_those_around(paths: Sequence[str]) -> list[str]:
     """Every path once, behind all paths around it, which are added where they are missing; the model first."""
     children: dict[str, dict[str, None]] = {"": {}}
     for path in paths:
-        while path and path not in children.get(_around(path), ()):
-            children.setdefault(_around(path), {})[path] = None
-            path = _around(path)
+        while path and path not in children.get(around(path), ()):
+            children.setdefault(around(path), {})[path] = None
+            path = around(path)
     ordered, waiting = [], [""]
     while waiting:
         path = waiting.pop()
@@ -59,7 +59,8 @@ def _with_those_around(paths: Sequence[str]) -> list[str]:
     return ordered
 
 
-def _around(path: str) -> str:
+def around(path: str) -> str:
+    """The path of the module around another one; "" for the model itself."""
     return path.rpartition(".")[0]
 
 
