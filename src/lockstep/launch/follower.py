@@ -95,9 +95,10 @@ class Follower:
                 self._follow.prepare()
 
     def _look_around(self, *, only_whole: bool) -> None:
-        for path in sorted(self._directory.glob("rank*"), key=_age):
-            if path in self._done or (only_whole and not _is_closed(path)):
-                continue
+        there = [path for path in self._directory.glob("rank*") if path not in self._done]
+        if only_whole:  # asked before they are put in order: closing a step makes it younger
+            there = [path for path in there if _is_closed(path)]
+        for path in sorted(there, key=_age):
             with self._time.at_work():
                 self._look(path)
             self._done.append(path)
