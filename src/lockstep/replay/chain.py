@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lockstep.core.dtypes import is_floating, unit_roundoff
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import Call, Layout, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import SINGLE
 from lockstep.replay.budget import BASE_BYTES, TooLarge
@@ -59,18 +59,21 @@ class _Run:
     alter: Alter | None = None
     made: dict[int, torch.Tensor] = field(default_factory=dict)
     entered: dict[int, torch.Tensor] = field(default_factory=dict)
+    placed: dict[tuple[int, Layout | None], torch.Tensor] = field(default_factory=dict)
 
     def entering(self, record: TensorRecord) -> torch.Tensor:
-        """What no call of the chain gives, as it was recorded."""
-        number = record.content.id
+        """What no call of the chain gives, as it was recorded and lay: a slice and its copy are one content."""
+        number, layout = record.content.id, record.layout
         if number not in self.entered:
-            tensor = laid(load(record), record.layout)
+            tensor = load(record)
             if self.precision is Precision.DOUBLE:
                 tensor = widened(tensor)
             if tensor.dtype.is_floating_point and self.alter is not None:
                 tensor = self.alter(tensor)
-            self.entered[number] = self.machine.moved(tensor)
-        return self.entered[number]
+            self.entered[number] = tensor
+        if (number, layout) not in self.placed:
+            self.placed[number, layout] = self.machine.moved(laid(self.entered[number], layout))
+        return self.placed[number, layout]
 
 
 class Chain:
@@ -221,7 +224,8 @@ class Chain:
         found = [
             error_of(widened(load(record)), truth).norm / (size_of(truth).norm or 1.0)
             for record in call.with_role(*_RESULTS)
-            if (truth := self.truth.get(record.content.id)) is not None
+            if record.content.loader is not None
+            and (truth := self.truth.get(record.content.id)) is not None
         ]
         return max(found, default=math.nan)
 

@@ -44,6 +44,9 @@ class Block(torch.nn.Module):
         if way == "through a view":
             hidden = hidden.clone()
             hidden[:, 0].mul_(2)
+        if way == "a slice and its copy":
+            places = torch.arange(18).view(6, 3)[:, 1:].contiguous().view(-1)
+            hidden = hidden + places[:6].unsqueeze(1)
         if way == "custom":
             hidden = Doubled.apply(hidden)
         return F.relu_(self.last(self.drop(hidden)))
@@ -149,10 +152,12 @@ def test_what_cannot_be_chained_is_said(
     assert words in said
 
 
+@pytest.mark.parametrize("way", ["", "a slice and its copy"])
 def test_the_sound_module_leaves_nothing_out(
-    runs: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str
 ) -> None:
-    assert main(["replay", str(runs / "sound"), "--module", "body.0"]) == 0
+    run = _train(tmp_path / "run", way)
+    assert main(["replay", str(run), "--module", "body.0"]) == 0
     assert "Not in the chain" not in capsys.readouterr().out
 
 

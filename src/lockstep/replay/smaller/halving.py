@@ -87,8 +87,7 @@ class Search:
     def _tried(self, axes: Sequence[Axis], kept: tuple[int, int]) -> bool:
         smaller = {**self._kept, **dict.fromkeys(axes, kept)}
         named = self._resized | {self.extents[axes[0]]: kept[1] - kept[0]}
-        sizes = [named] if self.extents[axes[0]] in self._resized else [self._resized, named]
-        for resized in sizes:
+        for resized in (self._resized, named):
             self.attempts += 1
             found = self.fails(self._cut(smaller, resized))
             if found:

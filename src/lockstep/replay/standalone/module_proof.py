@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from lockstep.core.dtypes import is_floating
-from lockstep.core.records import Call, Conditions, TensorRecord
+from lockstep.core.records import Call, Conditions, Layout, TensorRecord
 from lockstep.core.site import Role
 from lockstep.core.text import printable
 from lockstep.judge.tolerances import SENTINEL_MAGNITUDE
@@ -73,7 +73,7 @@ class _Writer:
         self._chain = chain
         self.proof = Proof(chain.module.call)
         self.made: dict[int, str] = {}
-        self._entered: dict[int, str] = {}
+        self._entered: dict[tuple[int, Layout | None], str] = {}
 
     def leave_out(self, call: Call) -> None:
         """The lines go on from what was recorded of a call."""
@@ -122,15 +122,15 @@ class _Writer:
 
     def _given(self, record: TensorRecord) -> str:
         """The name of an input: what a call before gave, or what enters."""
-        number = record.content.id
+        number, key = record.content.id, (record.content.id, record.layout)
         if is_passed(record) and number in self.made:
             return self.made[number]
-        if number not in self._entered:
-            name = f"entered_{as_name(record.name, record.index)}_{number}"
+        if key not in self._entered:
+            name = f"entered_{as_name(record.name, record.index)}_{number}_{len(self._entered)}"
             self.proof.add_input(name, load(record), record.layout)
             self.proof.lines.append(f'{name} = values["{name}"]')
-            self._entered[number] = name
-        return self._entered[number]
+            self._entered[key] = name
+        return self._entered[key]
 
 
 def _limits(truth: torch.Tensor, found: Sequence[Local]) -> list[Limit]:
