@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lockstep.capture.callers import Caller, Callers, wrap_warn
 from lockstep.capture.originals import Originals, is_torchs
 from lockstep.capture.plumbing import is_plumbing, is_private, only_hooks, trials_of_torch
-from lockstep.capture.room import Room
+from lockstep.capture.recursion_limit import RaisedLimit
 from lockstep.devices.emulation.mode import enter_above_emulations, leave_dispatch
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ class Taps:
             depth = getattr(self._thread, "depth", 0)
             self._thread.depth = depth + 1
             try:
-                with Room(depth):
+                with RaisedLimit(depth):
                     return self.listener.module_call(original, module, args, kwargs)
             finally:
                 self._thread.depth = depth

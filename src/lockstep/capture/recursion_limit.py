@@ -1,4 +1,4 @@
-"""Room on the stack: what recording puts between two calls of the script does not count towards its recursion limit."""
+"""The recursion limit: what recording puts between two calls of the script does not count towards it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from types import TracebackType
 
 _FRAMES = 4
 """What recording adds to the stack with each module inside of another: counted with nests of modules as deep as a limit
-allows, bare and recorded (`tests/capture/test_room.py`). Not one more: a script that never stops has to hit a limit."""
+allows, bare and recorded (`tests/capture/test_recursion_limit.py`). Not one more: a script that never stops has to hit
+a limit."""
 
 _STRIDE = 16
-"""Room is made for so many modules at a time."""
+"""The limit is raised for so many modules at a time."""
 
 _INNERMOST = 200
 """What recording itself needs below the innermost call."""
@@ -19,7 +20,7 @@ _INNERMOST = 200
 _changing = threading.Lock()
 
 
-class Room:
+class RaisedLimit:
     """Raises the recursion limit around the call of a module as far as recording adds to the stack.
 
     Parameters
