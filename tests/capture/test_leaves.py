@@ -6,6 +6,7 @@ import json
 import math
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
+import lockstep
 from lockstep.capture.leaves import (
     argument_tensors,
     plain,
     plain_arguments,
     plain_attributes,
     tensors_in,
+    values_refused,
 )
 
 ONE, TWO = torch.ones(1), torch.full((2,), 2.0)
@@ -174,3 +177,100 @@ def test_settings_that_are_secrets_are_masked() -> None:
         "kwargs.password": "***",
         "kwargs.p": 0.5,
     }
+
+
+class NoClass:
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+
+class NoLength(tuple[Any, ...]):
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("no items")
+
+
+class NoItems(dict[str, Any]):
+    def items(self) -> Any:
+        raise RuntimeError("no items")
+
+
+class NoSlice(str):
+    def __getitem__(self, at: Any) -> Any:
+        raise RuntimeError("no slice")
+
+
+class NoComparison(float):
+    __hash__ = float.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+
+class NoText:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("no attribute")
+
+
+@dataclass
+class NoField:
+    extra: Any = None
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "extra":
+            raise RuntimeError("no field")
+        return object.__getattribute__(self, name)
+
+
+REFUSE = [NoClass, NoLength, NoItems, NoSlice, NoComparison, NoText, NoField]
+
+
+@pytest.mark.parametrize("kind", REFUSE)
+def test_a_value_that_refuses_to_be_looked_at_is_left_out(kind: type) -> None:
+    value = kind()
+    tensors = argument_tensors((value, ONE, [value, TWO]), {"mask": TWO, "odd": value})
+    assert [name for name, _ in tensors] == ["args.1", "args.2.1", "kwargs.mask"]
+    assert json.dumps(plain_arguments((value, 1, [value]), {"dim": 2}))
+    module = nn.Linear(1, 1)
+    module.__dict__["odd"] = value
+    assert plain_attributes(module)["in_features"] == 1
+    values_refused()
+
+
+class Takes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor, odd: Any, more: Any = None) -> tuple[Tensor, Any]:
+        return self.inner(x), odd
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_recording_goes_on_and_notes_what_was_left_out(tmp_path: Path, refuses: bool) -> None:
+    # given a model that takes, returns and is optimized with values that refuse to be looked at, or with others
+    model = Takes()
+    odd = [kind() for kind in REFUSE] if refuses else [(1, 2), {"a": 1}, "text", 1.5, object()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.param_groups[0]["odd"] = odd[0]
+    # when two of its steps are recorded
+    with lockstep.record(tmp_path / "ref", model=model, steps=2, save="tensors"):
+        for _ in range(2):
+            for value in odd:
+                optimizer.zero_grad()
+                model(torch.ones(1, 2), value, more={"held": value})[0].sum().backward()
+            optimizer.step()
+    # then both are complete, and what may have held tensors is noted by its type
+    rank = lockstep.open(tmp_path / "ref").ranks["rank0"]
+    assert rank.complete_steps == (0, 1)
+    assert rank.manifest.stopped_because == ""
+    gaps = [gap for gap in rank.manifest.not_seen if "raised as it was looked at" in gap.reason]
+    assert {gap.what.rpartition(" holds")[0].rpartition(".")[2] for gap in gaps} == (
+        {"NoClass", "NoLength", "NoItems", "NoField"} if refuses else set()
+    )

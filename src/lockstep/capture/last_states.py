@@ -224,10 +224,11 @@ def _leads_to(holds: Iterable[Any], holder: object) -> bool:
         item = waiting.pop()
         if item is holder or len(seen) > _MOST_VISITED:
             return True
-        if id(item) in seen or isinstance(item, (type, types.ModuleType, str, int, float)):
+        # By its type: what an object itself says of its class may raise.
+        if id(item) in seen or issubclass(type(item), (type, types.ModuleType, str, int, float)):
             continue
         seen.add(id(item))
-        if isinstance(item, torch.Tensor) and _has_graph(item):
+        if issubclass(type(item), torch.Tensor) and _has_graph(item):
             return True  # what a graph keeps alive, Python does not tell
         waiting.extend(_referents(item))
     return False
@@ -244,8 +245,8 @@ def _has_graph(tensor: torch.Tensor) -> bool:
 
 def _referents(item: object) -> Iterable[object]:
     """What an object leads to; a function does not lead to all that its file names."""
-    if isinstance(item, types.FunctionType):
+    if type(item) is types.FunctionType:
         return (item.__closure__, item.__defaults__, item.__kwdefaults__, item.__dict__)
-    if isinstance(item, dict) and "__builtins__" in item:
+    if type(item) is dict and "__builtins__" in item:
         return ()
     return gc.get_referents(item)

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from lockstep.core.manifest import NotSeen
 from lockstep.core.secrets import masked, masked_setting
+from lockstep.core.text import words_of
 from lockstep.devices.methods import detach, item, numel
 
 NamedTensor = tuple[str, torch.Tensor]
@@ -16,6 +18,10 @@ NamedTensor = tuple[str, torch.Tensor]
 _MAX_DEPTH = 8
 _MAX_TEXT = 120
 _PLAIN = (bool, int, float, str)
+_ARE_TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+_refused: dict[str, str] = {}
+"""Types of values that did not let themselves be looked at since they were last asked for, each with its error."""
 
 
 def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[NamedTensor]:
@@ -24,11 +30,30 @@ def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[NamedTensor]:
     >>> [name for name, _ in tensors_in((torch.zeros(1), {"mask": torch.ones(1)}), "args")]
     ['args.0', 'args.1.mask']
     """
-    if isinstance(value, torch.Tensor):
-        yield name, value
-    elif depth < _MAX_DEPTH and type(value) not in _PLAIN:
-        for key, child in _children(value):
-            yield from tensors_in(child, f"{name}.{key}", depth + 1)
+    try:
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif depth < _MAX_DEPTH and type(value) not in _PLAIN:
+            for key, child in _children(value):
+                yield from tensors_in(child, f"{name}.{key}", depth + 1)
+    except Exception as error:
+        _refuse(value, error)
+
+
+def _refuse(value: Any, error: Exception) -> None:
+    """A value of the script's raised as it was looked at: it is left out, and noted."""
+    kind = type(value)
+    _refused.setdefault(f"{kind.__module__}.{kind.__qualname__}", words_of(error))
+
+
+def values_refused() -> list[NotSeen]:
+    """What was left out since this was called last."""
+    gaps = [
+        NotSeen(f"what a value of type {kind} holds", f"it raised as it was looked at: {error}")
+        for kind, error in _refused.items()
+    ]
+    _refused.clear()
+    return gaps
 
 
 def _children(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -44,21 +69,22 @@ def _children(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def argument_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[NamedTensor]:
     """Tensors among the arguments of a call, named `args.0`, `kwargs.mask` ..."""
-    found = []
+    found: list[NamedTensor] = []
     for position, value in enumerate(args):
-        if isinstance(value, torch.Tensor):
+        # The type, rather than `isinstance`: a value may refuse to say what it is.
+        if type(value) in _ARE_TENSORS:
             found.append((f"args.{position}", value))
-        elif value is not None and not isinstance(value, _PLAIN):
+        elif value is not None and type(value) not in _PLAIN:
             found.extend(tensors_in(value, f"args.{position}"))
     for key, value in kwargs.items():
-        if value is not None and not isinstance(value, _PLAIN):
+        if value is not None and type(value) not in _PLAIN:
             found.extend(tensors_in(value, f"kwargs.{key}"))
     return found
 
 
 def result_tensors(result: Any) -> list[NamedTensor]:
     """Tensors in what a call returned, named `result`, `result.0` ..."""
-    if isinstance(result, torch.Tensor):
+    if type(result) in _ARE_TENSORS:
         return [("result", result)]
     return list(tensors_in(result, "result"))
 
@@ -81,13 +107,16 @@ def plain_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[st
 
 
 def _add_plain(found: dict[str, Any], name: str, value: Any, depth: int = 0) -> None:
-    if isinstance(value, torch.Tensor):
-        return
-    if not _holds_tensor(value):
-        found[name] = plain_setting(name, value)
-    elif depth < _MAX_DEPTH and isinstance(value, (tuple, list, Mapping)):
-        for key, child in _children(value):
-            _add_plain(found, f"{name}.{key}", child, depth + 1)
+    try:
+        if isinstance(value, torch.Tensor):
+            return
+        if not _holds_tensor(value):
+            found[name] = plain_setting(name, value)
+        elif depth < _MAX_DEPTH and isinstance(value, (tuple, list, Mapping)):
+            for key, child in _children(value):
+                _add_plain(found, f"{name}.{key}", child, depth + 1)
+    except Exception as error:
+        _refuse(value, error)
 
 
 def plain_attributes(module: torch.nn.Module) -> dict[str, Any]:
@@ -102,7 +131,13 @@ def plain_attributes(module: torch.nn.Module) -> dict[str, Any]:
 
 def plain_setting(name: str, value: Any) -> Any:
     """The value of a setting as JSON; masked where the name, or the value, says that it is a secret."""
-    return plain(masked_setting(name, value[: 2 * _MAX_TEXT]) if isinstance(value, str) else value)
+    try:
+        return plain(
+            masked_setting(name, value[: 2 * _MAX_TEXT]) if isinstance(value, str) else value
+        )
+    except Exception as error:
+        _refuse(value, error)
+        return type(value).__name__
 
 
 def plain(value: Any) -> Any:
@@ -137,9 +172,13 @@ def _plain_tensor(value: torch.Tensor) -> Any:
 def _is_setting(value: Any) -> bool:
     if type(value) in _PLAIN:
         return True
-    if isinstance(value, (tuple, list)):
-        return len(value) <= 8 and all(isinstance(item, _PLAIN) for item in value)
-    return isinstance(value, _PLAIN)
+    try:
+        if isinstance(value, (tuple, list)):
+            return len(value) <= 8 and all(isinstance(item, _PLAIN) for item in value)
+        return isinstance(value, _PLAIN)
+    except Exception as error:
+        _refuse(value, error)
+        return False
 
 
 def _holds_tensor(value: Any) -> bool:

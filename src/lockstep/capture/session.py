@@ -34,7 +34,13 @@ from lockstep.capture.kernel_context import (
     may_draw,
     random_state,
 )
-from lockstep.capture.leaves import NamedTensor, plain_attributes, result_tensors, tensors_in
+from lockstep.capture.leaves import (
+    NamedTensor,
+    plain_attributes,
+    result_tensors,
+    tensors_in,
+    values_refused,
+)
 from lockstep.capture.long_graphs import LongGraphs
 from lockstep.capture.memory import part_indexed
 from lockstep.capture.module_paths import Adopted, ModuleNames, class_name, is_wrapper
@@ -183,6 +189,8 @@ class Session:
         self._forget_identities()
         self._hand_updates.forget()
         self._rows.end_step()
+        for gap in values_refused():
+            self.note_gap(gap)
         self._has_ended_a_step = True
 
     def _forget_identities(self) -> None:
