@@ -192,6 +192,75 @@ def test_an_optimizer_that_steps_is_never_taken_for_an_update_by_hand(tmp_path: 
     assert found == {"torch.optim.SGD"}
 
 
+def train_by_hand(
+    update: Callable[[nn.Module], object],
+    gradients: list[Tensor],
+    *,
+    zeroes: bool,
+    optimizer: bool = False,
+) -> nn.Module:
+    """Three steps whose backward is written by hand; `gradients` gets those of the weight."""
+    torch.manual_seed(3)
+    model = nn.Linear(4, 1)
+    held = torch.optim.SGD(model.parameters(), lr=0.1) if optimizer else None
+    for _ in range(3):
+        x = torch.randn(8, 4)
+        error = (model(x) - x.sum(1, keepdim=True)).detach() / 4
+        model.weight.grad, model.bias.grad = error.t() @ x, error.sum(0)
+        gradients.append(gradient(model.weight).clone())
+        update(model) if held is None else held.step()
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter) if zeroes else None
+    return model
+
+
+@pytest.mark.parametrize("update", [in_place, through_data, by_new_data])
+@pytest.mark.parametrize("zeroes", [False, True])
+def test_gradients_that_the_script_gives_are_those_of_its_updates(
+    tmp_path: Path, update: Callable[[nn.Module], None], zeroes: bool
+) -> None:
+    # given a backward and updates that are written by hand
+    given: list[Tensor] = []
+    bare = train_by_hand(update, [], zeroes=zeroes)
+    models: list[nn.Module] = []
+
+    # when they are recorded
+    def train() -> None:
+        models.append(train_by_hand(update, given, zeroes=zeroes))
+
+    recording = recorded(tmp_path / "ref", train)
+
+    # then each step ends at its update, which has what was given, and the training is as bare
+    assert same(models[0].weight.detach(), bare.weight.detach())
+    for step in range(2):
+        assert len(updates(recording, step)) == 2
+        (after,) = named(recording, "weight", Role.PARAM_AFTER, step=step)
+        (call,) = [call for call in updates(recording, step) if after in call.records]
+        assert same(values(call, Role.PARAM_GRAD), given[step])
+        step_taken = values(call, Role.PARAM) - 0.1 * given[step]
+        assert torch.allclose(values(call, Role.PARAM_AFTER), step_taken)
+
+
+def test_gradients_given_to_an_optimizer_are_seen_where_it_takes_them(tmp_path: Path) -> None:
+    # given the same backward in front of an optimizer, which ends the steps
+    given: list[Tensor] = []
+    recording = recorded(
+        tmp_path / "ref", lambda: train_by_hand(in_place, given, zeroes=True, optimizer=True)
+    )
+
+    # then nothing is an update by hand, and nothing was accumulated
+    for step in range(2):
+        found = updates(recording, step)
+        assert {call.site.op for call in found} == {"torch.optim.SGD"}
+        assert not calls(recording, step=step, kind=CallKind.GRADIENT)
+        (call,) = [call for call in found if named_in(call, "weight")]
+        assert same(values(call, Role.PARAM_GRAD), given[step])
+
+
+def named_in(call: Call, name: str) -> bool:
+    return any(record.name == name for record in call.records)
+
+
 def test_a_forgotten_part_of_a_hand_written_update_is_found(tmp_path: Path) -> None:
     # given a twin that is equal, and a candidate that updates by twice as much
     def doubled(model: nn.Module) -> None:

@@ -412,6 +412,17 @@ class Calls:
             with Silence(self._steps.fail):
                 session.read_by_python(tensor)
 
+    def gradient_given(self, parameter: Any) -> None:
+        """A backward written by hand gives its gradients so; what an optimizer takes is seen when that steps."""
+        if in_backward() or in_transform() or self._steps.trainers.is_another:
+            return
+        session = self._steps.session
+        if session is not None and not self._steps.in_optimizer:
+            with Silence(self._steps.fail):
+                if session.may_be_updated_by_hand(parameter):
+                    self._steps.is_certain()
+                    session.accumulated(parameter)
+
     def _is_out_of_sight(self, tensors: Iterable[torch.Tensor]) -> bool:
         with Silence(self._steps.fail):
             return self.out_of_sight.has_made(tensors)

@@ -77,6 +77,14 @@ class HandUpdates:
         if self._waiting.pop(id(parameter), None) is not None:
             self._storages = None
 
+    def may_take(self, parameter: torch.Tensor) -> bool:
+        """Whether a gradient that the script gives a parameter is for an update by hand, and not behind one."""
+        number = id(parameter)
+        if number in self._held:
+            return False
+        item = self._waiting.get(number)
+        return item is None or self._contents.of(parameter) == item.before
+
     def accumulated(self, parameter: torch.Tensor, path: str, name: str, gradient: int) -> None:
         """Backward has added to the gradient of a parameter, which is content `gradient` now."""
         number = id(parameter)

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 import torch.utils.checkpoint
@@ -76,6 +76,9 @@ class Listener(Protocol):
 
     def read_by_python(self, tensor: Any) -> None:
         """The numbers of a tensor go to where no operator is seen."""
+
+    def gradient_given(self, parameter: Any) -> None:
+        """The script has put a gradient into a tensor's `.grad` itself."""
 
     def plumbing_call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -423,6 +426,10 @@ class FunctionTap(TorchFunctionMode):
             name = operator_name(func) if own_name is None else _recorded_name(own_name)
         if not name:
             return self._taps.callers.of(sys._getframe(1))(func, args, kwargs)
+        if name is _GIVES_GRADIENT:
+            result = self._taps.callers.of(sys._getframe(1))(func, args, kwargs)
+            self._taps.listener.gradient_given(args[0])
+            return result
         if name is _READ:
             self._taps.listener.read_by_python(args[0])
             return self._taps.callers.of(sys._getframe(1))(func, args, kwargs)
@@ -462,9 +469,15 @@ _READ = "read by Python"
 """Stands for the name of one that gives numbers to Python."""
 
 
+_GIVES_GRADIENT = "gives a gradient"
+"""Stands for the name of `p.grad = ...`."""
+
+
 def _name_of(function: Any) -> str:
     if not is_torchs(function):
         return _WRAPPED
+    if function == cast(Any, torch.Tensor).grad.__set__:
+        return _GIVES_GRADIENT
     read = getattr(function, "__name__", "") in _READ_BY_PYTHON
     return _READ if read else operator_name(function)
 

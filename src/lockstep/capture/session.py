@@ -167,6 +167,12 @@ class Session:
         """Record what the script has made of its parameters by hand since backward, and tell whether it has."""
         return self._hand_updates.are_possible and self._hand_updates.record()
 
+    def may_be_updated_by_hand(self, parameter: torch.Tensor) -> bool:
+        """Whether a parameter was given a gradient that no optimizer takes, and is as it was before its update."""
+        if parameter.grad is None or self.names.owner_of(parameter) is None:
+            return False
+        return self._hand_updates.may_take(parameter)
+
     def is_certain(self) -> None:
         """The step that is open is one."""
         self._rows.is_certain()
