@@ -25,6 +25,10 @@ ROWS = {
         "20 operators in 4 modules",
         "20 modules of one operator (the harder reading)",
     },
+    "Trainings of tiny tensors, level api, as commands": {
+        "20 parameters in 10 Linear(2, 2)",
+        "a graph of 40 operators, 2 steps",
+    },
     "A step outside of the chosen ones": {"armed, no step chosen yet"},
     "Memory that recording adds": {"tensors, disk as it is", "tensors, disk slowed to 20 MB/s"},
     "Comparing whole tensors": {
