@@ -115,6 +115,7 @@ def test_a_rate_that_changes_later_is_no_agreement(reference: Path, tmp_path: Pa
     assert found.ends.steps_to_record == (3, 5)
     assert found.what_next is not None
     assert " --steps 3:5 " in found.what_next.command
+    assert found.what_next.command.count(" --exit-after ") == 2
     assert headline(found).startswith(
         "DIVERGED behind the recorded steps: the runs part later: the loss of step 4"
     )
@@ -131,6 +132,25 @@ def test_weights_that_are_edited_behind_the_last_update_are_no_agreement(
     found = against(reference, tmp_path / "cand", lambda: train(after=edit))
     assert found.verdict is Verdict.DIVERGED
     assert "2.bias differs at the end, behind equal losses" in headline(found)
+
+    # what is printed records the last step, and goes on to the end, where alone the change is seen
+    assert found.what_next is not None
+    assert f" --steps {STEPS - 1}:{STEPS} " in found.what_next.command
+    assert "--exit-after" not in found.what_next.command
+
+
+def test_what_is_seen_at_the_end_alone_is_not_looked_for_in_the_last_step_again(
+    tmp_path: Path,
+) -> None:
+    # given every step of both, equal, and weights that one of them edits behind the last update
+    one, two = tmp_path / "one", tmp_path / "two"
+    rank_of(one, train, steps=f"0:{STEPS}")
+    rank_of(two, lambda: train(after=edit), steps=f"0:{STEPS}")
+    found = compare_recordings(one, two)
+
+    assert found.verdict is Verdict.DIVERGED
+    assert found.what_next is not None
+    assert "record" not in found.what_next.command.split()
 
 
 def test_a_recording_that_ended_after_its_steps_says_that_the_end_is_not_in_it(

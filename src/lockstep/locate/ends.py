@@ -302,6 +302,7 @@ def _steps_to_record(sides: tuple[Side, Side], ends: RankEnds) -> tuple[int, int
     if all(side.losses for side in sides) and not ends.is_beside:
         return max(0, until - 1), until
     first = min((state.step for side in sides for state in side.last.values()), default=0)
+    first = max(0, min(first, until - 1))  # where every step was recorded, the last one
     return (first + until) // 2, (first + until) // 2 + 1
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from lockstep.core.errors import RecordingError
-from lockstep.core.finding import Comparison, Course, Kind, Origin, Verdict, WhatNext
+from lockstep.core.finding import Comparison, Course, Ends, Kind, Origin, Verdict, WhatNext
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import shell_line
@@ -43,7 +43,7 @@ def what_next(
     if comparison.uniform:
         return asked.after_uniform(comparison)
     if comparison.ends is not None and comparison.ends.steps_to_record is not None:
-        return asked.after_parting(*comparison.ends.steps_to_record)
+        return asked.after_parting(comparison.ends, comparison.steps)
     if comparison.verdict is Verdict.INCOMPARABLE:
         return asked.after_nothing(comparison)
     return asked.after_agreement(comparison)
@@ -161,14 +161,22 @@ class _Asked:
         recorded = [record_again(run, only=only, steps=step) for run in self.both]
         return self._recorded("record one of them with whole tensors, and run it again", recorded)
 
-    def after_parting(self, first: int, behind: int) -> WhatNext:
-        """Where the recorded steps are equal and what follows is not: the steps in which the two part."""
+    def after_parting(self, ends: Ends, compared: Sequence[int]) -> WhatNext:
+        """Where the recorded steps are equal and what follows is not: the steps in which the two part.
+
+        Where no loss tells these, they may part behind the last update, which is seen at their end alone.
+        """
+        assert ends.steps_to_record is not None
+        first, behind = ends.steps_to_record
+        if set(range(first, behind)) <= set(compared):
+            return self._what_they_hold()
         recorded = [
             record_again(
                 run,
                 steps=f"{first}:{behind}",
                 save=run.manifest.options.save,
                 word=f"step-{behind - 1}",
+                exit_after=ends.parted_at is not None,
             )
             for run in self.both
         ]

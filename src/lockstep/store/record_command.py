@@ -68,6 +68,7 @@ def record_again(
     save: str = "tensors",
     seed: int | None = None,
     word: str = "whole",
+    exit_after: bool = True,
 ) -> RecordAgain:
     """The command that records what a recording lacks, of the same training in the same way.
 
@@ -79,6 +80,8 @@ def record_again(
         As `lockstep record` takes them.
     word
         What the new recording is called by, behind the name of the old one.
+    exit_after
+        Whether the training ends after the last of the steps; where it ends by itself, its end is recorded too.
     """
     manifest = recording.manifest
     named = recording.path
@@ -93,7 +96,7 @@ def record_again(
         "--steps",
         steps,
         *_kept_options(manifest.options, seed),
-        "--exit-after",
+        *(["--exit-after"] if exit_after else []),
     ]
     words += ["-o", str(path if folder is None else path.absolute()), "--"]
     line = f"{shell_line(words)} {_training(manifest)}"
