@@ -31,7 +31,7 @@ from lockstep.replay.machine import HERE, Machine
 from lockstep.replay.optimizer_update import UpdateRerun
 from lockstep.replay.rebuild import CPU, Rebuilt, rebuild
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of, widened
+from lockstep.replay.rerun import LARGE, Precision, Rerun, Results, outputs_of, widened
 from lockstep.replay.side import Local, Reading, Side, local_error
 
 
@@ -112,14 +112,26 @@ class _Operator:
         """Every result, in the order of the records."""
         return [self._result(record) for record in results_of(self._call)]
 
-    def _run(self, machine: Machine) -> Results:
-        return self._rerun.run(Precision.OWN, backward=self._backward, machine=machine)
+    def _run(self, machine: Machine, *, backward: bool = True) -> Results:
+        return self._rerun.run(Precision.OWN, backward=backward and self._backward, machine=machine)
+
+    def _results(self, record: TensorRecord) -> Iterator[Results]:
+        """Each re-run, made anew where those that are there have no such result."""
+        for results in self._reruns:
+            alone = self._forward_alone(record)
+            yield self._run(self._machine, backward=False) if alone else results
+
+    def _forward_alone(self, record: TensorRecord) -> bool:
+        """Whether a result is run again without backward: of a large one a run with backward keeps gradients alone."""
+        return self._backward and record.role in FORWARD and record.content.numel >= LARGE
 
     def _result(self, record: TensorRecord) -> Result:
         refused = ""
         held: list[Held] = []
+        alone = self._forward_alone(record)
+        side = Side(self._rerun, backward=False) if alone else self._side
         try:
-            for one in self._held(record):
+            for one in self._held(record, side):
                 held.append(one)
             if self._draws and not self._draws_the_same:
                 refused = "it draws random numbers, and from which state was not saved"
@@ -129,43 +141,43 @@ class _Operator:
             record.role, record.name, record.index, record.occurrence, tuple(held), refused
         )
 
-    def _held(self, record: TensorRecord) -> Iterator[Held]:
+    def _held(self, record: TensorRecord, side: Side) -> Iterator[Held]:
         if self._draws and not self._rerun.can_draw_again:
             yield self._dropout(record)
         elif not is_floating(record.dtype):
             yield from self._decisions(record)
         else:
-            reading, recorded = self._read(record)
-            unit = self._side.unit(record)
-            if recorded.excess > 1.0 and self._family is Family.RANDOM and self._is_own(record):
+            reading, recorded = self._read(record, side)
+            unit = side.unit(record)
+            own_draw = self._family is Family.RANDOM and recorded.excess > 1.0
+            if own_draw and self._is_own(record, side):
                 # In double precision some draws take other bits of the same stream: bernoulli.
                 yield from self._decisions(record)
                 return
             yield _held(RECORDED, recorded, unit)
-            for results in self._reruns:
+            for results in self._results(record):
                 made = _nearest(outputs_of(results, record), reading)
-                yield self._made(record, reading, made)
+                yield self._made(record, reading, made, side)
 
-    def _is_own(self, record: TensorRecord) -> bool:
+    def _is_own(self, record: TensorRecord, side: Side) -> bool:
         """Whether a draw is, bit for bit, what its own dtype draws here from the same state."""
-        own = self._side.own(record, self._side.readings(record)[0])
+        own = side.own(record, side.readings(record)[0])
         return own is not None and _share_apart(widened(self._rerun.load(record)), own) == 0.0
 
-    def _read(self, record: TensorRecord) -> tuple[Reading, Local]:
+    def _read(self, record: TensorRecord, side: Side) -> tuple[Reading, Local]:
         """How a result is best read, and its local error then."""
-        tried = [
-            (reading, local_error(self._side, record, reading))
-            for reading in self._side.readings(record)
-        ]
+        tried = [(reading, local_error(side, record, reading)) for reading in side.readings(record)]
         return min(tried, key=lambda one: one[1].excess)
 
-    def _made(self, record: TensorRecord, reading: Reading, made: torch.Tensor) -> Held:
-        machine, side = self._machine, self._side
+    def _made(self, record: TensorRecord, reading: Reading, made: torch.Tensor, side: Side) -> Held:
+        machine = self._machine
         if machine.dtype is None:
             local = local_error(side, record, reading, made=widened(made))
             return _held(str(machine), local, side.unit(record))
         truth = side.truth(record, reading)
-        host = _nearest(outputs_of(self._run(Machine(dtype=machine.dtype)), record), reading)
+        backward = side is self._side
+        alike = self._run(Machine(dtype=machine.dtype), backward=backward)
+        host = _nearest(outputs_of(alike, record), reading)
         unit, norm = unit_roundoff(str(made.dtype).removeprefix("torch.")), size_of(truth).norm
         error = error_of(widened(made), truth)
         few = 1.0 + FEW_ELEMENTS / math.sqrt(error.spread)
@@ -186,7 +198,7 @@ class _Operator:
         actual = self._rerun.load(record)
         sound = decided(self._rerun, record).valid or _share_apart(actual, host) == 0.0
         yield _whole(RECORDED, 0.0 if sound else _share_apart(actual, host))
-        for results in self._reruns:
+        for results in self._results(record):
             (made, *_) = outputs_of(results, record)
             yield _whole(str(self._machine), _share_apart(made, host))
 

@@ -14,6 +14,8 @@ import lockstep
 from lockstep.cli.main import main
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind
+from lockstep.replay import again as again_module
+from lockstep.replay import rerun
 from lockstep.replay.held_results import results_of
 from lockstep.replay.standalone.failing import failing
 from lockstep.replay.standalone.folder import Background, write_folder
@@ -107,6 +109,21 @@ def test_nothing_of_a_sound_training_is_off(run: Path, capsys: pytest.CaptureFix
     assert main(["replay", str(run), "--all", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["beyond"], said["not_run_again"]) == (0, [])
+
+
+def test_large_results_are_held_too(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given that more than ten elements are large, so that of a run with backward only gradients are kept
+    for module in (rerun, again_module):
+        monkeypatch.setattr(module, "LARGE", 10)
+
+    # When calls are run again
+    for call in _calls(run):
+        results = again_module.again(call, memory_bytes=1 << 32)
+
+        # Then what they return is held as well, as recorded and as made again
+        assert all(len(one.held) == 2 and not one.refused for one in results), call.site
+        assert all(held.sound for one in results for held in one.held), call.site
+        assert not proof_of(call).refused
 
 
 def test_a_result_that_cannot_be_held_is_named(tmp_path: Path) -> None:

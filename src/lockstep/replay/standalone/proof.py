@@ -155,7 +155,9 @@ class _OperatorProof:
         self._rerun = Rerun(call, self._rebuilt)
         arrived = call.with_role(Role.GRAD_OUTPUT)
         self._backward = bool(arrived) and bool(call.with_role(*BACKWARD))
-        self._side = Side(self._rerun, backward=self._backward)
+        self._sides = {
+            backward: Side(self._rerun, backward=backward) for backward in (False, self._backward)
+        }
         self._names: dict[int, str] = {}
         for index, record in self._rebuilt.inputs.items():
             name = as_name(record.name, index)
@@ -291,15 +293,21 @@ class _OperatorProof:
 
     def _read(self, record: TensorRecord) -> Reading:
         """How a result is best read, with inputs cast as the lines cast them."""
-        first, *others = self._side.readings(record)
+        side = self._side_of(record)
+        first, *others = side.readings(record)
         alike = [first, *(one for one in others if one.cast == first.cast)]
-        return min(alike, key=lambda one: local_error(self._side, record, one).excess)
+        return min(alike, key=lambda one: local_error(side, record, one).excess)
+
+    def _side_of(self, record: TensorRecord) -> Side:
+        """Without backward for what is returned: of large results a run with backward keeps gradients alone."""
+        return self._sides[self._backward and record.role in BACKWARD]
 
     def _expected(self, record: TensorRecord, reading: Reading) -> tuple[torch.Tensor, list[Limit]]:
         """The double-precision result as it is best read, and what a sound kernel may be off."""
-        locals_ = local_errors(self._side, record, reading, at_once=False)
-        truth = self._side.truth(record, reading)
-        narrow = self._side.unit(record) > SINGLE
+        side = self._side_of(record)
+        locals_ = local_errors(side, record, reading, at_once=False)
+        truth = side.truth(record, reading)
+        narrow = side.unit(record) > SINGLE
         return truth.clone(), list(_limits(truth, locals_, narrow=narrow))
 
 
