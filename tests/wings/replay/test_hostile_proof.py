@@ -14,9 +14,11 @@ import torch
 import lockstep
 from lockstep.cli.main import main
 from lockstep.core.records import Call
-from lockstep.core.site import Phase, Site
+from lockstep.core.site import CallKind, Phase, Site
+from lockstep.replay.chained import inside_of
 from lockstep.replay.standalone import written_text
 from lockstep.replay.standalone.folder import Background, write_folder
+from lockstep.replay.standalone.module_proof import module_proof
 from lockstep.replay.standalone.proof import proof_of
 
 WICKED = "cpu; touch made`id`\n$(touch made) [x](http://x) <script> '''\"\"\""
@@ -62,6 +64,30 @@ def test_recorded_text_stays_text(recording: Path, tmp_path: Path, text: str) ->
     assert [node.name for node in tree.body if isinstance(node, ast.FunctionDef)][-1:] == [
         "test_linear"
     ]
+
+
+def test_a_module_of_any_name_stays_text(recording: Path, tmp_path: Path) -> None:
+    # given a module whose class, path and one of whose operators are called anything
+    calls = lockstep.open(recording).ranks["rank0"].calls(0)
+    module = next(call for call in calls if call.kind is CallKind.MODULE)
+    found = inside_of(module, calls)
+    wicked = replace(found.inside[0], id=-5, site=Site(WICKED, WICKED, 0, Phase.FORWARD))
+    called = replace(module, site=Site(WICKED, WICKED, 0, Phase.FORWARD))
+    module_call = replace(found, call=called, inside=(wicked, *found.inside))
+    # when it is written down
+    proof = module_proof(module_call, like_its_own=True)
+    told = Background((), WICKED, {}, not_run=(WICKED,), as_recorded=True)
+    write_folder(tmp_path / "proof", proof, told)
+    # then it is a test with a name of its own, and its page has no markup of its author's
+    (test,) = (tmp_path / "proof").glob("test_*.py")
+    assert re.fullmatch(r"test_\w*\.py", test.name)
+    tree = ast.parse(test.read_text())
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert names[-2:] == [test.stem, f"{test.stem}_as_recorded"]
+    page = (tmp_path / "proof" / "README.md").read_text()
+    outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", page)
+    assert "](" not in outside.replace("\\](", "")
+    assert [line for line in page.splitlines() if line.startswith(("<", "$("))] == []
 
 
 @pytest.mark.parametrize(

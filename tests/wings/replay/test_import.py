@@ -133,6 +133,7 @@ def test_it_is_a_link_of_a_chain_and_of_a_written_test(
     # When a test of it is written
     proof = tmp_path / "proof"
     assert main([*CUBED, *NAMED, "--write-test", str(proof)]) == 0
+    assert f"  env PYTHONPATH={folder} " in capsys.readouterr().out
 
     # Then the test imports it from where it is, and passes
     text = (proof / "test_cubed.py").read_text()

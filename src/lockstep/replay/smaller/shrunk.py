@@ -77,6 +77,8 @@ def shrunk_of(said: dict[str, Any]) -> Shrunk:
         (int(index), int(axis), int(start), int(stop))
         for index, axis, start, stop in said["cut"]["ranges"]
     ]
+    if any(axis < 0 or not 0 <= start < stop for _, axis, start, stop in ranges):
+        raise ValueError("a part lies within its tensor")
     resized = [(int(old), int(new)) for old, new in said["cut"]["resized"]]
     before, after = (tuple(result_of(one) for one in said[name]) for name in ("before", "after"))
     return Shrunk(

@@ -185,7 +185,7 @@ def {name}_as_{made}() -> None:
 
 def _lines(proof: Proof, story: Background, name: str) -> Iterator[str]:
     call, smaller = proof.call, story.smaller
-    yield f"# {call.site.op}"
+    yield f"# {plain(call.site.op)}"
     yield ""
     yield f"One recorded call, {code(str(call.site))}, step {call.step}, on {code(story.device)}."
     if proof.is_module:

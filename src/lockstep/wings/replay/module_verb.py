@@ -10,6 +10,7 @@ import click
 
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.exit_codes import code_of
+from lockstep.core.records import Call
 from lockstep.core.text import shell_line
 from lockstep.replay.replays import Replays
 from lockstep.report.json_text import enveloped, json_text
@@ -72,6 +73,9 @@ def replay_modules(runs: Mapping[str, Recording], asked: Asked, replays: Replays
         click.echo(write_module_test(asked.folder, one, run), err=asked.as_json)
     elif one.worst > 1.0 and not asked.as_json:
         click.echo(f"\nWhat next: write a stand-alone test of it\n  {_again(runs, asked)}")
+    elif one.off_alone and not asked.as_json:
+        line = _of_one_call(runs[one.run], one.off_alone[0].call, asked)
+        click.echo(f"\nWhat next: write a stand-alone test of the call that is off\n  {line}")
     looked = any(one.looked or any(call.held for call in one.alone) for one in done)
     beyond = any(one.worst > 1.0 or one.off_alone for one in done)
     return code_of(differs=beyond and looked, looked=looked)
@@ -81,11 +85,28 @@ def _furthest(done: Sequence[ReplayedModule]) -> ReplayedModule:
     return max(done, key=lambda one: (one.worst, one is done[-1]))
 
 
+def _of_one_call(run: Recording, call: Call, asked: Asked) -> str:
+    """The command that writes a test of one call."""
+    given = {name: value for name, value in asked.given.items() if name != "--module"}
+    given |= {"--site": str(call.site), "--step": call.step, "--rank": call.rank}
+    place = new_place(run.path.with_name("proof"))
+    return shell_line(
+        [*program(), "replay", str(run.path), *_words(given), "--write-test", str(place)]
+    )
+
+
 def _again(runs: Mapping[str, Recording], asked: Asked) -> str:
     """The same command, with a test that is written."""
     words = [*program(), "replay", *(str(run.path) for run in runs.values())]
-    for name, value in asked.given.items():
-        values = value if isinstance(value, tuple) else (value,)
-        words += [word for one in values if one not in (None, "") for word in (name, str(one))]
     place = new_place(list(runs.values())[-1].path.with_name("proof"))
-    return shell_line([*words, "--write-test", str(place)])
+    return shell_line([*words, *_words(asked.given), "--write-test", str(place)])
+
+
+def _words(given: Mapping[str, object]) -> list[str]:
+    """Options as they were given; those of several values once for each."""
+    pairs = [
+        (name, one)
+        for name, value in given.items()
+        for one in (value if isinstance(value, tuple) else (value,))
+    ]
+    return [word for name, one in pairs if one not in (None, "") for word in (name, str(one))]

@@ -88,7 +88,7 @@ def write_test(
     else:
         write_folder(folder, *part, (proof, told))
     shows = f"\nThis test cannot show it, because {because}." if because else ""
-    return _wrote(folder / file_name(proof), f"{beside}{shows}")
+    return _wrote(folder / file_name(proof), f"{beside}{shows}", proof)
 
 
 def write_module_test(folder: Path, one: ReplayedModule, run: Recording) -> str:
@@ -126,11 +126,14 @@ def write_module_test(folder: Path, one: ReplayedModule, run: Recording) -> str:
         not_run=tuple(f"{alone.call.site}: {link.refused}" for link, alone in one.links() if link.refused),
     )  # fmt: skip
     write_folder(folder, proof, told)
-    return _wrote(folder / file_name(proof), "")
+    return _wrote(folder / file_name(proof), "", proof)
 
 
-def _wrote(file: Path, beside: str) -> str:
-    command = shell_line([*_pytest(), str(file.parent)])
+def _wrote(file: Path, beside: str, proof: Proof) -> str:
+    found_in = (
+        [f"PYTHONPATH={Path.cwd()}"] if proof.modules else []
+    )  # of functions of the user's own
+    command = shell_line([*found_in, *_pytest(), str(file.parent)])
     return (
         f"wrote {file}, its tensors and README.md{beside}\n\n"
         f"What next: run it, here or where that device is\n  {command}"
