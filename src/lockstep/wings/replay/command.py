@@ -164,12 +164,12 @@ def replay(
         if shrink:
             progress("on smaller inputs", 0, 1)
             smaller = smaller_inputs(tested(done, story), done, replays, shrink_seconds)
-    told = _Told(replays.name, origin, story, smaller)
+    context = _Context(replays.name, origin, story, smaller)
     if as_json:
-        click.echo(json_text(_json(done, told)))
+        click.echo(json_text(_json(done, context)))
     else:
-        _print(done, told, every=every, limit=limit)
-        if folder is None and _can_be_written(done, told):
+        _print(done, context, every=every, limit=limit)
+        if folder is None and _can_be_written(done, context):
             again = _again(runs, given, every=every, shrink=shrink)
             click.echo(f"\nWhat next: write a stand-alone test of it\n  {again}")
     if folder is not None:
@@ -184,13 +184,13 @@ def replay(
             click.echo(f"--import {named}: no call that was chosen is one of it", err=True)
     looked = any(one.held for one in done)
     beyond = any(one.worst > 1.0 for one in done)
-    differs = beyond if told.story is None else not told.story.explained
+    differs = beyond if context.story is None else not context.story.explained
     return code_of(differs=differs and looked, looked=looked)
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What is told beside the results of calls."""
+class _Context:
+    """What stands beside the results of calls."""
 
     machine: str
     origin: AtOrigin | None
@@ -198,21 +198,23 @@ class _Told:
     smaller: SmallerInputs | None
 
 
-def _print(done: list[ReplayedCall], told: _Told, *, every: bool, limit: int) -> None:
-    if told.origin is not None:
-        instead = told.origin.instead and f"\n  what it computes instead: {told.origin.instead}"
-        click.echo(f"{told.origin.said}{instead}\n")
+def _print(done: list[ReplayedCall], context: _Context, *, every: bool, limit: int) -> None:
+    if context.origin is not None:
+        instead = (
+            context.origin.instead and f"\n  what it computes instead: {context.origin.instead}"
+        )
+        click.echo(f"{context.origin.said}{instead}\n")
     draw = partial(render_all, limit=limit) if every else render_sites
-    click.echo(draw(done, told.machine).plain)
-    if told.story is not None:
-        click.echo(f"\n{render_story(told.story).plain}")
-    if told.smaller is not None:
-        click.echo(f"\n{render_smaller(told.smaller).plain}")
+    click.echo(draw(done, context.machine).plain)
+    if context.story is not None:
+        click.echo(f"\n{render_story(context.story).plain}")
+    if context.smaller is not None:
+        click.echo(f"\n{render_smaller(context.smaller).plain}")
 
 
-def _can_be_written(done: list[ReplayedCall], told: _Told) -> bool:
-    if told.story is not None:
-        return told.story.tested is not None
+def _can_be_written(done: list[ReplayedCall], context: _Context) -> bool:
+    if context.story is not None:
+        return context.story.tested is not None
     return any(one.worst > 1.0 for one in done)
 
 
@@ -277,10 +279,10 @@ def _replayed(
     return done
 
 
-def _json(done: list[ReplayedCall], told: _Told) -> dict[str, object]:
-    origin, story = told.origin, told.story
+def _json(done: list[ReplayedCall], context: _Context) -> dict[str, object]:
+    origin, story = context.origin, context.story
     values = {
-        "machine": told.machine,
+        "machine": context.machine,
         "compared": None if origin is None else origin.said,
         "computes_instead": (origin.instead or None) if origin is not None else None,
         "story": None if story is None else story.words,
@@ -291,7 +293,7 @@ def _json(done: list[ReplayedCall], told: _Told) -> dict[str, object]:
             {"op": op, "reason": reason, "count": count}
             for (op, reason), count in sorted(not_run_again(done).items())
         ],
-        "smaller_inputs": smaller_json(told.smaller),
+        "smaller_inputs": smaller_json(context.smaller),
         "calls": [call_json(one) for one in done],
     }
     return enveloped(values)

@@ -76,17 +76,17 @@ def write_test(
         raise UsageError(f"no test of {one.call.site} can be written: {error}") from error
     versions, device = _versions(run, one.call), _device(one.call)
     because = story.cannot_show if story is not None else ""
-    told = Background(
+    background = Background(
         one.results, device, versions, instead,
         story="" if story is None else story.words,
         cannot_show=because,
         as_recorded=one.chosen.crossed,
     )  # fmt: skip
-    part, beside = (None, "") if smaller is None else _on_less(smaller, proof, told, replays)
+    part, beside = (None, "") if smaller is None else _on_less(smaller, proof, background, replays)
     if part is None:
-        write_folder(folder, proof, told)
+        write_folder(folder, proof, background)
     else:
-        write_folder(folder, *part, (proof, told))
+        write_folder(folder, *part, (proof, background))
     shows = f"\nThis test cannot show it, because {because}." if because else ""
     return _wrote(folder / file_name(proof), f"{beside}{shows}", proof)
 
@@ -121,11 +121,11 @@ def write_module_test(folder: Path, one: ReplayedModule, run: Recording) -> str:
     except CannotReplay as error:
         raise UsageError(f"no test of {call.site} can be written: {error}") from error
     results = () if one.chained is None else one.chained.results
-    told = Background(
+    background = Background(
         results, _device(call), _versions(run, call), as_recorded=one.recorded_off,
         not_run=tuple(f"{alone.call.site}: {link.refused}" for link, alone in one.links() if link.refused),
     )  # fmt: skip
-    write_folder(folder, proof, told)
+    write_folder(folder, proof, background)
     return _wrote(folder / file_name(proof), "", proof)
 
 
@@ -159,12 +159,12 @@ def _pytest() -> list[str]:
     return [sys.executable, "-m", "pytest"] if find_spec("pytest") is not None else ["pytest"]
 
 
-_Told = tuple["Proof", "Background"]
+_Proven = tuple["Proof", "Background"]
 
 
 def _on_less(
-    smaller: SmallerInputs, proof: Proof, told: Background, replays: Replays
-) -> tuple[_Told | None, str]:
+    smaller: SmallerInputs, proof: Proof, background: Background, replays: Replays
+) -> tuple[_Proven | None, str]:
     """The test on smaller inputs, and what is said of it; none where it would tell another story than the whole one."""
     from lockstep.replay.standalone.failing import failing
     from lockstep.replay.standalone.folder import ORIGINAL, Smaller, file_name
@@ -185,12 +185,12 @@ def _on_less(
     if not fails_too or not fails_too <= fails:
         return None, "\nIt is on all inputs: on fewer the test would not fail as it does on all."
     verb = "computes" if makes is Makes.CALL else "recorded"
-    told_of_part = replace(
-        told,
+    background_of_part = replace(
+        background,
         results=shrunk.after,
         smaller=Smaller(shapes_of(one.call, shrunk.cut), smaller.words, verb),
     )
-    return (part, told_of_part), (
+    return (part, background_of_part), (
         f"\nIt is on the smaller inputs; original/{file_name(proof, ORIGINAL)} is the same on all of them."
     )
 
