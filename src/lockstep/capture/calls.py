@@ -18,7 +18,7 @@ import torch
 from lockstep.capture.callers import Caller
 from lockstep.capture.compiled_calls import CompiledCalls
 from lockstep.capture.gradients import graph_node
-from lockstep.capture.held_rows import Opening
+from lockstep.capture.held_rows import StepStart
 from lockstep.capture.interception import Taps
 from lockstep.capture.kernel_context import conditions_now
 from lockstep.capture.leaves import (
@@ -145,7 +145,7 @@ class Calls:
         What is patched in torch.
     compiled
         Records calls of compiled functions, and what is captured of them.
-    opening
+    step_start
         What the open step has had before its first backward.
     out_of_sight
         What the model has computed where no step was open.
@@ -153,7 +153,7 @@ class Calls:
 
     def __init__(self, steps: Steps, level: str, *, compile_eager: bool = False) -> None:
         self.taps = Taps(self, level)
-        self.opening = Opening()
+        self.step_start = StepStart()
         self.out_of_sight = OutOfSight()
         self.compiled = CompiledCalls(self, steps, eager=compile_eager)
         self._steps = steps
@@ -218,12 +218,12 @@ class Calls:
         if self._is_another(place, module, trains=grad and not (passes or backward)):
             return None
         if place is None and grad and not (passes or backward):
-            if self.opening.certain:
+            if self.step_start.certain:
                 self._steps.forward_begins()
             else:
                 self.reconsider(argument_tensors(args, kwargs), module=True)
         session = None if passes else self._module_session(module, grad and not backward)
-        self.opening.module_called = True
+        self.step_start.module_called = True
         opened = None
         if session is not None:
             self._note_autocast(session)
@@ -358,7 +358,7 @@ class Calls:
             if self._is_none_of_ours(place, backward, grad):
                 return None
             tensors = argument_tensors(args, kwargs)
-            if place is None and not self.opening.certain:
+            if place is None and not self.step_start.certain:
                 self.reconsider(tensors, module=False)
             elif place is None and grad and not backward and trains(name, tensors):
                 self._steps.forward_begins()
@@ -547,13 +547,13 @@ class Calls:
             return None
         tensors = argument_tensors(args, kwargs)
         module = any(map(has_parameters, modules))
-        if place is None and not self.opening.certain:
+        if place is None and not self.step_start.certain:
             self.reconsider(tensors, module=module)
         may_train = module or self._may_begin(name, tensors)
         session = self.find_session(may_begin=grad and not backward and may_train)
         if session is None:
             return None
-        self.opening.module_called |= module
+        self.step_start.module_called |= module
         buffers = self.named_buffers(session, modules, place)
         opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward, buffers)
         if opened is None:
@@ -682,21 +682,21 @@ class Calls:
         That goes for what nothing is left of, and for what was computed before the first module is
         called, unless this call takes what came of it.
         """
-        opening = self.opening
-        if opening.is_over() or (module and not opening.module_called):
+        step_start = self.step_start
+        if step_start.is_over() or (module and not step_start.module_called):
             with Silence(self._steps.fail):
                 if not _any_in_graph(inputs):
                     self._steps.set_aside()
 
     def _may_begin(self, name: str, tensors: list[NamedTensor]) -> bool:
         """Whether an operator outside of any module is of a training step, where none is open."""
-        return trains(name, tensors) or (self.opening.is_aside and _any_in_graph(tensors))
+        return trains(name, tensors) or (self.step_start.is_aside and _any_in_graph(tensors))
 
     def _note_top(self, result: Any) -> None:
-        if self.opening.certain:
+        if self.step_start.certain:
             return
         with Silence(self._steps.fail):
-            self.opening.called(tensor for _, tensor in tensors_in(result, ""))
+            self.step_start.called(tensor for _, tensor in tensors_in(result, ""))
 
     def _module_session(self, module: torch.nn.Module, may_begin: bool) -> Session | None:
         session = self.find_session(may_begin=False)
@@ -717,7 +717,7 @@ class Calls:
         buffers: Iterable[NamedTensor] = (),
     ) -> OpenCall | None:
         self._note_autocast(session)
-        between = self.opening.certain and place is None and not grad
+        between = self.step_start.certain and place is None and not grad
         conditions = conditions_now(grad)
         with Silence(self._steps.fail):
             return session.begin(
@@ -766,13 +766,13 @@ class Calls:
         is_top: bool = False,
     ) -> None:
         """Record what came of a call; `is_top` tells that it stands outside of all others."""
-        is_of_the_opening = is_top and not self.opening.certain
+        is_of_the_start = is_top and not self.step_start.certain
         if self._steps.session is session:
             with Silence(self._steps.fail):
                 session.end(opened, result, buffers=buffers, part=part)
-                if is_of_the_opening:
-                    self.opening.called(tensor for _, tensor in tensors_in(result, ""))
-        elif is_of_the_opening:
+                if is_of_the_start:
+                    self.step_start.called(tensor for _, tensor in tensors_in(result, ""))
+        elif is_of_the_start:
             self._note_top(result)
 
     def abandon(self, session: Session, opened: OpenCall) -> None:

@@ -83,14 +83,14 @@ class CompiledCalls:
 
     def _meet(self, modules: Sequence[torch.nn.Module], tensors: list[NamedTensor]) -> None:
         """Name modules before what is captured of them runs."""
-        place, opening = self._calls.place, self._calls.opening
+        place, step_start = self._calls.place, self._calls.step_start
         trained = any(map(has_parameters, modules))
-        if place is None and not opening.certain:
+        if place is None and not step_start.certain:
             self._calls.reconsider(tensors, module=trained)
         grad = torch.is_grad_enabled() and not in_backward()
         session = self._calls.find_session(may_begin=grad and trained)
         if session is not None:
-            opening.module_called |= trained
+            step_start.module_called |= trained
             self._calls.named_buffers(session, modules, place)
 
     # --- graphs ---------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class HeldRows:
         self.calls = [(*row[:_NUMBER], number(row), *row[_NUMBER + 1 :]) for row in self.calls]
 
 
-class Opening:
+class StepStart:
     """What a step has had at its top before its first backward.
 
     Attributes

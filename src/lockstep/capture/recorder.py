@@ -330,7 +330,7 @@ class Recorder:
             self.taps.remove()
             return
         self._finished = True
-        if interrupted and self._calls.opening.is_idle:
+        if interrupted and self._calls.step_start.is_idle:
             self.set_aside()
         if self._open:
             updated = self._updated_by_hand()
@@ -421,7 +421,7 @@ class Recorder:
         """An optimizer was made: a training may begin."""
         if self.optimizer_seen and self.trainers.another_lives:
             return  # what is recorded goes on in another thread
-        if not self.optimizer_seen and not self._calls.opening.certain:
+        if not self.optimizer_seen and not self._calls.step_start.certain:
             self.set_aside()
         self.optimizer_seen = True
         self._note_training()
@@ -465,7 +465,7 @@ class Recorder:
             self._stop_early()
             return None
         self._open = True
-        self._calls.opening.begin()
+        self._calls.step_start.begin()
         if not self._manifest.steps:
             setup.note_seed(self._manifest)
         self._manifest.steps.append(StepSummary(self._step))
@@ -490,12 +490,12 @@ class Recorder:
             with Silence(self.fail):
                 self._session.set_aside()
             self._open = False
-            self._calls.opening.set_aside()
+            self._calls.step_start.set_aside()
             self._manifest.steps.pop()
 
     def is_certain(self) -> None:
         """The step that is open is one: backward or an optimizer is at work."""
-        self._calls.opening.certain = True
+        self._calls.step_start.certain = True
         self._note_training()
         if self._session is not None:
             self._session.is_certain()
