@@ -168,6 +168,7 @@ def test_reports_are_written_and_never_overwritten(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "comparison.csv",
         "comparison.json",
+        "comparison.md",
         "comparison.xlsx",
     ]
     with (tmp_path / "out" / "comparison.csv").open(newline="") as file:

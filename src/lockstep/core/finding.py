@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -414,6 +415,10 @@ class Comparison:
     def __str__(self) -> str:
         """What `lockstep compare` prints, once `lockstep.report` is loaded: see `print_comparisons_as`."""
         return _drawn_by(self)
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return f"<pre>{html.escape(_drawn_by(self))}</pre>"
 
 
 _EXIT_CODES = {

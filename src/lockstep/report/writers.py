@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 @hookimpl
 def lockstep_report_writers() -> list[ReportWriter]:
-    """CSV and XLSX with every pair, and the JSON contract."""
+    """CSV and XLSX with every pair, the JSON contract, and Markdown for an issue tracker."""
     return [
         ReportWriter("csv", ".csv", _loaded("csv", "write_csv")),
         ReportWriter("xlsx", ".xlsx", _loaded("xlsx", "write_xlsx")),
         ReportWriter("json", ".json", _loaded("json", "write_json")),
+        ReportWriter("markdown", ".md", _loaded("markdown", "write_markdown")),
     ]
 
 

@@ -117,7 +117,8 @@ def _clocks(findings: Iterable[Finding]) -> dict[tuple[int, str], tuple[list[int
 def kind_of(finding: Finding, origin: Origin | None, comparison: Comparison) -> str:
     """What is said of a pair, one of `KINDS`.
 
-    A difference beyond its tolerance that is no origin follows from what was named instead: an earlier origin, a cause
+    An origin is one also where its two tensors are equal, as those may be that an optimizer's setting is told of. A
+    difference beyond its tolerance that is no origin follows from what was named instead: an earlier origin, a cause
     in the set-up, or another precision throughout.
     """
     kind = finding.kind if origin is None else origin.kind
