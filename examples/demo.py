@@ -46,18 +46,28 @@ def main() -> int:
     output = parser.parse_args().output.resolve()
     empty_folder(output)
     reference, candidate = as_typed(output / "reference"), as_typed(output / "candidate")
-    reports = [as_typed(output / name) for name in ("comparison.csv", "comparison.xlsx")]
+    tables = [as_typed(output / f"comparison.{suffix}") for suffix in ("csv", "xlsx")]
 
-    if lockstep("record", "-o", reference, "--", "python", *TRAIN) or lockstep(
-        "record", "-o", candidate, "--", "python", *TRAIN, "--fault", "backward"
+    if lockstep("record", "--save", "tensors", "-o", reference, "--", "python", *TRAIN) or lockstep(
+        "record",
+        "--save",
+        "tensors",
+        "-o",
+        candidate,
+        "--",
+        "python",
+        *TRAIN,
+        "--fault",
+        "backward",
     ):
         print("\nThe demo failed: a run could not be recorded.", file=sys.stderr)
         return 1
-    status = lockstep("compare", reference, candidate, "--csv", reports[0], "--xlsx", reports[1])
+    status = lockstep("compare", reference, candidate, "-o", as_typed(output))
     if status != DIFFERS:
         print(f"\nThe demo failed: compare exited with {status}, not 1.", file=sys.stderr)
         return 1
-    print("\nEvery compared pair, as a table:", *reports, sep="\n  ")
+    print("\nEvery compared pair, as a table:", *tables, sep="\n  ")
+    print("\nLook at it, in a browser:", as_typed(output / "comparison.html"), sep="\n  ")
     return 0
 
 

@@ -40,6 +40,9 @@ def test_demo_finds_its_fault_and_the_readme_shows_its_true_output(
     assert done.returncode == 0, done.stderr
     assert (folder / "comparison.csv").stat().st_size > 0
     assert (folder / "comparison.xlsx").stat().st_size > 0
+    # and ends with where the page lies
+    assert done.stdout.endswith(f"Look at it, in a browser:\n  {folder / 'comparison.html'}\n")
+    assert "The runs part in the backward of" in (folder / "comparison.html").read_text()
     # and every line that the README shows was printed, whatever this machine's roundings
     shown = re.search(
         r"<!-- demo -->\n```\n(.*?)```\n<!-- /demo -->", (ROOT / "README.md").read_text(), re.DOTALL

@@ -167,6 +167,7 @@ def test_reports_are_written_and_never_overwritten(
     assert main(arguments) == 1
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "comparison.csv",
+        "comparison.html",
         "comparison.json",
         "comparison.md",
         "comparison.xlsx",

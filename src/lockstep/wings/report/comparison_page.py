@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lockstep.core.finding import Comparison
 from lockstep.report.page import (
     Card,
     Columns,
@@ -25,12 +26,15 @@ from lockstep.report.page import (
     TableColumn,
     Tree,
     Work,
+    write_page,
 )  # fmt: skip
 from lockstep.report.page import TextColumn as PageText
 from lockstep.report.page.areas import words_alone
 from lockstep.report.page.island import trimmed
 from lockstep.report.page.page import Column, Kind
+from lockstep.store.reader import open_recording
 from lockstep.wings.report import comparison_types as types
+from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.report.comparison_types import ComparisonData, TextColumn
 from lockstep.wings.report.pair_blocks import blocks_of
 from lockstep.wings.report.verdict_area import verdict_of
@@ -112,6 +116,20 @@ def comparison_page(data: ComparisonData) -> Page:
         about=about.removeprefix(" · "),
         rows=_rows(data),
     )
+
+
+def write_comparison_page(comparison: Comparison, path: Path) -> None:
+    """Write the page of a comparison, from it and from the recordings that it names.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    RecordingError
+        If a recording is no longer there, or damaged.
+    """
+    recordings = open_recording(comparison.reference), open_recording(comparison.candidate)
+    write_page(comparison_page(gather(comparison, *recordings)), path)
 
 
 def _rows(data: ComparisonData) -> Rows:

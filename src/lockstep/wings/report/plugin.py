@@ -1,13 +1,17 @@
-"""What this wing registers: its verb."""
+"""What this wing registers: its verb, and the page as a format of `lockstep compare -o DIR`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import ReportWriter, Verb, hookimpl
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import click
+
+    from lockstep.core.finding import Comparison
 
 
 @hookimpl
@@ -18,7 +22,19 @@ def lockstep_commands() -> list[Verb]:
     ]
 
 
+@hookimpl
+def lockstep_report_writers() -> list[ReportWriter]:
+    """The page of a comparison, beside its tables."""
+    return [ReportWriter("html", ".html", _write)]
+
+
 def _report() -> click.Command:
     from lockstep.wings.report.command import report
 
     return report
+
+
+def _write(comparison: Comparison, path: Path) -> None:
+    from lockstep.wings.report.comparison_page import write_comparison_page
+
+    write_comparison_page(comparison, path)

@@ -60,19 +60,30 @@ function drawScatter() {
   if (scatter.drag) { pen.fillStyle = paint("accent"); pen.globalAlpha = 0.15; pen.fillRect(Math.min(...scatter.drag), box.y, Math.abs(scatter.drag[1] - scatter.drag[0]), box.high); pen.globalAlpha = 1; }
 }
 
-function drawSteps(pen, box, range, height) { // where phases and steps begin
+function drawSteps(pen, box, range, height) { // where phases and steps begin; a phase is named where its name fits
   const xOf = (row) => box.x + (box.wide * (row - range[0])) / (range[1] - range[0]);
-  let free = 0, freeStep = 0, before = "";
-  for (let row = range[0]; row <= range[1]; row++) {
-    const phase = code("phase", row), key = code("step", row) + "|" + phase;
-    if (key === before) continue;
-    const x = xOf(row), isStep = before.split("|")[0] !== String(code("step", row));
-    before = key;
+  const few = range[1] - range[0] < 20000;
+  let free = 0, step = null;
+  for (const [from, to] of phaseRuns(range)) {
+    const x = xOf(from), words = shortPhase(cell("phase", from)), isStep = code("step", from) !== step;
+    step = code("step", from);
     pen.fillStyle = paint("line");
-    if (isStep || range[1] - range[0] < 20000) pen.fillRect(Math.round(x), box.y, 1, box.high);
-    if (x > free) { const words = shortPhase(columns.get("phase").names[phase]); write(pen, words, x + 2, height - 22, "ink-3"); free = x + pen.measureText(words).width + 14; }
-    if (isStep && x >= freeStep) { const words = `step ${cell("step", row)}`; write(pen, words, x + 2, height - 7, "ink-3"); freeStep = x + pen.measureText(words).width + 14; }
+    if (isStep || few) pen.fillRect(Math.round(x), box.y, 1, box.high);
+    if (pen.measureText(words).width < xOf(to) - x) write(pen, words, x + 2, height - 22, "ink-3");
+    if (!isStep || x < free) continue;
+    write(pen, `step ${cell("step", from)}`, x + 2, height - 7, "ink-3");
+    free = x + pen.measureText(`step ${cell("step", from)}`).width + 14;
   }
+}
+
+function phaseRuns(range) { // first row and the one behind the last of each phase
+  const runs = [], key = (row) => code("step", row) * 64 + code("phase", row);
+  for (let row = range[0], from = row; row <= range[1]; row++) {
+    if (row < range[1] && key(row + 1) === key(from)) continue;
+    runs.push([from, row + 1]);
+    from = row + 1;
+  }
+  return runs;
 }
 
 function drawLimit(pen, box, axis) {
