@@ -62,6 +62,7 @@ class Setup:
     repeat_epoch: bool = False
     drop_last: bool = False
     draws: int = 0
+    seeds_python: bool = True
     resumed: bool = False
     set_globals: Callable[[], object] | None = None
     environment: dict[str, str] = field(default_factory=dict)
@@ -155,9 +156,12 @@ def train(setup: Setup, path: Path) -> Path:
     torch.manual_seed(setup.seed)
     random.seed(setup.seed)
     np.random.seed(setup.seed)
-    np.random.random(setup.draws)
+    if not setup.seeds_python:
+        random.seed()
+        np.random.seed()
     model = model_of(setup)
     optimizer = optimizer_of(model, setup)
+    torch.rand(setup.draws)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, setup.gamma)
     scaler = torch.amp.GradScaler(
         "cpu", init_scale=setup.scale or 1.0, enabled=setup.scale is not None
@@ -283,7 +287,7 @@ PLANTED = [
     Planted("seed", {"seed": 7}, "seeds", "seed (torch)"),
     Planted("shuffle", {"shuffle_seed": 9}, "worker-seeds", "seed 9"),
     Planted("workers", {"drop_last": True}, "worker-seeds", "drop_last"),
-    Planted("draw before the first step", {"draws": 1}, "random-state", "numpy"),
+    Planted("draw before the first step", {"draws": 1}, "random-state", "torch"),
     Planted("other data", {"data_seed": 9}, "data"),
     Planted("worker seed", {"workers_seed": 9}, "data", "mean", common={"augment": 0.5}),
     Planted("augmentation", {"augment": 0.5}, "data", "mean"),

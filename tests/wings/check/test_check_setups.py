@@ -61,6 +61,24 @@ def test_two_equal_set_ups_differ_in_nothing(recorded: Recorded, tmp_path: Path)
     assert different(recorded(Setup()), again) == []
 
 
+def test_generators_that_nobody_seeds_and_nothing_draws_from_do_not_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a training recorded twice, whose script seeds torch alone
+    setup = Setup(seeds_python=False)
+    pair = [str(record(setup, tmp_path / name)) for name in ("one", "two")]
+    # when both are held against each other
+    code = main(["check", *pair])
+    # then the set-ups are the same, and it is told that Python's and NumPy's generators are not
+    said = capsys.readouterr().out
+    assert code == 0
+    assert said.startswith("NOTHING DIFFERS")
+    assert (
+        "states of Python's and NumPy's generators as the first step begins (does not count)"
+        in said
+    )
+
+
 def edited(source: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     """A copy of a recording with another manifest of its rank."""
     shutil.copytree(source, target)

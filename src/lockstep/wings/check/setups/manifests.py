@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lockstep.align.names import NameMap
 from lockstep.align.settings import KERNEL_CHOICES, differing_settings
 from lockstep.core.finding import SetupDifference
-from lockstep.core.manifest import OptimizerSetup, RankManifest
+from lockstep.core.manifest import LoaderSetup, OptimizerSetup, RankManifest
 from lockstep.core.text import listed
 from lockstep.locate.circumstances import every_circumstance, is_known
 from lockstep.locate.model_setup import ModelSetup
@@ -62,13 +62,12 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
 def _look_at_draws(left: RankManifest, right: RankManifest, answers: Answers) -> None:
     """Data loaders and their samplers, and the states of the generators."""
     if not (left.random_states and right.random_states):
-        answers.not_known(["random-state", "worker-seeds"], _OLDER)
+        answers.not_known(["random-state", "other-generators", "worker-seeds"], _OLDER)
         return
-    other = [
-        name for name, one in left.random_states.items() if right.random_states.get(name) != one
-    ]
-    if other:
-        answers.differ("random-state", SetupDifference(listed(other), "one state", "another one"))
+    for name in sorted(left.random_states.keys() & right.random_states.keys()):
+        if left.random_states[name] != right.random_states[name]:
+            aspect = "random-state" if name == "torch" else "other-generators"
+            answers.differ(aspect, SetupDifference(f"state of {name}", "one", "another one"))
     loaders = [{(one.index, one.step): one for one in side.loaders} for side in (left, right)]
     counts = [len({index for index, _ in side}) for side in loaders]
     if counts[0] != counts[1]:
@@ -80,10 +79,19 @@ def _look_at_draws(left: RankManifest, right: RankManifest, answers: Answers) ->
         for one in differing_settings(ours, theirs):
             where = f"{one.name} of data loader {key[0]} at step {key[1]}"
             answers.differ("worker-seeds", SetupDifference(where, *one.shown))
-    for index, step in sorted(loaders[0].keys() ^ loaders[1].keys()):
-        words = ("another set-up", "-") if (index, step) in loaders[0] else ("-", "another set-up")
-        where = f"data loader {index} from step {step} on"
-        answers.differ("worker-seeds", SetupDifference(where, *words))
+    for key in sorted(loaders[0].keys() ^ loaders[1].keys()):
+        words = ["as before" if key not in side else _changed(side, key) for side in loaders]
+        where = f"data loader {key[0]} at step {key[1]}"
+        answers.differ("worker-seeds", SetupDifference(where, words[0], words[1]))
+
+
+def _changed(loaders: Mapping[tuple[int, int], LoaderSetup], key: tuple[int, int]) -> str:
+    """What of a loader is another one than when it was noted before."""
+    before = [one for one in sorted(loaders) if one[0] == key[0] and one[1] < key[1]]
+    if not before:
+        return "iterated for the first time"
+    other = differing_settings(loaders[before[-1]].settings, loaders[key].settings)
+    return ", ".join(f"{one.name} {one.shown[1]}" for one in other) or "another one"
 
 
 def look_at_model(

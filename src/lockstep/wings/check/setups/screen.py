@@ -29,7 +29,8 @@ def headline(answers: Answers) -> str:
     same = counted(len(counts[State.SAME]), "aspect")
     if not counting:
         beside = len(counts[State.DIFFERS])
-        told = f"; {beside} that do not count differ" if beside else ""
+        verbs = "differs and does" if beside == 1 else "differ and do"
+        told = f"; {beside} more {verbs} not count" if beside else ""
         return f"NOTHING DIFFERS in {same} of the two set-ups{told}{unknown}"
     first = counting[0].aspect.title
     many = counted(len(counting), "aspect")
