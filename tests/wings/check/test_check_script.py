@@ -107,6 +107,20 @@ def test_a_script_is_told_with_line_and_edit_and_what_does_not_parse_is_said(
     assert json.loads(capsys.readouterr().out)["findings"] == []
 
 
+def test_a_folder_is_the_projects_own_scripts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a project with an environment in it
+    for folder in ("src", ".venv/lib/site-packages/pkg", "env/lib/site-packages/pkg"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.py").write_text("import torch\ntorch.seed()\n")
+    # then its own script alone is looked at
+    assert main(["check", "--json", "--script", str(tmp_path)]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["looked"] == 1
+    assert [one["file"] for one in answer["findings"]] == [str(tmp_path / "src" / "a.py")]
+
+
 def test_a_script_is_never_run(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"open({str(tmp_path / 'made')!r}, 'w')\nraise SystemExit(7)\n")

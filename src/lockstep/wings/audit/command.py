@@ -8,6 +8,7 @@ import click
 
 from lockstep.cli import options
 from lockstep.cli.progress_bar import progress_bar
+from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
@@ -23,23 +24,8 @@ from lockstep.wings.audit.screen import render
 from lockstep.wings.audit.tally import Tally
 
 
-class _Command(click.Command):
-    """A command line in which what stands behind `--` is a training to run."""
-
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Keep what stands behind `--` apart."""
-        if "--" in args:
-            at = args.index("--")
-            context.meta[_TRAINING] = tuple(args[at + 1 :])
-            args = args[:at]
-        return super().parse_args(context, args)
-
-    def collect_usage_pieces(self, context: click.Context) -> list[str]:
-        """`[OPTIONS] RECORDING`, or a command."""
-        return ["[OPTIONS]", "{RECORDING | -- COMMAND...}"]
-
-
-_TRAINING = "lockstep.audit.training"
+class _Command(TrainingBehind):
+    usage = "{RECORDING | -- COMMAND...}"
 
 
 class _Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
@@ -110,7 +96,7 @@ def audit(
     lockstep audit --every 50 --budget 20% -- torchrun --nproc_per_node 2 train.py
     """
     chosen = StepSelection.parse(steps)
-    command: tuple[str, ...] = click.get_current_context().meta.get(_TRAINING, ())
+    command = training_command()
     if bool(command) == (recording is not None):
         raise UsageError("give either a recording, or a training's command behind --")
     auditor = Auditor(SiteChoice(only, ops), memory_bytes=memory_bytes)

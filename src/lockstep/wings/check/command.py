@@ -5,32 +5,23 @@ from __future__ import annotations
 import sys
 import tokenize
 from pathlib import Path
+from typing import Any
 
 import click
 
 from lockstep.cli import options
+from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.core.selection import StepSelection
 from lockstep.report.json_text import enveloped, json_text
+from lockstep.report.paragraphs import Page
 
-_TRAINING = "lockstep.check.training"
+_NOT_THE_PROJECTS = frozenset({"site-packages", "node_modules", "__pycache__"})
 
 
-class _Command(click.Command):
-    """A command line in which what stands behind `--` is a training to run."""
-
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Keep what stands behind `--` apart."""
-        if "--" in args:
-            at = args.index("--")
-            context.meta[_TRAINING] = tuple(args[at + 1 :])
-            args = args[:at]
-        return super().parse_args(context, args)
-
-    def collect_usage_pieces(self, context: click.Context) -> list[str]:
-        """`[OPTIONS] REFERENCE CANDIDATE`, or a command."""
-        return ["[OPTIONS]", "{REFERENCE CANDIDATE | --repeat N -- COMMAND... | --script FILE}"]
+class _Command(TrainingBehind):
+    usage = "{REFERENCE CANDIDATE | --repeat N -- COMMAND... | --script FILE}"
 
 
 @click.command(cls=_Command)
@@ -79,7 +70,7 @@ def check(
     lockstep check --repeat 2 -- python train.py
     lockstep check --script train.py
     """
-    command: tuple[str, ...] = click.get_current_context().meta.get(_TRAINING, ())
+    command = training_command()
     if scripts:
         if times is not None or command or recordings:
             raise UsageError("--script stands alone: nothing is run and no recording is read")
@@ -104,10 +95,7 @@ def _set_ups(
     from lockstep.wings.check.setups.screen import as_values, differs, render
 
     answers = checkup(reference, candidate, mapping=mapping)
-    if as_json:
-        click.echo(json_text(enveloped(as_values(answers))))
-    else:
-        click.echo(render(answers, limit=limit).plain, nl=False)
+    _print(as_values(answers) if as_json else render(answers, limit=limit))
     return code_of(differs=differs(answers), looked=True)
 
 
@@ -120,10 +108,7 @@ def _repeat(
     StepSelection.parse(steps)
     streams = {"stdout": sys.stderr} if as_json else {}  # the command's output is no JSON
     found = repeat(command, times, steps, keep, **streams)
-    if as_json:
-        click.echo(json_text(enveloped(as_values(found))))
-    else:
-        click.echo(render(found).plain, nl=False)
+    _print(as_values(found) if as_json else render(found))
     return code_of(differs=found.first is not None, looked=True)
 
 
@@ -135,10 +120,8 @@ def _scripts(given: tuple[Path, ...], *, limit: int, as_json: bool) -> ExitCode:
     found, unparsed = look_at_scripts(sources)
     failed |= unparsed
     looked = len(sources) - len(unparsed)
-    if as_json:
-        click.echo(json_text(enveloped(as_values(found, failed, looked))))
-    else:
-        click.echo(render(found, failed, looked, limit=limit).plain, nl=False)
+    told = (found, failed, looked)
+    _print(as_values(*told) if as_json else render(*told, limit=limit))
     return code_of(differs=bool(found), looked=not failed)
 
 
@@ -146,7 +129,7 @@ def _sources(given: tuple[Path, ...]) -> tuple[dict[str, str], dict[str, str]]:
     """What scripts hold, those of folders in order of their names; and why one could not be read."""
     sources, failed = dict[str, str](), dict[str, str]()
     for path in given:
-        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        files = _below(path) if path.is_dir() else [path]
         if not files:
             failed[str(path)] = "has no Python files"
         for file in files:
@@ -158,3 +141,20 @@ def _sources(given: tuple[Path, ...]) -> tuple[dict[str, str], dict[str, str]]:
             except (SyntaxError, UnicodeDecodeError) as error:
                 failed[str(file)] = f"is no text in its encoding ({error})"
     return sources, failed
+
+
+def _below(folder: Path) -> list[Path]:
+    """Scripts of a project, without those of environments and installed packages."""
+    return [
+        file
+        for file in sorted(folder.rglob("*.py"))
+        if not any(
+            part.startswith(".") or part in _NOT_THE_PROJECTS
+            for part in file.relative_to(folder).parts
+        )
+    ]
+
+
+def _print(told: Page | dict[str, Any]) -> None:
+    text = json_text(enveloped(told)) + "\n" if isinstance(told, dict) else told.plain
+    click.echo(text, nl=False)

@@ -7,7 +7,6 @@ of its inputs, outputs and attributes. Many forms of one type are shapes that ch
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 
 import xxhash
@@ -16,6 +15,7 @@ MARK = "aclopCompile::aclOp"
 """Stands in every line that describes one."""
 
 _OPERATOR = re.compile(r"OpType: ?(?P<type>[\w:.]+),? ?(?P<rest>.*)")
+_CASTS = frozenset({"TransData", "TransDataRNN"})
 _MOST_FORMS = 100_000
 _MOST_SHOWN = 3
 _FORM_CHARACTERS = 300
@@ -74,5 +74,4 @@ class AscendOperators:
     @property
     def format_casts(self) -> int:
         """How often an operator that only changes a tensor's format was logged."""
-        counts = Counter({name: one.lines for name, one in self.by_type.items()})
-        return counts["TransData"] + counts["TransDataRNN"]
+        return sum(one.lines for name, one in self.by_type.items() if name in _CASTS)

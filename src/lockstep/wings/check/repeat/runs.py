@@ -14,8 +14,8 @@ from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.manifest import Options
+from lockstep.reading.first_difference import FirstDifference, first_difference
 from lockstep.store.reader import Recording
-from lockstep.wings.check.repeat.first_difference import FirstDifference, first_difference
 
 _SEED = 0
 

@@ -1,4 +1,4 @@
-"""The first tensor, in order of time, that two recordings of one command do not share bit by bit."""
+"""The first tensor, in order of time, that two recordings do not share bit by bit; nothing is judged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class FirstDifference:
     Parameters
     ----------
     kind
-        What it is, as `cures.yaml` calls it.
+        What it is: `init`, `data`, `state`, `random`, `index` (adding up at one index), `collective`, `operator`,
+        `calls` (one run alone makes the call), or `between` (nothing that was recorded made it another one).
     site, tensor, source
         Where it is, in words; "" for what is not known.
     """

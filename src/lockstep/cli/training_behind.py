@@ -1,0 +1,31 @@
+"""Verbs that take a training's command behind `--`, instead of what they take otherwise or beside it."""
+
+from __future__ import annotations
+
+import click
+
+_META = "lockstep.training"
+
+
+class TrainingBehind(click.Command):
+    """A command line in which what stands behind `--` is a training to run; `usage` is how the verb writes it."""
+
+    usage = "-- COMMAND..."
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Keep what stands behind `--` apart."""
+        if "--" in args:
+            at = args.index("--")
+            context.meta[_META] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(context, args)
+
+    def collect_usage_pieces(self, context: click.Context) -> list[str]:
+        """`[OPTIONS]`, and what the verb takes."""
+        return ["[OPTIONS]", self.usage]
+
+
+def training_command() -> tuple[str, ...]:
+    """What was typed behind `--`; nothing where there was none."""
+    command: tuple[str, ...] = click.get_current_context().meta.get(_META, ())
+    return command

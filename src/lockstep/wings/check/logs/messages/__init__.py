@@ -1,1 +1,0 @@
-"""The known messages, as rows of YAML files with the source of each."""
