@@ -173,6 +173,20 @@ def test_the_page_answers_the_eight_questions_and_json_has_every_aspect(
     assert [one["answer"] for one in answer["questions"]].count("differs") == 1
 
 
+def test_a_variable_that_differs_is_told_with_what_it_does(
+    recorded: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given the same training with a variable of the known table
+    def other(values: dict[str, Any]) -> None:
+        values["environment"]["NVIDIA_TF32_OVERRIDE"] = "1"
+
+    reference = recorded(Setup())
+    assert main(["check", str(reference), str(edited(reference, tmp_path / "other", other))]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "NVIDIA_TF32_OVERRIDE: - in the reference, 1 in the candidate" in said
+    assert "0 turns TF32 off in every library" in said
+
+
 def test_every_aspect_has_its_words_and_every_question_an_aspect() -> None:
     found = aspects().values()
     assert all(one.title and one.meaning and one.cure and one.source for one in found)

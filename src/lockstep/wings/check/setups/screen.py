@@ -8,6 +8,7 @@ from lockstep.core.finding import SetupDifference
 from lockstep.core.text import printable
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.report.table import Column, add_more, add_table
+from lockstep.wings.check.machine.findings import known_variables
 from lockstep.wings.check.setups.answers import Answer, Answers, State
 from lockstep.wings.check.setups.aspects import QUESTIONS
 
@@ -71,6 +72,8 @@ def _add_difference(text: Page, one: Answer) -> None:
     add_line(text, one.aspect.title + ("" if one.aspect.counts else " (does not count)"))
     for difference in one.differences[:_MOST_DIFFERENCES]:
         add_paragraph(text, _words(difference), indent="      ", first="  ")
+        if variable := known_variables().get(difference.name):
+            add_paragraph(text, variable.meaning, indent="      ")
     add_more(
         text, len(one.differences) - _MOST_DIFFERENCES, indent="  ", more="(--json lists them)"
     )
