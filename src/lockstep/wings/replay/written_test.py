@@ -131,7 +131,7 @@ def write_module_test(folder: Path, one: ReplayedModule, run: Recording) -> str:
 
 def _wrote(file: Path, beside: str, proof: Proof) -> str:
     found_in = (
-        [f"PYTHONPATH={Path.cwd()}"] if proof.modules else []
+        ["env", f"PYTHONPATH={Path.cwd()}"] if proof.modules else []
     )  # of functions of the user's own
     command = shell_line([*found_in, *_pytest(), str(file.parent)])
     return (
