@@ -67,7 +67,9 @@ def test_the_example_adds_a_verb_a_format_and_a_device(
     # and its format is written beside the others
     assert main(["compare", str(reference), str(candidate), "-o", str(tmp_path / "out")]) == 1
     written = {path.name.removeprefix("comparison"): path for path in (tmp_path / "out").iterdir()}
-    assert set(written) == {".csv", ".json", ".largest.json", ".md", ".xlsx"}
+    assert set(written) == {
+        ".csv", ".html", ".json", ".largest.json", ".md", ".trace.json", ".xlsx",
+    }  # fmt: skip
     assert written[".md"].read_text().startswith("# diverged\n\n- ")
     # and scripts are migrated to its device
     script = "import torch\nprint(torch.cuda.is_available())\ntorch.fft.fft(x)\ntorch.sort(x)\n"

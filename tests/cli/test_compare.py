@@ -170,6 +170,7 @@ def test_reports_are_written_and_never_overwritten(
         "comparison.html",
         "comparison.json",
         "comparison.md",
+        "comparison.trace.json",
         "comparison.xlsx",
     ]
     with (tmp_path / "out" / "comparison.csv").open(newline="") as file:

@@ -1,4 +1,4 @@
-"""What this wing registers: its verb, and the page as a format of `lockstep compare -o DIR`."""
+"""What this wing registers: its verb, and the page and the trace as formats of `lockstep compare -o DIR`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,17 @@ def lockstep_commands() -> list[Verb]:
 
 @hookimpl
 def lockstep_report_writers() -> list[ReportWriter]:
-    """The page of a comparison, beside its tables."""
-    return [ReportWriter("html", ".html", _write)]
+    """The page of a comparison, and its trace for Perfetto and speedscope."""
+    return [
+        ReportWriter("html", ".html", _write),
+        ReportWriter("trace", ".trace.json", _write_trace),
+    ]
+
+
+def _write_trace(comparison: Comparison, path: Path) -> None:
+    from lockstep.wings.report.trace import write_trace
+
+    write_trace(comparison, path)
 
 
 def _report() -> click.Command:
