@@ -39,7 +39,7 @@ def different(reference: Path, candidate: Path) -> list[Answer]:
     return [one for one in checkup(reference, candidate).answers() if one.state is State.DIFFERS]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda one: one.name.replace(" ", "-"))
 def test_a_planted_difference_is_named_first(
     planted: Planted, recorded: Recorded, tmp_path: Path
