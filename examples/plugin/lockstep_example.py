@@ -9,13 +9,17 @@ import click
 import lockstep
 from lockstep.core.finding import Comparison
 from lockstep.hookspecs import ReportWriter, Verb, hookimpl
+from lockstep.report.page import Card, Page, Sentences, write_page
 from lockstep.wings.migrate.hookspecs import MigrationTarget, SupportList
 
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """`lockstep count RECORDING`."""
-    return [Verb("count", "Count the tensors of a recording.", "Examples", lambda: count)]
+    """`lockstep count RECORDING` and `lockstep hello RECORDING OUTPUT`."""
+    return [
+        Verb("count", "Count the tensors of a recording.", "Examples", lambda: count),
+        Verb("hello", "Write a page about a recording.", "Examples", lambda: hello),
+    ]
 
 
 @hookimpl
@@ -46,6 +50,17 @@ def count(recording: str) -> int:
     """Count the tensors of RECORDING, rank by rank."""
     for name, rank in lockstep.open(recording).ranks.items():
         click.echo(f"{name}: {rank.record_count} tensors")
+    return 0
+
+
+@click.command
+@click.argument("recording")
+@click.argument("output", type=click.Path(path_type=Path))
+def hello(recording: str, output: Path) -> int:
+    """Write a page with the number of tensors of each rank of RECORDING to OUTPUT."""
+    ranks = lockstep.open(recording).ranks
+    counts = [f"{name}: {rank.record_count} tensors" for name, rank in ranks.items()]
+    write_page(Page("Hello", (Card("Ranks", (Sentences(counts),)),)), output)
     return 0
 
 

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from lockstep.cli.compare import compare
+from lockstep.store.reader import open_recording
 from lockstep.testing.fixtures import FaultyPair
 from lockstep.wings.report.command import report
 
@@ -188,6 +189,38 @@ def test_without_a_script_it_can_be_read_and_printed(
     )
     assert not page.locator("#scatter").is_visible()
     context.close()
+
+
+def test_one_recording_shows_its_loss_its_batch_and_every_tensor(
+    browser: Any, paths: list[str], tmp_path: Path
+) -> None:
+    # given the page of one recording
+    path = tmp_path / "one.html"
+    done = CliRunner().invoke(report, [paths[0], "-o", str(path)], standalone_mode=False)
+    assert done.return_value == 0, done.output
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-ready]")
+    # then it counts what the recording holds
+    records = sum(rank.record_count for rank in open_recording(paths[0]).ranks.values())
+    assert f"with {records} tensors were recorded" in text(page, "h1")
+    assert count(page) == records
+    # and shows loss and batch, and a parameter that is chosen over steps
+    assert {"Loss", "Norm of all gradients"} <= set(texts(page, "[aria-label='Over steps'] h3"))
+    assert page.locator("canvas.heat").count() >= 1
+    page.fill("#filter", "role:param_grad")
+    page.locator(".row").first.click()
+    assert page.locator("#selected >> text=norm over steps").count() == 1
+    # and a key that would need the strip does nothing
+    page.locator("#selected .detail").focus()
+    page.keyboard.press("1")
+    page.keyboard.press("ArrowRight")
+    axe_core = pytest.importorskip(
+        "axe_core_python.sync_playwright", reason="needs axe-core-python"
+    )
+    found = axe_core.Axe().run(page)["violations"]
+    page.close()
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
 
 
 def test_a_report_onto_an_existing_file_needs_force(paths: list[str], file: Path) -> None:

@@ -211,7 +211,7 @@ def _code(code: Code) -> Html:
     ]  # fmt: skip
     note = tag("span", code.note) if code.note else None
     caption = tag("figcaption", tag("code", tag("bdi", code.where)), note)
-    body = tag("pre", *lines, tabindex="0", aria_label=f"Source at {code.where}", role="region")
+    body = tag("pre", *lines, tabindex="0", aria_label=f"Source at {code.where}", role="group")
     return tag("figure", caption, body if lines else None, class_="code")
 
 
@@ -277,7 +277,7 @@ def _table(table: Table, rows: Rows) -> Html:
             tag("tr", *(tag("td", _cell(one, rows, row)) for one in shown)) for row in range(count)
         )
         body = tag("div", tag("table", tag("thead", titles), tag("tbody", *lines), class_="grid"),
-                   class_="first-rows", tabindex="0", role="region", aria_label=table.title)  # fmt: skip
+                   class_="first-rows", tabindex="0", role="group", aria_label=table.title)  # fmt: skip
     return tag("section", head, body, class_="card", aria_label=table.title, id="table")
 
 

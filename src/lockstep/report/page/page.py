@@ -247,7 +247,9 @@ class Rows:
     details
         Row to the blocks that `Selected` shows of it, beside what its columns say.
     value
-        The column that strip and tree show, in `unit`; 1 is the limit of what is harmless.
+        The column that strip and tree show, in `unit`.
+    scaled
+        Whether that is in multiples of a limit, and 1 what is harmless: then its size has a colour.
     """
 
     columns: Mapping[str, Column]
@@ -257,6 +259,7 @@ class Rows:
     details: Mapping[int, Sequence[Block]] = field(default_factory=dict)
     value: str = "margin"
     unit: str = "× noise floor"
+    scaled: bool = True
 
     @property
     def count(self) -> int:

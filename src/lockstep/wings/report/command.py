@@ -10,15 +10,18 @@ import click
 from lockstep.cli import comparing, options
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError
+from lockstep.core.exit_codes import ExitCode
 from lockstep.report.output import check_output_file
 from lockstep.report.page import Page, write_page
+from lockstep.store.reader import open_recording
 from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.report.comparison_page import comparison_page
+from lockstep.wings.report.recording_page import recording_page
 
 
 @click.command()
 @click.argument("reference", type=click.Path(path_type=Path))
-@click.argument("candidate", type=click.Path(path_type=Path))
+@click.argument("candidate", type=click.Path(path_type=Path), required=False)
 @click.option(
     "-o",
     "--output",
@@ -29,17 +32,22 @@ from lockstep.wings.report.comparison_page import comparison_page
 )
 @comparing.options
 @options.force
-def report(reference: Path, candidate: Path, output: Path, force: bool, **manner: Any) -> int:
-    """Compare two recordings and write a page about it, to open in a browser.
+def report(
+    reference: Path, candidate: Path | None, output: Path, force: bool, **manner: Any
+) -> int:
+    """Write a page to open in a browser, about two recordings compared or about REFERENCE alone.
 
     One HTML file that needs no network and no other file: the verdict with its evidence and the next command, where the
     runs part and how that spreads, every pair of tensors to sort and filter, and each of the worst ones closely. Exit
-    code as `lockstep compare`.
+    code as `lockstep compare`. Of one recording: loss and norms over steps, the first batch, every module and tensor.
 
     \b
     lockstep report ref cand -o report.html
+    lockstep report ref -o report.html
     lockstep report ref cand -o report.html --calibration ref.cal --force
     """
+    if candidate is None:
+        return _of_one(reference, output, force=force)
     comparing.check_two(reference, candidate)
     check_output_file(output, force=force)
     found = comparing.compared(reference, candidate, **manner)
@@ -47,6 +55,15 @@ def report(reference: Path, candidate: Path, output: Path, force: bool, **manner
         _write(comparison_page(gather(*found)), output)
     click.echo(f"wrote {output}")
     return found.comparison.exit_code()
+
+
+def _of_one(path: Path, output: Path, *, force: bool) -> int:
+    check_output_file(output, force=force)
+    recording = open_recording(path)
+    with progress_bar(f"writing {output}"):
+        _write(recording_page(recording), output)
+    click.echo(f"wrote {output}")
+    return ExitCode.AGREES
 
 
 def _write(page: Page, output: Path) -> None:

@@ -2,7 +2,7 @@
 const BLOCKS = {
   Sentences: (block) => titledBlock(block.title, block.sentences.length ? h("ul", { class: "list" }, block.sentences.map((one) => h("li", null, sentence(one)))) : h("p", { class: "muted" }, block.empty)),
   Facts: (block) => titledBlock(block.title, h("dl", { class: "why" }, block.facts.map(([term, words]) => h("div", null, h("dt", null, term), h("dd", null, sentence(words)))))),
-  Grid: (block) => titledBlock(block.title, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": block.title || "Numbers" }, gridTable(block.titles, block.rows, block.standing_out))),
+  Grid: (block) => titledBlock(block.title, h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": block.title || "Numbers" }, gridTable(block.titles, block.rows, block.standing_out))),
   Tiles: (block) => h("dl", { class: "tiles" }, block.tiles.map(([term, value]) => h("div", null, h("dt", null, term), h("dd", null, figure(value))))),
   Chart: chartBlock,
   Points: pointsBlock,
@@ -25,7 +25,7 @@ function sentence(words) {
 
 function codeBlock(block) {
   const lines = block.lines.map(([at, text]) => h("span", { class: block.standing_out.includes(at) ? "l hot" : "l" }, h("i", null, String(at)), text + "\n"));
-  return h("figure", { class: "code" }, h("figcaption", null, h("code", null, name(block.where)), block.note), lines.length ? h("pre", { tabindex: 0, role: "region", "aria-label": `Source at ${block.where}` }, lines) : null);
+  return h("figure", { class: "code" }, h("figcaption", null, h("code", null, name(block.where)), block.note), lines.length ? h("pre", { tabindex: 0, role: "group", "aria-label": `Source at ${block.where}` }, lines) : null);
 }
 
 // The user's own lines, with their text where it was kept; a run of library frames is folded.

@@ -28,6 +28,7 @@ function rampName(value) {
 
 function rowColour(row) { // what is inherited is paler than what is new
   const kind = kindOf(row), value = valueOf(row);
+  if (!rows.scaled) return paint(kind.colour === "fault" ? "fault" : "r-noise");
   if (kind.name === "bitwise equal") return paint("r-eq");
   if (Number.isNaN(value)) return paint("line-strong");
   if (kind.colour === "noise") return paint("r-noise");

@@ -40,6 +40,9 @@ function drawGrid(pen, box, axis, most = 5) {
   }
 }
 
+// Between whole numbers, as steps are, no tick stands.
+const wholeTicks = (ticks, x) => (Array.from(x).every(Number.isInteger) ? ticks.filter(([at]) => Number.isInteger(+at.toPrecision(9))) : ticks);
+
 const LINES = ["ink-3", "accent", "agree", "unjudged", "r2", "r4", "r1", "noise"];
 const lineColour = (number) => LINES[number % LINES.length] === "noise" ? "r-noise" : LINES[number % LINES.length];
 
@@ -64,7 +67,7 @@ function drawChart(canvas, block) {
   if (!axis || !across) { write(pen, "no finite number", width / 2, height / 2, "ink-3", "center"); return; }
   const box = { x: 56, y: 6, wide: width - 66, high: height - 24 };
   drawGrid(pen, box, axis, 4);
-  for (const [value, words] of ticksOf(across, Math.max(2, box.wide / 80))) write(pen, words, box.x + box.wide * shareOf(across, value), height - 4, "ink-3", "center");
+  for (const [value, words] of wholeTicks(ticksOf(across, Math.max(2, box.wide / 80)), block.x)) write(pen, words, box.x + box.wide * shareOf(across, value), height - 4, "ink-3", "center");
   block.lines.forEach((line, number) => {
     pen.strokeStyle = pen.fillStyle = paint(lineColour(number));
     pen.setLineDash(line.dashed ? [5, 3] : []);
@@ -105,7 +108,7 @@ function pointsBlock(block) { // two samples' quantiles: on the diagonal they ar
 
 // The table behind a picture, made when it is asked for.
 function behind(titles, lines) {
-  const inside = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The numbers of the picture above" });
+  const inside = h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "The numbers of the picture above" });
   const details = h("details", { class: "behind" }, h("summary", null, "As a table"), inside);
   details.addEventListener("toggle", () => { if (details.open && !inside.firstChild) inside.append(gridTable(titles, lines().slice(0, 1000))); });
   return details;

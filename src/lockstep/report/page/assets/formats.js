@@ -22,6 +22,7 @@ function times(value) { // one digit is enough for how many times a limit
   return value.toExponential(0).replace("e+", "e") + "×";
 }
 
+const valueWords = (value) => (rows.scaled ? times(value) : figure(value));
 const signed = (value) => (value > 0 ? "+" : "") + figure(value);
 const shortOperator = (text) => text.replace(/^torch\.nn\.functional\./, "F.").replace(/^torch\.(nn\.)?/, "$1").replace(/^transformers\..*\./, "");
 const tail = (text, most) => (text.length <= most ? text : "…" + text.slice(1 - most)); // the end of a path tells most

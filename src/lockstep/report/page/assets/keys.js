@@ -28,7 +28,7 @@ function rowKey(key, target) {
   const letters = { j: () => nextRow(1), k: () => nextRow(-1), o: nextMarked, "/": () => byId("filter").focus(), m: nextMetric, l: () => setLog(!state.log) };
   const act = (scrolls ? undefined : arrows[key]) || letters[key];
   if (act) { act(); return true; }
-  if (/^[1-9]$/.test(key)) { const chip = byId("chips").children[key - 1]; if (chip) chip.click(); return Boolean(chip); }
+  if (/^[1-9]$/.test(key)) { const chip = byId("chips")?.children[key - 1]; if (chip) chip.click(); return Boolean(chip); }
   return false;
 }
 

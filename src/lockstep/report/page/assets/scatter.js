@@ -51,7 +51,7 @@ function drawScatter() {
   drawGrid(pen, box, axis);
   if (state.log) write(pen, "equal", box.x - 6, rail + 6, "ink-3", "right");
   drawSteps(pen, box, range, height);
-  if (metric.column === rows.value && (!state.log || axis.low <= 0)) drawLimit(pen, box, axis);
+  if (rows.scaled && metric.column === rows.value && (!state.log || axis.low <= 0)) drawLimit(pen, box, axis);
   const xOf = (row) => box.x + (box.wide * (row - range[0])) / (range[1] - range[0]);
   const yOf = (one) => (state.log && one === 0 ? rail + 2 : box.y + box.high * (1 - Math.min(1, shareOf(axis, one))));
   scatter.at = { xOf, yOf, value };

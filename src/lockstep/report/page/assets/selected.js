@@ -1,7 +1,7 @@
 // The row that is chosen: its own columns, then what was kept of it.
 function mountSelected(area, place) {
   const back = h("button", { type: "button", class: "btn", onclick: nextMarked, hidden: !rows || !rows.marked.length }, rows && rows.marked.length > 1 ? "Next origin" : "To the origin");
-  const detail = h("div", { class: "detail", tabindex: 0, role: "region", "aria-label": `${area.title}: what is known of it` });
+  const detail = h("div", { class: "detail", tabindex: 0, role: "group", "aria-label": `${area.title}: what is known of it` });
   place.append(h("header", null, h("h2", null, area.title), back), detail);
   const draw = () => {
     if (!rows || state.row < 0) { detail.replaceChildren(h("p", { class: "muted" }, area.empty)); return; }
@@ -14,20 +14,20 @@ function mountSelected(area, place) {
 
 function detailParts(row) {
   const blocks = rows.details.get(row) || [];
-  return [detailTitle(row), tilesOf(row), sideBySide(row), ...blocks.map(blockElement), linksOf(row)].filter(Boolean);
+  return [detailTitle(row), tilesOf(row), sideBySide(row), ...blocks.map(blockElement), ...overSteps(row), linksOf(row)].filter(Boolean);
 }
 
 function detailTitle(row) {
   const tensor = cell("tensor", row), at = rows.marked.indexOf(row), several = rows.marked.length > 1 && at >= 0 ? ` · ${at + 1} of ${rows.marked.length}` : "";
   const value = valueOf(row);
-  return h("div", { class: "wide" }, kindLine(row, h("span", { class: "muted" }, ` ${value === 0 ? "" : `${times(value)} ${rows.unit.replace("× ", "")}`}${several}`)),
+  return h("div", { class: "wide" }, kindLine(row, h("span", { class: "muted" }, ` ${value === 0 || !rows.scaled ? "" : `${times(value)} ${rows.unit.replace("× ", "")}`}${several}`)),
     h("p", { class: "name" }, name(`${moduleOf(row)} / ${cell("operator", row)} #${cell("call", row)}`)),
     h("p", { class: "muted" }, `${when(row)} · ${titled(cell("role", row))}`, tensor ? [" · ", h("code", null, name(tensor))] : `.${cell("index", row)}`, ` · ${cell("dtype", row)} ${cell("shape", row)}`),
     h("p", { class: "muted" }, cell("reason", row)),
     cell("source", row) ? h("p", { class: "dim" }, "called at ", h("code", null, name(cell("source", row)))) : null);
 }
 
-const TILES = [["rel_l2", "rel error"], ["cosine", "cosine"], ["max_abs", "max abs"], ["max_ulp", "max ulp"]];
+const TILES = [["rel_l2", "rel error"], ["cosine", "cosine"], ["max_abs", "max abs"], ["max_ulp", "max ulp"], ["norm", "norm"], ["mean", "mean"], ["minimum", "min"], ["maximum", "max"], ["nan_count", "NaN"], ["inf_count", "inf"], ["zero_count", "zeros"]];
 function tilesOf(row) {
   const found = TILES.filter(([column]) => columns.has(column));
   return found.length ? h("dl", { class: "tiles wide" }, found.map(([column, title]) => h("div", null, h("dt", null, title), h("dd", null, figure(cell(column, row)))))) : null;
@@ -41,6 +41,17 @@ function sideBySide(row) { // what the recordings say of both, also where no ten
   return titledBlock("", gridTable(["", "reference", "candidate", "difference"], lines, off));
 }
 const hasGrid = (row) => (rows.details.get(row) || []).some((one) => one.is === "Grid");
+
+// The same tensor in other steps, where the page is of one recording.
+const SAME = ["rank", "phase", "module", "operator", "call", "role", "index", "tensor"];
+function overSteps(row) {
+  if (rows.scaled) return [];
+  const same = [];
+  for (let other = 0; other < rows.count; other++) if (SAME.every((one) => code(one, other) === code(one, row))) same.push(other);
+  const x = same.map((one) => cell("step", one)), line = (one) => ({ name: one, values: same.map((at) => cell(one, at)), dashed: false });
+  if (new Set(x).size < 2) return [];
+  return [["norm"], ["minimum", "mean", "maximum"]].map((names) => chartBlock({ title: `${names.join(", ")} over steps`, x, lines: names.map(line), x_title: "step", log: false }));
+}
 
 // Where the tensor comes from and where it goes.
 function linksOf(row) {

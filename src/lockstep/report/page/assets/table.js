@@ -4,7 +4,7 @@ const TALLEST = 12e6; // a browser caps how tall an element may be: beyond, scro
 const table = { columns: [], pool: new Map() };
 
 const WIDTHS = { kind: "118px", when: "58px", site: "minmax(150px,3fr)", text: "minmax(80px,.8fr)", bar: "116px", times: "66px", number: "78px", count: "60px" };
-const GIVES_WAY = ["number", "text", "kind", "when"]; // what is left out first on narrow screens
+const givesWay = () => (rows.scaled ? ["number", "text", "kind", "when"] : ["text", "number", "kind", "when"]); // on narrow screens
 
 function mountTable(area, place) {
   if (!rows || !rows.count) return;
@@ -45,8 +45,8 @@ function fitColumns() { // columns that were asked for stay, and the table scrol
   const wide = table.grid.clientWidth, asked = table.area.columns.some((one) => one.asked);
   let found = table.area.columns.filter((one) => one.shown);
   const least = () => found.reduce((sum, one) => sum + 10 + parseInt(WIDTHS[one.form].replace("minmax(", ""), 10), 28);
-  while (!asked && least() > wide && found.some((one) => GIVES_WAY.includes(one.form))) {
-    const form = GIVES_WAY.find((one) => found.some((column) => column.form === one));
+  while (!asked && least() > wide && found.some((one) => givesWay().includes(one.form))) {
+    const form = givesWay().find((one) => found.some((column) => column.form === one));
     const last = found.findLast((one) => one.form === form);
     found = found.filter((one) => one !== last);
   }

@@ -8,7 +8,7 @@ function mountTree(area, place) {
   place.append(h("header", null, h("h2", null, area.title), all));
   if (!rows || !rows.count) { place.append(h("p", { class: "empty" }, area.empty)); return; }
   tree.list = h("div", { class: "tree", role: "tree", "aria-label": area.title });
-  place.append(h("div", { class: "tree-head", "aria-hidden": "true" }, h("span", null, "module"), h("span", { class: "parts" }, area.parts.map(([, one]) => h("span", null, one))), h("span", null, "worst")), tree.list);
+  place.append(h("div", { class: "tree-head", "aria-hidden": "true" }, h("span", null, "module"), h("span", { class: "parts" }, area.parts.map(([, one]) => h("span", null, one))), h("span", null, rows.scaled ? "worst" : rows.unit)), tree.list);
   findNodes();
   tree.open.add("");
   for (const row of rows.marked.slice(0, 3)) openTo(cell("module", row));
@@ -66,13 +66,13 @@ function drawTree() {
 function nodeElement(node, at) {
   const isOpen = tree.open.has(node.path);
   const own = node.path ? node.path.slice(node.path.lastIndexOf(".") + 1) : "(model)";
-  const words = tree.parts.map(([phase]) => { const row = node.worst.get(phase); return row === undefined ? null : `${phase} ${kindOf(row).name} ${times(valueOf(row))}`; }).filter(Boolean).join(", ");
+  const words = tree.parts.map(([phase]) => { const row = node.worst.get(phase); return row === undefined ? null : `${phase} ${kindOf(row).name} ${valueWords(valueOf(row))}`; }).filter(Boolean).join(", ");
   return h("div", {
     class: node.marked ? "node on-path" : "node", role: "treeitem", tabindex: at === tree.focus ? 0 : -1, "aria-level": node.depth + 1, "aria-selected": state.module === (node.path || "(model)") || (state.module === null ? false : state.module === node.path),
     "aria-expanded": node.children.length ? isOpen : null, "aria-label": `${own}${words ? ": " + words : ""}`, style: { "--d": node.depth }, title: tail(node.path, 300) + (tree.classes.get(node.path) ? ` · ${tree.classes.get(node.path)}` : ""),
     onclick: (event) => { tree.focus = at; if (event.target.classList.contains("tw")) toggleNode(node); else chooseModule(node); },
   }, h("span", { class: "n" }, h("span", { class: "tw" }, node.children.length ? (isOpen ? "▾" : "▸") : ""), name(tail(own, 60))),
-  h("span", { class: "cells" }, tree.parts.map(([phase]) => phaseCell(node.worst.get(phase)))), h("span", { class: "w" }, times(node.most)));
+  h("span", { class: "cells" }, tree.parts.map(([phase]) => phaseCell(node.worst.get(phase)))), h("span", { class: "w" }, valueWords(node.most)));
 }
 
 function phaseCell(row) {
