@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from lockstep.core.records import TensorRecord
-from lockstep.core.redaction import REDACTED
-from lockstep.core.site import CallKind
 from lockstep.core.text import shell_line
 from lockstep.reading import record_table
 from lockstep.report.page import (
@@ -19,7 +16,7 @@ from lockstep.report.page import (
     Columns,
     Command,
     Commands,
-    Grid,
+    Facts,
     HeatMap,
     Kind,
     Line,
@@ -41,6 +38,8 @@ from lockstep.report.page.island import trimmed
 from lockstep.report.page.page import Block, Column, Text
 from lockstep.store.reader import Recording
 from lockstep.wings.report.comparison_types import TextColumn
+from lockstep.wings.report.recording_data import gather_recording
+from lockstep.wings.report.recording_types import IMAGES, WAVE, BatchTensor, RecordingData, Series
 
 KINDS = (
     Kind("not finite", "origin", "fault", 6),
@@ -64,11 +63,6 @@ _COLUMNS = (
 )  # fmt: skip
 
 LARGEST_ROWS = 300_000
-_LARGEST_BATCH = 1 << 22
-"""Elements of a tensor of the batch that is drawn."""
-
-_CELLS = (64, 128)
-"""Rows and columns of the picture of a batch."""
 
 
 def recording_page(recording: Recording) -> Page:
@@ -79,6 +73,7 @@ def recording_page(recording: Recording) -> Page:
     CorruptError
         If a file of it is damaged.
     """
+    data = gather_recording(recording)
     table = record_table(recording, columns=_COLUMNS)
     shown = table.head(LARGEST_ROWS)
     kinds = _kinds(shown)
@@ -89,7 +84,7 @@ def recording_page(recording: Recording) -> Page:
         else ""
     )
     work = Work(
-        Tree("Modules", classes=_classes(recording), empty="No module was recorded."),
+        Tree("Modules", classes=_classes(data), empty="No module was recorded."),
         Scatter(
             "Numbers over execution order",
             tuple(Metric(one, one.replace("_", " ")) for one in _NUMBERS),
@@ -102,9 +97,9 @@ def recording_page(recording: Recording) -> Page:
         title=f"{name} · Lockstep",
         areas=(
             _verdict(recording, table, kinds),
-            _over_steps(recording, table),
+            _over_steps(data),
             work,
-            _more(recording),
+            _more(data),
         ),
         subjects=(Subject("recording", name),),
         about=_about(recording),
@@ -207,114 +202,80 @@ def _verdict(recording: Recording, table: pl.DataFrame, kinds: list[str]) -> Ver
     )  # fmt: skip
 
 
-def _over_steps(recording: Recording, table: pl.DataFrame) -> Card:
-    """Loss, and the norm of all gradients and of all parameters."""
-    losses = table.filter(pl.col("role") == "loss")
-    charts: list[Block] = []
-    later = [
-        (one.step, one.value) for rank in list(recording.ranks.values())[:1] for one in rank.losses
-    ]
-    if len(losses):
-        charts.append(
-            _chart(
-                "Loss",
-                [(step, mean) for step, mean in losses.select("step", "mean").iter_rows()] + later,
-            )
-        )
-    for title, role, kind in (
-        ("Norm of all gradients", "param_grad", "gradient"), ("Norm of all parameters", "param_after", "optimizer"),
-    ):  # fmt: skip
-        norms = (
-            table.filter((pl.col("role") == role) & (pl.col("kind") == kind))
-            .group_by("step", maintain_order=True)
-            .agg((pl.col("norm") ** 2).sum().sqrt())
-        )
-        if len(norms):
-            charts.append(_chart(title, list(norms.iter_rows())))
+def _over_steps(data: RecordingData) -> Card:
+    """Loss, learning rates, and the norms of all gradients and parameters: a chart each, a curve per rank."""
+    series: dict[str, list[Series]] = {}
+    for one in (*data.losses, *data.scalars):
+        series.setdefault(one.name, []).append(one)
+    charts: list[Block] = [_chart(name, found) for name, found in series.items()]
     empty = Sentences((), empty="No loss, gradient or parameter was recorded.")
     return Card("Over steps", charts or [empty])
 
 
-def _chart(title: str, points: Sequence[tuple[int, float | None]]) -> Chart:
-    ordered = sorted(dict(points).items())
-    values = np.array(
-        [np.nan if value is None else value for _, value in ordered], dtype=np.float64
-    )
-    return Chart(
-        title,
-        np.array([step for step, _ in ordered], dtype=np.float64),
-        (Line(title, values),),
-        "step",
-    )
+def _chart(name: str, series: Sequence[Series]) -> Chart:
+    """Curves over the steps of all ranks; where a rank has no number there is a gap."""
+    steps = sorted({int(step) for one in series for step in one.steps})
+    lines = []
+    for one in series:
+        values = dict(zip(one.steps.tolist(), one.values.tolist(), strict=True))
+        known = np.array([values.get(step, np.nan) for step in steps], dtype=np.float64)
+        lines.append(Line(one.rank, known))
+    return Chart(_capital(name), np.array(steps, dtype=np.float64), lines, "step")
 
 
-def _more(recording: Recording) -> Columns:
-    manifest = recording.manifest
-    first = next(iter(recording.ranks.values()), None)
-    setup: list[tuple[str, str]] = []
-    if first is not None:
-        setup += [*first.manifest.packages.items(), *first.manifest.numerics.items()]
-        setup += [("device", ", ".join(first.manifest.devices))]
-    command = shell_line(manifest.command) if manifest.command not in ([], [REDACTED]) else ""
-    said = [*recording.missing, *(f"not recorded: {one}" for one in recording.unrecorded)]
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _more(data: RecordingData) -> Columns:
+    command = data.run.command
+    run = (
+        (Commands((Command(f"In {data.run.path}", command),), "How it was run"),) if command else ()
+    )
+    groups: dict[str, list[str]] = {}
+    for one in data.facts:
+        groups.setdefault(one.group, []).append(f"{one.name} {one.value}")
+    facts = [(group, " · ".join(known)) for group, known in groups.items()]
     return Columns(
         "What was recorded",
         (
-            Card("The first batch", list(_batch(recording))),
-            Card("Set-up", (Grid(("what", "value"), setup),)),
-            Card("Not seen", (Sentences(said, empty="Nothing is known to be missing."),)),
-            Card("The run", (Commands((Command("How it was run", command),), "How it was run"),) if command else ()),
+            Card("The first batch", [_batch(one) for one in data.batch] or [_NO_BATCH]),
+            Card("Set-up", (Facts(facts),)),
+            Card(
+                "Not seen", (Sentences(data.missing, empty="Nothing is known to be missing."), *run)
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
-def _batch(recording: Recording) -> Iterator[Block]:
-    """The tensors that the first step was fed, as pictures where they were kept whole."""
-    rank = next(iter(recording.ranks.values()), None)
-    steps = rank.steps if rank is not None else ()
-    records = [
-        record
-        for call in (rank.calls(steps[0], kind=CallKind.DATA) if rank is not None and steps else ())
-        for record in call.records
-    ]
-    if not records:
-        yield Sentences((), empty="No batch was recorded.")
-    for record in records[:4]:
-        title = f"{record.name} {record.dtype} {list(record.shape)}"
-        picture = _picture(record)
-        yield (
-            picture
-            if picture is not None
-            else Sentences(("Its numbers stand in the table below.",), title)
-        )
+_NO_BATCH = Sentences((), empty="No batch was recorded.")
 
 
-def _picture(record: TensorRecord) -> HeatMap | None:
-    """Every so many-th element of a tensor, the last axis across."""
-    content = record.content
-    if content.loader is None or not 0 < content.numel <= _LARGEST_BATCH:
-        return None
-    values = np.asarray(record.load())
-    if values.dtype.kind not in "fiub":
-        return None
-    flat = values.reshape(-1, values.shape[-1] if values.ndim else 1).astype(np.float64)
-    down, across = (max(1, -(-size // most)) for size, most in zip(flat.shape, _CELLS, strict=True))
-    cells = flat[::down, ::across]
-    thinned = f", every {down}. row and {across}. column" if down * across > 1 else ""
+def _batch(tensor: BatchTensor) -> Block:
+    """A tensor of the first batch: its first image, its first wave, or the whole as a heat map."""
+    title = f"{tensor.name} {tensor.dtype} {list(tensor.shape)}"
+    part = f"; {tensor.part}" if tensor.part else ""
+    if tensor.values is None:
+        return Sentences((tensor.without or "Nothing of it is shown.",), title)
+    values = np.asarray(tensor.values, dtype=np.float64)
+    if tensor.kind == WAVE:
+        bins = np.arange(values.shape[-1], dtype=np.float64)
+        ends = (Line("smallest", values[0, 0]), Line("largest", values[0, 1]))
+        return Chart(title, bins, ends, f"part of the first wave{part}")
+    about = "the first image, its channels as one" if tensor.kind == IMAGES else "rows by columns"
+    cells = values[0].mean(axis=-1) if tensor.kind == IMAGES else values.reshape(len(values), -1)
     return HeatMap(
-        f"{record.name} {record.dtype}", cells.shape[0], cells.shape[1], trimmed(cells.ravel(), 8),
-        f"axes {list(record.shape)}, the last one across{thinned}", signed=bool((cells < 0).any()),
+        title, cells.shape[0], cells.shape[1], trimmed(cells.ravel(), 12), about + part,
+        signed=bool((cells < 0).any()),
     )  # fmt: skip
 
 
-def _classes(recording: Recording) -> dict[str, str]:
-    """By path, class, size and set-up of every module; the first rank's."""
-    found: dict[str, str] = {}
-    for rank in list(recording.ranks.values())[:1]:
-        for row in rank.module_table.iter_rows(named=True):
-            size = f", {row['parameters']} parameters" if row["parameters"] else ""
-            found[row["module"]] = f"{row['module_class']}{size} {row['settings']}"
-    return found
+def _classes(data: RecordingData) -> dict[str, str]:
+    """By path, class, size and set-up of every module."""
+    return {
+        one.path: f"{one.module_class}, {one.parameters_inside} parameters {one.settings}"
+        for one in data.modules
+    }
 
 
 def _about(recording: Recording) -> str:
