@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-migrate kills docs clean
+.PHONY: demo test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-migrate bench-page kills docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -76,6 +76,14 @@ bench-migrate: $(READY)
 # Kills N trainings at random moments, and looks what their recordings hold.
 kills: $(READY)
 	$(BIN)/python tests/fuzz/kills.py $(or $(N),200)
+
+# A page of 50 000 made-up pairs in Chromium: first paint, and frames a second while scrolling.
+bench-page: $(READY)
+	$(BIN)/python benchmarks/page.py $(OPTIONS)
+
+# The pictures of the README, from the demo's page.
+screenshots: demo
+	$(BIN)/python docs/screenshots.py demo-output/comparison.html
 
 docs: $(READY)
 	$(BIN)/python docs/build.py
