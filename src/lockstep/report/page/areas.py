@@ -37,6 +37,8 @@ from lockstep.report.page.tags import Child, Html, tag
 FIRST_ROWS = 200
 """Rows of the table that stand in the HTML itself."""
 
+_LONGEST_SENTENCE = 2000
+
 FIRST_COMMANDS = 3
 """Commands in sight; the others are folded."""
 
@@ -234,10 +236,11 @@ def _command(command: Command) -> Html:
 
 
 def _words(text: Text, longest: int = 240) -> list[Child]:
+    """A sentence; of it only marked names are cut at `longest`."""
     if isinstance(text, str):
-        return [tag("span", text, longest=longest)]
+        return [tag("span", text, longest=_LONGEST_SENTENCE)]
     return [
-        tag("span", one, longest=longest)
+        tag("span", one, longest=_LONGEST_SENTENCE)
         if isinstance(one, str)
         else tag("code" if one.mark == "code" else "b", tag("bdi", one.words, longest=longest))
         for one in text

@@ -81,7 +81,7 @@ def _sentence(data: ComparisonData) -> Text:
     if data.answer["verdict"] == "incomparable":
         return "The two recordings cannot be compared."
     if data.answer["verdict"] == "agree":
-        return _capital(data.headline.rstrip(".")) + "."
+        return _capital(data.headline.split(";")[0].rstrip(".")) + "."
     if origin is None:
         return _capital(data.headline.split(";")[0].rstrip(".")) + "."
     phase, tensor = origin["phase"], origin["tensor"]
@@ -105,7 +105,7 @@ def _lede(data: ComparisonData) -> Text:
     """By how much, and what became of it: numbers of the first origin, the rest of a headline elsewhere."""
     origin, answer = data.answer["origin"], data.answer
     if origin is None:
-        rest = "" if answer["verdict"] == "agree" else data.headline.partition(";")[2].strip()
+        rest = data.headline.partition(";")[2].strip()
         return _capital(data.headline if answer["verdict"] == "incomparable" else rest)
     words: list[str | Marked] = [Marked(origin["op"] or origin["module"], "code"), " at "]
     words += [Marked(origin["source"])] if origin["source"] else ["a line that was not recorded"]

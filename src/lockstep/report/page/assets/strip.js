@@ -50,7 +50,7 @@ function scale() {
 
 function sayRow(place, row) {
   if (row < 0) { place.replaceChildren("Nothing is selected."); return; }
-  place.replaceChildren(kindLine(row, h("span", null, ` · ${times(valueOf(row))} ${rows.unit.replace("× ", "its ")}`)),
+  place.replaceChildren(kindLine(row, valueOf(row) > 0 ? h("span", null, ` · ${times(valueOf(row))} ${rows.unit.replace("× ", "its ")}`) : null),
     h("code", null, name(tail(site(row), 90))), h("span", null, `${when(row)} · ${whole(placeOf[siteOf[row]] + 1)} of ${whole(sites.length)} sites`));
 }
 
