@@ -43,7 +43,8 @@ def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[NamedTensor]:
 def _refuse(value: Any, error: Exception) -> None:
     """A value of the script's raised as it was looked at: it is left out, and noted."""
     kind = type(value)
-    _refused.setdefault(f"{kind.__module__}.{kind.__qualname__}", words_of(error))
+    words = words_of(error) or type(error).__name__
+    _refused.setdefault(f"{kind.__module__}.{kind.__qualname__}", words)
 
 
 def values_refused() -> list[NotSeen]:
