@@ -395,8 +395,11 @@ class Recorder:
             return
         writer, manifest = self._session.writer, self._manifest
         manifest.unmatched = self._unmatched()
+        before = [self._closing] if self._closing is not None else []
 
         def last_manifest() -> dict[str, Any]:
+            if before:  # steps that are recorded apart are closed, and so followed, in their order
+                before.pop().wait()
             manifest.state = "complete"
             manifest.stopped_because = writer.failure or self._failure
             if manifest.stopped_because:
