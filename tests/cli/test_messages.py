@@ -130,3 +130,18 @@ def test_a_fault_of_our_own_is_no_difference(
     error = capsys.readouterr().err
     assert "ZeroDivisionError: nobody has thought of it" in error
     assert error.splitlines()[-1] == "lockstep: failed by a fault of its own (ZeroDivisionError)"
+
+
+@pytest.mark.parametrize(("reader", "code"), [("true", 2), ("cat >/dev/null", 0)])
+def test_a_reader_that_goes_is_no_difference(
+    lockstep_recording: Path, programs: Path, reader: str, code: int
+) -> None:
+    # given more than a pipe holds
+    line = f"lockstep show {lockstep_recording} '*' --json | {reader}; echo ${{PIPESTATUS[0]}}"
+    path = {"PATH": f"{programs}:/usr/bin:/bin"}
+    # when its reader goes before it has read it
+    done = subprocess.run(
+        ["bash", "-c", line], env=path, capture_output=True, text=True, check=False
+    )
+    # then the verb has failed, which says nothing of two runs, and without a word
+    assert (done.stdout, done.stderr) == (f"{code}\n", "")

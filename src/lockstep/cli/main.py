@@ -22,8 +22,19 @@ from lockstep.kernels.jit import say_before_compiling
 from lockstep.plugins import broken_plugins, verbs
 
 
+class _ClosedPipeError(Exception):
+    """Whoever read the output reads no more. click would end with 1 at an error of a pipe: that two runs differ."""
+
+
 class _Verbs(click.Group):
     """All verbs, found as plug-ins."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the verb."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ClosedPipeError from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(verbs())
@@ -73,7 +84,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code; the one place where errors become text."""
+    """Run the command line and return the exit code."""
     _escape_unprintable()
     if in_the_way := shadow():
         print(f"lockstep: {in_the_way}", file=sys.stderr)
@@ -85,28 +96,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = cli.main(args=arguments, prog_name="lockstep", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()  # what it cannot take is said here, not while Python ends
-    except LockstepError as error:
-        print(f"lockstep: {_told(error)}", file=sys.stderr)
-        return ExitCode.FAILED
-    except click.ClickException as error:
-        error.show()
-        return ExitCode.FAILED
-    except click.Abort:
-        print("lockstep: interrupted", file=sys.stderr)
-        return ExitCode.INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, _ClosedPipeError):
         _drop_output()
         sys.stderr.close()
         return ExitCode.FAILED
-    except (OSError, UnicodeEncodeError) as error:
-        _drop_output()
-        print(f"lockstep: {message(_in_words(error))}", file=sys.stderr)
-        return ExitCode.FAILED
-    except Exception as error:  # a fault of our own: exit code 1 would say that two runs differ
-        traceback.print_exc()
-        print(f"lockstep: failed by a fault of its own ({type(error).__name__})", file=sys.stderr)
-        return ExitCode.FAILED
+    except Exception as error:
+        return say_failure(error)
     return code if isinstance(code, int) else ExitCode.AGREES
+
+
+def say_failure(error: Exception) -> ExitCode:
+    """Say on standard error why a verb has failed; the one place where errors become text.
+
+    Returns
+    -------
+    ExitCode
+        What the verb ends with.
+    """
+    if isinstance(error, LockstepError):
+        _say(_told(error))
+    elif isinstance(error, click.ClickException):
+        error.show()
+    elif isinstance(error, click.Abort):
+        _say("interrupted")
+        return ExitCode.INTERRUPTED
+    elif isinstance(error, (OSError, UnicodeEncodeError)):
+        _drop_output()
+        _say(message(_in_words(error)))
+    else:  # a fault of our own: exit code 1 would say that two runs differ
+        traceback.print_exception(error)
+        _say(f"failed by a fault of its own ({type(error).__name__})")
+    return ExitCode.FAILED
 
 
 def _say(sentence: str) -> None:
