@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 from lockstep.core.finding import (
@@ -33,6 +32,7 @@ from lockstep.report.comparison.verdict_words import (
     source_words,
     uniform_words,
 )
+from lockstep.report.console import OutputConsole
 from lockstep.report.paragraphs import (
     WIDTH,
     Page,
@@ -145,7 +145,7 @@ def print_comparison(
     """Print what `render_comparison` lays out to standard output, in colour on a terminal only."""
     width = terminal_width()
     text = render_comparison(comparison, show_all=show_all, cosine=cosine, limit=limit, width=width)
-    Console().print(text, soft_wrap=True, highlight=False)
+    OutputConsole().print(text, soft_wrap=True, highlight=False)
 
 
 def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.text import Text
 
 from lockstep.core.text import printable
+from lockstep.report.console import OutputConsole
 from lockstep.report.paragraphs import add_line, add_paragraph, counted
 from lockstep.report.table import Column, add_more, add_table
 from lockstep.wings.migrate.delivery.log import place_of
@@ -100,7 +100,7 @@ def render_migration(plan: Plan, delivery: Delivery, *, show_all: bool = False) 
 def print_migration(plan: Plan, delivery: Delivery, *, show_all: bool = False) -> None:
     """Print what `render_migration` lays out to standard output, in colour on a terminal only."""
     text = render_migration(plan, delivery, show_all=show_all)
-    Console().print(text, soft_wrap=True, highlight=False)
+    OutputConsole().print(text, soft_wrap=True, highlight=False)
 
 
 def groups_of(rows: Iterable[Row]) -> list[Group]:

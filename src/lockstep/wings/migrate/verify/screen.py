@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.text import Text
 
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison
 from lockstep.report.comparison.screen import render_comparison
+from lockstep.report.console import OutputConsole
 from lockstep.report.paragraphs import add_line, add_paragraph
 
 
@@ -89,5 +89,5 @@ def render_verification(verification: Verification) -> Text:
 
 def print_verification(verification: Verification, *, to_error: bool = False) -> None:
     """Print what `render_verification` lays out, in colour on a terminal only."""
-    console = Console(stderr=to_error)
+    console = OutputConsole(stderr=to_error)
     console.print(render_verification(verification), soft_wrap=True, highlight=False)
