@@ -21,6 +21,11 @@ def test_calls_are_chosen_by_path_operator_or_printed_site_in_every_rank_and_ste
     whole = str(every[0].site)
     for printed in (whole, whole.rpartition(", ")[0], whole.rpartition(" #")[0]):
         assert calls_matching(run, printed) == every
+    # and so does that of its backward, which is recorded with the call; another phase does not
+    backward = next(record.site for record in every[0].records if record.site != every[0].site)
+    assert calls_matching(run, str(backward)) == every
+    with pytest.raises(UsageError, match="matches no module"):
+        calls_matching(run, whole.replace("forward", "optimizer"))
 
 
 def test_what_a_recording_has_not_is_refused_with_what_it_has() -> None:

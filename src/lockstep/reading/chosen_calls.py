@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lockstep.core.errors import UsageError
 from lockstep.core.patterns import matches, nearest_names
 from lockstep.core.records import Call
-from lockstep.core.site import Site
+from lockstep.core.site import Phase, Site
 from lockstep.store.reader import Recording
 
 
@@ -81,10 +81,14 @@ def is_chosen(pattern: str, site: Site) -> bool:
     return matches(pattern, site.module, site.op) or pattern in _printed(site)
 
 
-def _printed(site: Site) -> tuple[str, str, str]:
-    """A site as it is printed: whole, without its phase, without the number of the call."""
+def _printed(site: Site) -> tuple[str, ...]:
+    """A site as it is printed: whole, without its phase, without the number of the call.
+
+    A backward is recorded with the call that it is the backward of.
+    """
     whole = str(site)
-    return whole, whole.rpartition(", ")[0], whole.rpartition(" #")[0]
+    call = whole.rpartition(", ")[0]
+    return whole, call, whole.rpartition(" #")[0], f"{call}, {Phase.BACKWARD.value}"
 
 
 def no_match(
