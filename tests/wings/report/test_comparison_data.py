@@ -11,25 +11,30 @@ import numpy as np
 import pytest
 
 from lockstep.comparison import compare_recordings
-from lockstep.core.finding import Comparison, Kind, Outcome, Verdict
+from lockstep.core.finding import Comparison, Evidence, Kind, Outcome, Verdict
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import headline
+from lockstep.report.page import Grid, render
 from lockstep.store.reader import open_recording
 from lockstep.testing.fixtures import FaultyPair
 from lockstep.testing.made_recordings import write_recording
 from lockstep.testing.made_training import MadeTraining
 from lockstep.wings.report.comparison_data import gather
+from lockstep.wings.report.comparison_page import comparison_page
 from lockstep.wings.report.comparison_types import (
     EQUAL,
     INHERITED,
     KINDS,
     NO_PARTNER,
     ORIGIN,
+    SET_UP,
     ComparisonData,
     TextColumn,
 )
+from lockstep.wings.report.pair_blocks import blocks_of
 from lockstep.wings.report.pair_columns import chosen_pairs, in_execution_order, kind_of
 from lockstep.wings.report.source_excerpts import excerpts
+from lockstep.wings.report.verdict_area import verdict_of
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +190,47 @@ def test_a_cause_that_no_pair_is_of_has_a_row_of_its_own(found: Comparison) -> N
     assert len(chosen.findings) == len(found.findings) + 1
     rows = chosen.rows_of(made.origins)
     assert [chosen.findings[row] for row in rows] == [other, origin.finding]
+
+
+def test_an_equal_tensor_that_is_an_origin_is_accounted_for(
+    found: Comparison, data: ComparisonData
+) -> None:
+    # given a cause in the set-up that is told of a pair whose two tensors are equal
+    equal = next(one for one in found.findings if one.metrics.evidence is Evidence.DIGEST)
+    origin = replace(found.origins[0], finding=equal, kind=Kind.SETUP)
+    made = replace(found, origins=(origin, *found.origins))
+    shown = gather(made, open_recording(found.reference), open_recording(found.candidate))
+    # then the page lists one less as equal than the answer counts, and says by what it is listed
+    assert kinds(shown)[EQUAL] == shown.answer["equal"] - 1
+    words = f"of those equal, 1 listed as: {SET_UP}"
+    assert words in render(comparison_page(shown))
+    # and without such an origin nothing is to be said
+    assert "of those equal" not in render(comparison_page(data))
+
+
+def test_a_tensor_of_one_run_alone_differs_in_nothing(
+    found: Comparison, data: ComparisonData
+) -> None:
+    # given the numbers of the origin, of which one side is not there
+    detail = data.details[data.origins[0]]
+    alone = next(iter(blocks_of(replace(detail, reference=None), data)))
+    both = next(iter(blocks_of(detail, data)))
+    # then nothing stands out, and no row is of what neither has
+    assert isinstance(alone, Grid)
+    assert isinstance(both, Grid)
+    assert not alone.standing_out
+    assert both.standing_out
+    assert "differs" not in str(alone.rows)
+    assert {row[0] for row in alone.rows} == {row[0] for row in both.rows}
+
+
+@pytest.mark.parametrize("evidence", ["digest", "tensors", "sketch", "statistics", "none"])
+def test_how_sure_is_said_where_numbers_are_not_of_whole_tensors(
+    data: ComparisonData, evidence: str
+) -> None:
+    origin = {**data.answer["origin"], "evidence": evidence}
+    facts = dict(verdict_of(replace(data, answer={**data.answer, "origin": origin})).facts)
+    assert ("How sure" in facts) == (evidence in ("sketch", "statistics"))
 
 
 def test_a_column_keeps_each_text_once() -> None:

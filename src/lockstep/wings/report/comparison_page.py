@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lockstep.core.finding import Comparison
+from lockstep.core.finding import Comparison, Evidence
+from lockstep.report.comparison.pairs import EVIDENCE_WORDS
 from lockstep.report.page import (
     Card,
     Columns,
@@ -169,6 +170,7 @@ def _coverage(data: ComparisonData) -> Columns:
         ("missing on one side", answer["missing"]),
     )
     told = [f"{count} {words}" for words, count in counts if count]
+    told += _equal_elsewhere(data)
     set_up = [_set_up(one) for one in data.set_up]
     return Columns(
         "What was compared, and what was not",
@@ -179,6 +181,18 @@ def _coverage(data: ComparisonData) -> Columns:
             Card("The runs", (Sentences(_runs(data)), _again(data))),
         ),
     )  # fmt: skip
+
+
+def _equal_elsewhere(data: ComparisonData) -> list[str]:
+    """Why the table may list fewer rows as bitwise equal than there are equal tensors."""
+    pairs = data.pairs
+    listed = pairs.kind.is_one_of(types.EQUAL)
+    count = data.answer["equal"] - int(listed.sum()) - data.left_out
+    if count <= 0:
+        return []
+    other = pairs.evidence.is_one_of(EVIDENCE_WORDS[Evidence.DIGEST]) & ~listed
+    kinds = ", ".join(pairs.kind.names[code] for code in np.unique(pairs.kind.codes[other]))
+    return [f"of those equal, {count} listed as: {kinds}"]
 
 
 def _set_up(line: types.SetupLine) -> str:

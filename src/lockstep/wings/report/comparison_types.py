@@ -49,6 +49,14 @@ class TextColumn:
         """The text of a row."""
         return self.names[int(self.codes[row])]
 
+    def is_one_of(self, *texts: str) -> npt.NDArray[np.bool_]:
+        """Per row, whether its text is one of these.
+
+        >>> TextColumn.of(["a", "b", "a"]).is_one_of("a").tolist()
+        [True, False, True]
+        """
+        return np.isin(self.codes, [code for code, one in enumerate(self.names) if one in texts])
+
 
 @dataclass(frozen=True, slots=True)
 class Pairs:

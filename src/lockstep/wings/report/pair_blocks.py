@@ -75,23 +75,30 @@ def _side_by_side(reference: SideNumbers | None, candidate: SideNumbers | None) 
         ("inf", "inf_count"), ("zeros", "zero_count"), ("shape", "shape"), ("dtype", "dtype"), ("layout", "layout"),
     )  # fmt: skip
     rows = [(title, *_both(name, reference, candidate)) for title, name in names]
-    rows = [row for row in rows if row[0] in ("norm", "mean", "min", "max") or any(row[1:3])]
-    off = [number for number, row in enumerate(rows) if row[1] != row[2]]
+    rows = [row for row in rows if row[0] in _ALWAYS or set(row[1:3]) - {0, "", NOT_THERE}]
+    both = reference is not None and candidate is not None
+    off = [number for number, row in enumerate(rows) if both and row[1] != row[2]]
     return Grid(("", "reference", "candidate", "difference"), rows, standing_out=off)
 
 
 Cell = str | float | int
 
+NOT_THERE = "–"
+_ALWAYS = ("norm", "mean", "min", "max")
+
 
 def _both(
     name: str, reference: SideNumbers | None, candidate: SideNumbers | None
 ) -> tuple[Cell, Cell, Cell]:
-    first, second = ("–" if one is None else getattr(one, name) for one in (reference, candidate))
+    first, second = (
+        NOT_THERE if one is None else getattr(one, name) for one in (reference, candidate)
+    )
     if name in ("shape", "dtype", "layout"):
         texts = [str(list(one)) if isinstance(one, tuple) else str(one) for one in (first, second)]
-        return texts[0], texts[1], "" if texts[0] == texts[1] else "differs"
+        same = texts[0] == texts[1] or NOT_THERE in texts
+        return texts[0], texts[1], "" if same else "differs"
     if isinstance(first, str) or isinstance(second, str):
-        return first, second, "–"
+        return first, second, NOT_THERE
     return first, second, second - first
 
 

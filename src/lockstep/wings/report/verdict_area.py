@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from lockstep.core.finding import Evidence
 from lockstep.report.page import Code, Command, Commands, Marked, Ruler, Verdict
 from lockstep.report.page.page import Colour, Text
 from lockstep.wings.report.comparison_types import ComparisonData, Excerpt
@@ -13,6 +14,12 @@ from lockstep.wings.report.pair_blocks import excerpt_code
 
 _ADDED_UP = "accumulate_grad"
 """What the recorder calls the gradient of a parameter as backward leaves it."""
+
+_HOW_SURE = {
+    Evidence.SKETCH.value: "The numbers are estimated from sketches",
+    Evidence.STATISTICS.value: "The numbers are what the statistics prove at least",
+}
+"""What is said of numbers that are not of whole tensors, by their evidence."""
 
 _LOOKS: dict[str, tuple[Colour, str, str]] = {
     "fault": ("fault", "origin", "Fault"),
@@ -157,13 +164,9 @@ def _facts(data: ComparisonData) -> list[tuple[str, Text]]:
         )
         for one in classes
     ]
-    if origin is not None and origin["evidence"] != "tensors":
-        facts.append(
-            (
-                "How sure",
-                f"The numbers are from {origin['evidence']}: whole tensors were not recorded",
-            )
-        )
+    if origin is not None and origin["evidence"] in _HOW_SURE:
+        words = f"{_HOW_SURE[origin['evidence']]}; whole tensors were not recorded"
+        facts.append(("How sure", words))
     return facts
 
 

@@ -20,7 +20,7 @@ function detailParts(row) {
 function detailTitle(row) {
   const tensor = cell("tensor", row), at = rows.marked.indexOf(row), several = rows.marked.length > 1 && at >= 0 ? ` · ${at + 1} of ${rows.marked.length}` : "";
   const value = valueOf(row);
-  return h("div", { class: "wide" }, kindLine(row, h("span", { class: "muted" }, ` ${value === 0 || !rows.scaled ? "" : `${times(value)} ${rows.unit.replace("× ", "")}`}${several}`)),
+  return h("div", { class: "wide" }, kindLine(row, h("span", { class: "muted" }, ` ${value === 0 || Number.isNaN(value) || !rows.scaled ? "" : `${times(value)} ${rows.unit.replace("× ", "")}`}${several}`)),
     h("p", { class: "name" }, name(`${moduleOf(row)} / ${cell("operator", row)} #${cell("call", row)}`)),
     h("p", { class: "muted" }, `${when(row)} · ${titled(cell("role", row))}`, tensor ? [" · ", h("code", null, name(tensor))] : `.${cell("index", row)}`, ` · ${cell("dtype", row)} ${cell("shape", row)}`),
     h("p", { class: "muted" }, cell("reason", row)),
@@ -37,7 +37,8 @@ const SIDES = ["norm", "mean", "minimum", "maximum"];
 function sideBySide(row) { // what the recordings say of both, also where no tensor was kept
   if (!columns.has("reference_norm") || hasGrid(row)) return null;
   const lines = SIDES.map((one) => { const a = cell(`reference_${one}`, row), b = cell(`candidate_${one}`, row); return [one, a, b, Number.isNaN(b - a) ? "–" : signed(b - a)]; });
-  const off = lines.map((one, i) => (one[1] !== one[2] && kindOf(row).rank > 2 ? i : -1)).filter((i) => i >= 0);
+  const both = cell("reference_dtype", row) && cell("candidate_dtype", row);
+  const off = lines.map((one, i) => (both && !Object.is(one[1], one[2]) && kindOf(row).rank > 2 ? i : -1)).filter((i) => i >= 0);
   return titledBlock("", gridTable(["", "reference", "candidate", "difference"], lines, off));
 }
 const hasGrid = (row) => (rows.details.get(row) || []).some((one) => one.is === "Grid");
