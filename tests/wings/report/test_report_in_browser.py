@@ -191,6 +191,36 @@ def test_without_a_script_it_can_be_read_and_printed(
     context.close()
 
 
+def test_printed_it_is_light_and_nothing_scrolls(browser: Any, file: Path) -> None:
+    # given a reader whose screen is dark
+    page = browser.new_page(viewport={"width": 800, "height": 900}, color_scheme="dark")
+    page.goto(file.as_uri())
+    page.wait_for_selector("html[data-ready]")
+    page.keyboard.press("t")
+    light = _drawn(page)
+    page.keyboard.press("t")
+    dark = _drawn(page)
+    assert dark != light
+    # when it is printed
+    page.emulate_media(media="print")
+    page.wait_for_function(
+        "before => document.querySelector('.cells i').style.cssText !== before", arg=dark
+    )
+    # then it is coloured for paper, what can only be clicked is gone, and no box is cut off
+    assert _drawn(page) == light
+    assert not page.locator("#theme").is_visible()
+    boxes = page.locator(".tree, .detail, .detail .scroll, .strip-scroll").all()
+    assert boxes
+    assert all(one.evaluate("one => one.scrollHeight <= one.clientHeight + 1") for one in boxes)
+    page.close()
+
+
+def _drawn(page: Any) -> str:
+    """The colour of the first cell of the tree."""
+    colour: str = page.locator(".cells i").first.evaluate("one => one.style.cssText")
+    return colour
+
+
 def test_one_recording_shows_its_loss_its_batch_and_every_tensor(
     browser: Any, paths: list[str], tmp_path: Path
 ) -> None:

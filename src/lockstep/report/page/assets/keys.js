@@ -35,6 +35,10 @@ function rowKey(key, target) {
 function turnTheme() {
   const root = document.documentElement, dark = getComputedStyle(root).colorScheme === "dark" || (!root.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
   root.dataset.theme = dark ? "light" : "dark";
+  recolour();
+}
+
+function recolour() { // pictures, and what is coloured by a row's value
   readColours();
   drawAll();
   for (const act of listeners.view) act();

@@ -8,9 +8,9 @@ function mountStrip(area, place) {
   const canvas = h("canvas", { tabindex: 0, role: "slider", "aria-label": "Sites in execution order", "aria-valuemin": 1, "aria-valuemax": sites.length });
   const readout = h("div", { class: "readout", "aria-live": "polite" });
   place.append(h("div", { class: "strip-body" }, h("div", { class: "strip-scroll", tabindex: lanes.length > 4 ? 0 : null }, canvas), scale()), readout);
-  const draw = keepDrawn(canvas, () => drawStrip(canvas));
+  const draw = keepDrawn(canvas, () => { const isFirst = !canvas.layout; drawStrip(canvas); if (isFirst) showLane(canvas); });
   const tell = () => { sayRow(readout, state.row); sayPlace(canvas); };
-  onRow(() => { drawOne(draw); tell(); });
+  onRow(() => { drawOne(draw); tell(); showLane(canvas); });
   onView(() => { drawOne(draw); drawChips(); sub.textContent = stripWords(); });
   canvas.addEventListener("pointermove", (event) => { const row = rowAt(canvas, event); if (row >= 0) sayRow(readout, row); });
   canvas.addEventListener("pointerleave", tell);
@@ -24,7 +24,13 @@ function mountStrip(area, place) {
   tell();
 }
 
-const stripWords = () => `${whole(sites.length)} sites in execution order`;
+const stripWords = () => `${whole(sites.length)} sites in execution order${lanes.length > 1 ? `, ${whole(lanes.length)} steps${severalRanks() ? " of all ranks" : ""}` : ""}`;
+
+function showLane(canvas) { // of many steps, the one of the chosen row
+  if (state.row < 0 || !canvas.layout) return;
+  const inside = canvas.parentElement, top = strip.top + sites[siteOf[state.row]].lane * canvas.layout.pitch;
+  if (top < inside.scrollTop + strip.top || top + 2 * canvas.layout.pitch > inside.scrollTop + inside.clientHeight) inside.scrollTop = Math.max(0, top - inside.clientHeight / 2);
+}
 
 function drawChips() {
   const counts = new Map([...kinds.keys()].map((one) => [one, 0]));
