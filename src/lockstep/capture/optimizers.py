@@ -51,6 +51,9 @@ class StepCounter(Protocol):
     def update_skipped(self) -> None:
         """A gradient scaler found inf or NaN, so an optimizer left everything as it was."""
 
+    def loss_scaled(self, factor: float) -> None:
+        """The factor that a gradient scaler has put into the loss of this step."""
+
     def optimizers_stepped(self) -> None:
         """All optimizers have stepped that take part, or one has for the second time."""
 
@@ -376,6 +379,8 @@ class Optimizers:
             if not listened or not hasattr(optimizer, "register_step_post_hook"):
                 return original(scaler, optimizer, *args, **kwargs)
             called: list[None] = []
+            if self._steps.session is not None and scaler.is_enabled():
+                self._steps.loss_scaled(float(scaler.get_scale()))
 
             def after(*_: Any) -> None:
                 called.append(None)

@@ -726,6 +726,11 @@ class Recorder:
             session.events.append(Event("skipped_step", self._step, detail))
             self._manifest.steps[-1].skipped = True
 
+    def loss_scaled(self, factor: float) -> None:
+        """The factor that a gradient scaler has put into the loss of this step."""
+        if self._manifest is not None:
+            self._manifest.steps[-1].loss_scale = factor
+
     def optimizer_called(self, optimizer: torch.optim.Optimizer, name: str) -> None:
         """An optimizer begins a step that is recorded: note its hyper-parameters."""
         self.optimizer_seen = True

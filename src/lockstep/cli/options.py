@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 import click
 
 from lockstep.core.arguments import LEAST_MEMORY_BYTES
+from lockstep.core.errors import UsageError
 from lockstep.core.manifest import MEMORY_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,3 +70,41 @@ def memory_bytes(words: str) -> Option:
         show_default="1 GB",
         help=words,
     )
+
+
+class _Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
+    """A share, as in `20%` or `0.2`."""
+
+    name = "SHARE"
+
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        """As a number from 0 to 1."""
+        text = str(value)
+        try:
+            share = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+        except ValueError:
+            share = 0.0
+        if not 0.0 < share <= 1.0:
+            self.fail(f"{text!r} is no share; write 20% or 0.2", parameter, context)
+        return share
+
+
+SHARE = _Share()
+"""The type of an option that is a share of a training's time."""
+
+
+def thinned(steps: str, every: int) -> str:
+    """`--steps` with `--every`: a selection of each N-th step.
+
+    Raises
+    ------
+    UsageError
+        If the steps are no range.
+    """
+    if every == 1:
+        return steps
+    if "," in steps or steps.count(":") != 1:
+        raise UsageError(f"--steps {steps} with --every {every}: give one range, as in 0:1000")
+    return f"{steps}:{every}"

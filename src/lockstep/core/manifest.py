@@ -62,12 +62,17 @@ class RunManifest:
 
 @dataclass(slots=True)
 class StepSummary:
-    """One recorded step; `skipped` tells that the gradient scaler left the optimizer out."""
+    """One recorded step.
+
+    `skipped` tells that the gradient scaler left the optimizer out, `loss_scale` is that scaler's factor, None where
+    there is none.
+    """
 
     index: int
     complete: bool = False
     skipped: bool = False
     calls: int = 0
+    loss_scale: float | None = None
 
 
 OTHER_TRAININGS = "trainings of other threads"

@@ -28,25 +28,6 @@ class _Command(TrainingBehind):
     usage = "{RECORDING | -- COMMAND...}"
 
 
-class _Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
-    """A share, as in `20%` or `0.2`."""
-
-    name = "SHARE"
-
-    def convert(
-        self, value: object, parameter: click.Parameter | None, context: click.Context | None
-    ) -> float:
-        """As a number from 0 to 1."""
-        text = str(value)
-        try:
-            share = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
-        except ValueError:
-            share = 0.0
-        if not 0.0 < share <= 1.0:
-            self.fail(f"{text!r} is no share; write 20% or 0.2", parameter, context)
-        return share
-
-
 @click.command(cls=_Command)
 @click.argument("recording", type=click.Path(path_type=Path), required=False)
 @click.option("--steps", default="0:", help="Steps to audit: 0, 0:3, 10,20.  [default: all]")
@@ -55,7 +36,7 @@ class _Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 
     help="Each N-th of these steps.",
 )  # fmt: skip
 @click.option(
-    "--budget", type=_Share(),
+    "--budget", type=options.SHARE,
     help="Of a training that is run: what auditing may cost it, as a share of its time.",
 )  # fmt: skip
 @options.rank
@@ -106,27 +87,18 @@ def audit(
             " look at less of it"
         )
     if recording is not None:
-        chosen = StepSelection.parse(_thinned(steps, every))
+        chosen = StepSelection.parse(options.thinned(steps, every))
         with progress_bar("auditing") as told:
             audit_recording(auditor, recording, chosen, rank, told)
         return _conclude(auditor.tally, limit=limit, as_json=as_json)
     settings = Options(
-        steps=_thinned(steps, every), ranks=_numbers_of(rank), save="tensors", only=list(only),
+        steps=options.thinned(steps, every), ranks=_numbers_of(rank), save="tensors", only=list(only),
         memory_bytes=memory_bytes,
     )  # fmt: skip
     ended = audit_command(
         auditor, command, settings, budget=budget, told=unheard, **own_streams(as_json=as_json)
     )
     return _conclude(auditor.tally, limit=limit, as_json=as_json, ended=ended)
-
-
-def _thinned(steps: str, every: int) -> str:
-    """A selection of each N-th step."""
-    if every == 1:
-        return steps
-    if "," in steps or steps.count(":") != 1:
-        raise UsageError(f"--steps {steps} with --every {every}: give one range, as in 0:1000")
-    return f"{steps}:{every}"
 
 
 def _numbers_of(rank: str | None) -> str:

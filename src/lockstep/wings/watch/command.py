@@ -1,0 +1,139 @@
+"""`lockstep watch`: rules on each step of a training while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lockstep.cli import options
+from lockstep.cli.notices import say, tell
+from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.core.errors import UsageError
+from lockstep.core.exit_codes import code_of
+from lockstep.core.manifest import Options
+from lockstep.core.selection import StepSelection
+from lockstep.launch import Ended, Event, WrittenStep
+from lockstep.plugins import manager
+from lockstep.report.json_text import enveloped, json_text
+from lockstep.wings.watch.chosen_rules import choose, rules_in
+from lockstep.wings.watch.event_file import EventFile, hit_values
+from lockstep.wings.watch.lines import conclusion, line_of
+from lockstep.wings.watch.places import own_streams, path_of_events
+from lockstep.wings.watch.running import watch_training
+from lockstep.wings.watch.watcher import Watched, Watcher, WatchEvent
+
+
+@click.command(cls=TrainingBehind)
+@click.option(
+    "--every",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Watch each N-th step.",
+)
+@click.option("--steps", default="0:", help="Steps to watch: 0:100.  [default: all]")
+@click.option(
+    "--level", type=click.Choice(["module", "api"]), default="api", show_default=True,
+    help="What is looked at: calls of modules alone, or operators too.",
+)  # fmt: skip
+@click.option(
+    "--only", multiple=True, metavar="PATTERN", help="Only these module paths or operators."
+)
+@click.option(
+    "--rules", "rule_files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+    help="Add the rules of a Python file.",
+)  # fmt: skip
+@click.option("--rule", "only_rules", multiple=True, metavar="RULE", help="Only this rule.")
+@click.option("--off", multiple=True, metavar="RULE", help="Without this rule.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="RULE.SETTING=VALUE", help="Give a rule another limit."
+)  # fmt: skip
+@click.option(
+    "--budget", type=options.SHARE,
+    help="What watching may cost, as a share of the training's time; steps beyond it are left out.",
+)  # fmt: skip
+@click.option(
+    "--events", type=click.Path(path_type=Path), metavar="FILE",
+    help="The event file, JSON lines.  [default: watch-DATE.jsonl here]",
+)  # fmt: skip
+@options.force
+@options.as_json
+def watch(
+    every: int,
+    steps: str,
+    level: str,
+    only: tuple[str, ...],
+    rule_files: tuple[Path, ...],
+    only_rules: tuple[str, ...],
+    off: tuple[str, ...],
+    settings: tuple[str, ...],
+    budget: float | None,
+    events: Path | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Run a training and hold each of its steps against rules: NaN, spikes, vanishing, exploding, frozen, dead.
+
+    Nothing of the script is changed; every Python process of the command is watched, and its numbers stay what they
+    are to the last bit. What a rule finds is printed as it comes, once as long as it holds, with the line of the script
+    that it comes from; each step and each hit is a line of the event file.
+
+    Exit code 0 if no rule fired, 1 if one did, 2 if nothing could be looked at or the training failed.
+
+    \b
+    lockstep watch -- python train.py
+    lockstep watch --level module --every 10 -- torchrun --nproc_per_node 2 train.py
+    lockstep watch --rules my_rules.py --set dead-relu.share=0.9 --off loss-spike -- python train.py
+    """
+    command = training_command()
+    if not command:
+        raise UsageError("give the training's command behind --")
+    added = [rule for rules in manager().hook.lockstep_watch_rules() for rule in rules]
+    added += [rule for path in rule_files for rule in rules_in(path)]
+    rules = choose(added, only=only_rules, off=off, settings=settings)
+    StepSelection.parse(steps)
+    file = EventFile(path_of_events(events), say, force=force)
+
+    def told(event: WatchEvent) -> None:
+        file.add(event)
+        line = line_of(event)
+        if line:
+            say(line)
+
+    def hear(event: Event) -> None:
+        file.add(event)
+        tell(event)
+
+    watcher = Watcher(rules, told)
+
+    def look(step: WrittenStep) -> None:
+        watcher.look(step)
+
+    recorded = Options(steps=options.thinned(steps, every), level=level, only=list(only))
+    ended = watch_training(
+        command, recorded, look, hear, budget=budget, **own_streams(as_json=as_json)
+    )
+    file.close()
+    return _conclude(watcher.watched, ended, as_json=as_json)
+
+
+def _conclude(watched: Watched, ended: Ended, *, as_json: bool) -> int:
+    if as_json:
+        hits = {
+            rule: {**hit_values(hit), "steps": watched.fired[rule]}
+            for rule, hit in watched.first.items()
+        }
+        values = {
+            "steps": dict(watched.steps), "skipped": watched.skipped, "left_out": ended.left_out,
+            "fired": hits, "exit_code": ended.code,
+        }  # fmt: skip
+        click.echo(json_text(enveloped(values)))
+    else:
+        click.echo(conclusion(watched, left_out=ended.left_out))
+        if ended.why_nothing:
+            click.echo(f"nothing was watched: {ended.why_nothing}")
+        if ended.code:
+            click.echo(f"the training ended with exit code {ended.code}")
+    looked = bool(watched.steps) and not ended.code
+    return code_of(differs=bool(watched.first), looked=looked)

@@ -1,0 +1,111 @@
+"""The event file: a line of JSON for each step and each hit, written at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.launch import Event, event_line
+from lockstep.wings.watch.observed import Hit
+from lockstep.wings.watch.watcher import RuleFired, StepWatched, WatchEvent, plain
+
+
+class EventFile:
+    """Lines that are appended one by one, each in a single write; behind a hit the disk is told to keep them.
+
+    Parameters
+    ----------
+    path
+        Where; a file that is there is not replaced.
+    warn
+        Is told once that the file cannot be written any more; the training goes on.
+
+    Raises
+    ------
+    OutputExistsError
+        If the file is there.
+    UsageError
+        If it cannot be made.
+    """
+
+    def __init__(self, path: Path, warn: Callable[[str], None], *, force: bool = False) -> None:
+        self._path, self._warn = path, warn
+        how = os.O_TRUNC if force else os.O_EXCL
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | how, 0o666)
+        except FileExistsError:
+            raise OutputExistsError(f"{path} exists; give another file, or --force") from None
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from error
+
+    def add(self, event: WatchEvent | Event) -> None:
+        """Write an event."""
+        for line in lines_of(event):
+            self._write(line)
+        if isinstance(event, RuleFired):
+            self._keep()
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._file >= 0:
+            self._keep()
+        self._give_up("")
+
+    def _write(self, line: str) -> None:
+        if self._file < 0:
+            return
+        data = f"{line}\n".encode(errors="backslashreplace")
+        try:
+            while data:  # a disk that is nearly full takes a part
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            self._give_up(f"{self._path}: {error.strerror}; no more events are written there")
+
+    def _keep(self) -> None:
+        if self._file >= 0:
+            try:
+                os.fsync(self._file)
+            except OSError as error:  # a pipe or a terminal keeps nothing; a disk that fails does
+                if error.errno not in (22, 38, 95):
+                    self._give_up(f"{self._path}: {error.strerror}")
+
+    def _give_up(self, why: str) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        if why:
+            self._warn(why)
+
+
+def lines_of(event: WatchEvent | Event) -> list[str]:
+    """An event as lines of JSON: one, but one for each hit of a rule."""
+    if isinstance(event, RuleFired):
+        return [json.dumps({"event": "hit", **hit_values(hit)}) for hit in event.hits]
+    if isinstance(event, StepWatched):
+        values: dict[str, Any] = {"event": "step", "rank": event.rank, "step": event.step}
+        for name in ("loss", "gradient_norm", "loss_scale", "learning_rate"):
+            values[name] = plain(getattr(event, name))
+        return [json.dumps({**values, "skipped": event.skipped})]
+    if isinstance(event, Event):
+        return [event_line(event)]
+    return [json.dumps({"event": "rule_switched_off", "rule": event.rule, "reason": event.reason})]
+
+
+def hit_values(hit: Hit) -> dict[str, Any]:
+    """A hit as JSON values."""
+    return {
+        "rule": hit.rule,
+        "rank": hit.rank,
+        "step": hit.step,
+        "subject": hit.subject,
+        "value": None if hit.value != hit.value else plain(hit.value),
+        "limit": None if hit.limit != hit.limit else plain(hit.limit),
+        "words": hit.words,
+        "site": None if hit.site is None else str(hit.site),
+        "source": hit.source,
+    }

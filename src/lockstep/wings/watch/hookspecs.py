@@ -1,0 +1,16 @@
+"""What this wing asks other plug-ins for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from lockstep.hookspecs import hookspec
+
+if TYPE_CHECKING:
+    from lockstep.wings.watch.observed import Hit
+
+
+@hookspec
+def lockstep_watch_rules() -> list[Callable[..., Iterable[Hit]]]:  # type: ignore[empty-body]
+    """Rules: functions `rule(step, *, setting=...)` that yield `step.hit(...)`."""

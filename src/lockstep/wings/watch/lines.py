@@ -1,0 +1,80 @@
+"""What is printed of a watched training: a line as a rule fires, and what came of it at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lockstep.core.text import printable
+from lockstep.report.paragraphs import counted
+from lockstep.report.table import Column, table_text
+from lockstep.wings.watch.observed import Hit
+from lockstep.wings.watch.watcher import (
+    RuleFired,
+    RuleSwitchedOff,
+    StepWatched,
+    Watched,
+    WatchEvent,
+)
+
+
+def line_of(event: WatchEvent) -> str | None:
+    """One line, or None where there is nothing to say."""
+    if isinstance(event, RuleFired):
+        return fired_line(event.hits)
+    if isinstance(event, RuleSwitchedOff):
+        return printable(f"rule {event.rule} raised {event.reason}; it is off from here on")
+    return None
+
+
+def fired_line(hits: Sequence[Hit]) -> str:
+    """What a rule found in a step, the first with all that is known, the others counted."""
+    first = hits[0]
+    more = f" (and {len(hits) - 1} more)" if len(hits) > 1 else ""
+    return printable(
+        f"step {first.step}, {first.rank}: {first.rule}: {first.words}{_place(first)}{more}"
+    )
+
+
+def step_line(event: StepWatched) -> str:
+    """The numbers of a step."""
+    parts = [f"loss {_number(event.loss)}", f"gradient norm {_number(event.gradient_norm)}"]
+    if event.loss_scale is not None:
+        parts.append(f"loss scale {event.loss_scale:g}")
+    if event.skipped:
+        parts.append("skipped")
+    return f"step {event.step}, {event.rank}: {', '.join(parts)}"
+
+
+def conclusion(watched: Watched, *, left_out: int) -> str:
+    """What came of it."""
+    count = max(watched.steps.values(), default=0)
+    steps = counted(count, "step")
+    ranks = f" of each of {len(watched.steps)} ranks" if len(watched.steps) > 1 else ""
+    beside = [f"{left_out} left out"] if left_out else []
+    beside += [f"{watched.skipped} skipped by the gradient scaler"] if watched.skipped else []
+    tail = f" ({', '.join(beside)})" if beside else ""
+    if not watched.first:
+        return f"no rule fired in {steps}{ranks}{tail}"
+    rows = [
+        [hit.rule, watched.fired[rule], hit.step, hit.subject, hit.source]
+        for rule, hit in sorted(watched.first.items(), key=lambda item: item[1].step)
+    ]
+    columns = [
+        Column("rule"), Column("steps", right=True), Column("first", right=True), Column("on"), Column("line"),
+    ]  # fmt: skip
+    return (
+        f"{counted(len(rows), 'rule')} fired in {steps}{ranks}{tail}\n{table_text(columns, rows)}"
+    )
+
+
+def _place(hit: Hit) -> str:
+    parts = [] if hit.site is None else [str(hit.site)]
+    parts += [hit.source] if hit.source else []
+    return f" [{'; '.join(parts)}]" if parts else ""
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:.4g}" if math.isfinite(value) else str(value)

@@ -1,0 +1,154 @@
+"""`lockstep overflow`: the operator that makes the first NaN or inf out of finite numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from lockstep.cli import options
+from lockstep.cli.notices import say, tell
+from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.core.errors import UsageError
+from lockstep.core.exit_codes import code_of
+from lockstep.core.manifest import Options
+from lockstep.core.text import printable
+from lockstep.launch import Ended, WrittenStep
+from lockstep.report.json_text import enveloped, json_text
+from lockstep.report.paragraphs import counted
+from lockstep.wings.watch.first_cause import Source, sources_of
+from lockstep.wings.watch.observed import Memory, ObservedStep, largest_magnitude
+from lockstep.wings.watch.places import own_streams
+from lockstep.wings.watch.running import watch_training
+
+_MOST_TAKEN = 4
+
+
+@dataclass(slots=True)
+class _Found:
+    """What came of it: sources with their rank and step, and what a gradient scaler did."""
+
+    sources: list[tuple[str, int, Source]] = field(default_factory=list)
+    steps: dict[str, int] = field(default_factory=dict)
+    skipped: int = 0
+    scales: list[float] = field(default_factory=list)
+
+
+@click.command(cls=TrainingBehind)
+@click.option("--hits", type=click.IntRange(min=1), default=1, show_default=True, help="Tell of so many.")  # fmt: skip
+@click.option("--only", multiple=True, metavar="PATTERN", help="Only these module paths or operators.")  # fmt: skip
+@options.as_json
+def overflow(hits: int, only: tuple[str, ...], as_json: bool) -> int:
+    """Run a training and name the operator that makes the first NaN or inf out of finite numbers.
+
+    Forward, backward, clipping and the optimizer are looked at alike. An inf that a script writes on purpose, as into
+    an attention mask, is none, nor is what never gets into a loss, a gradient or an update. Steps that a GradScaler
+    skips are counted: to try a factor that is too large is how it works.
+
+    Exit code 0 if there is none, 1 if there is one, 2 if nothing could be looked at or the training failed.
+
+    \b
+    lockstep overflow -- python train.py
+    lockstep overflow --hits 5 -- torchrun --nproc_per_node 2 train.py
+    """
+    command = training_command()
+    if not command:
+        raise UsageError("give the training's command behind --")
+    found = _Found()
+
+    def look(written: WrittenStep) -> None:
+        step = ObservedStep(written.rank, written.name, written.number, Memory())
+        found.steps[written.name] = found.steps.get(written.name, 0) + 1
+        found.skipped += step.is_skipped
+        if step.loss_scale is not None:
+            found.scales.append(step.loss_scale)
+        for source in sources_of(step):
+            if len(found.sources) < hits:
+                found.sources.append((written.name, written.number, source))
+                say(_first_line(written.name, written.number, source))
+
+    recorded = Options(steps="0:", save="stats", only=list(only))
+    ended = watch_training(command, recorded, look, tell, **own_streams(as_json=as_json))
+    click.echo(json_text(enveloped(_values(found, ended))) if as_json else _text(found, ended))
+    return code_of(differs=bool(found.sources), looked=bool(found.steps) and not ended.code)
+
+
+def _first_line(rank: str, step: int, source: Source) -> str:
+    return printable(
+        f"step {step}, {rank}: {source.words} out of {source.call.site}, {source.part.value}"
+    )
+
+
+def _text(found: _Found, ended: Ended) -> str:
+    lines = [_headline(found)]
+    for rank, step, source in found.sources:
+        lines += ["", *(printable(line) for line in _story(rank, step, source))]
+    scale = _scale_line(found)
+    if scale:
+        lines += ["", scale]
+    if ended.why_nothing:
+        lines.append(f"nothing was looked at: {ended.why_nothing}")
+    if ended.code:
+        lines.append(f"the training ended with exit code {ended.code}")
+    return "\n".join(lines)
+
+
+def _headline(found: _Found) -> str:
+    steps = counted(max(found.steps.values(), default=0), "step")
+    skipped = f"; a gradient scaler skipped {found.skipped}" if found.skipped else ""
+    if not found.sources:
+        return f"no operator makes a NaN or an inf that does harm in {steps}{skipped}"
+    rank, step, source = found.sources[0]
+    return printable(
+        f"OVERFLOW in step {step}, {rank}, {source.part.value}: {source.call.site}{skipped}"
+    )
+
+
+def _story(rank: str, step: int, source: Source) -> list[str]:
+    made = source.made
+    lines = [f"{source.call.site}  {source.call.source}".rstrip()]
+    lines.append(
+        f"  step {step}, {rank}, {source.part.value}: {made.role.value} {made.name} holds {source.words}"
+    )
+    for record in source.taken[:_MOST_TAKEN]:
+        numbers = record.statistics
+        if numbers is not None and record is not made:
+            size = f"largest magnitude {largest_magnitude(numbers):.4g}"
+            lines.append(
+                f"  from {record.role.value} {record.name}: finite, {size} ({record.content.dtype})"
+            )
+    if not source.reads:
+        lines.append("  what went in was not recorded: it is the first that is seen of it")
+    return lines
+
+
+def _scale_line(found: _Found) -> str:
+    if not found.scales:
+        return ""
+    last = found.scales[-1]
+    told = f"loss scale: {found.scales[0]:g} at first, {last:g} at last"
+    if last < 1.0:
+        told += (
+            " - below 1, which no overflow of sound gradients asks for: something makes NaN or inf in every step, or"
+            " the numbers do not fit the dtype at all"
+        )
+    return told
+
+
+def _values(found: _Found, ended: Ended) -> dict[str, Any]:
+    return {
+        "overflow": bool(found.sources),
+        "steps": found.steps,
+        "skipped": found.skipped,
+        "loss_scales": found.scales,
+        "found": [
+            {
+                "rank": rank, "step": step, "site": str(one.call.site), "part": one.part.value,
+                "role": one.made.role.value, "name": one.made.name, "holds": one.words,
+                "source": one.call.source,
+            }
+            for rank, step, one in found.sources
+        ],
+        "exit_code": ended.code,
+    }  # fmt: skip

@@ -1,0 +1,35 @@
+"""One step with far larger gradients than those before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import median
+
+from lockstep.wings.watch.observed import Hit, ObservedStep
+
+
+def gradient_norm_spike(
+    step: ObservedStep, *, factor: float = 20.0, window: int = 10
+) -> Iterator[Hit]:
+    """The norm of all gradients is far above that of the steps before.
+
+    Formula: n > factor * median and n > 2 * maximum of the last `window` watched steps, once there are as many; n is
+    taken before clipping and without a scaler's factor.
+
+    Usual cause: a bad batch (an outlier, wrong labels), a learning rate that is too large, a recurrent net.
+
+    Cure: look at that step's batch; clip gradients by norm.
+
+    Source: the factor is Lockstep's: within sound trainings of its tests a norm stays below 6 times that median.
+    """
+    norm = step.gradient_norm
+    if norm is None or step.is_skipped:
+        return
+    before = step.memory.before("gradient norm")[-window:]
+    if len(before) == window and math.isfinite(norm):
+        usual = median(before)
+        if norm > factor * usual and norm > 2.0 * max(before):
+            words = f"the norm of all gradients is {norm:.3g}; over the last {window} watched steps it was {usual:.3g}"
+            yield step.hit("gradient norm", words, value=norm, limit=factor * usual)
+    step.memory.remember("gradient norm", norm)

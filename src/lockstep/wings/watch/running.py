@@ -1,0 +1,53 @@
+"""Watching a command: each step of its training is recorded apart, looked at and taken away."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lockstep.core.manifest import Options
+from lockstep.launch import Ended, Event, Follow, WhenFull, WrittenStep, launch
+
+WAITING_STEPS = 8
+"""How many steps may wait to be looked at: as many small ones as come while it is slept between two looks."""
+
+
+def watch_training(
+    command: Sequence[str],
+    options: Options,
+    look: Callable[[WrittenStep], None],
+    hear: Callable[[Event], None],
+    *,
+    budget: float | None = None,
+    **streams: Any,
+) -> Ended:
+    """Run a command to its end and look at the steps of its training as they come.
+
+    Parameters
+    ----------
+    options
+        What of a step is recorded.
+    look
+        Is given each step.
+    hear
+        Is given what happens beside.
+    budget
+        Share of the training's time that all this may cost; steps beyond it are left out. None for none: the training
+        waits for each step to be looked at.
+    streams
+        As `lockstep.launch.launch` takes them.
+
+    Raises
+    ------
+    UsageError
+        If the command cannot be started.
+    """
+    full = WhenFull.WAIT if budget is None else WhenFull.LEAVE_OUT
+    follow = Follow(look, waiting_steps=WAITING_STEPS, when_full=full, budget=budget)
+    with tempfile.TemporaryDirectory(
+        prefix="lockstep-watch-", ignore_cleanup_errors=True
+    ) as temporary:
+        directory = Path(temporary) / "recording"
+        return launch(command, directory, options, follow=follow, hear=hear, **streams)

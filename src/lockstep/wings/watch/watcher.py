@@ -1,0 +1,139 @@
+"""Runs rules over the steps of a training as they come, and tells what is new."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lockstep.launch import WrittenStep
+from lockstep.wings.watch.chosen_rules import ChosenRule
+from lockstep.wings.watch.observed import Hit, Memory, ObservedStep
+
+
+@dataclass(frozen=True, slots=True)
+class StepWatched:
+    """A step was looked at; a number that there is none of is None."""
+
+    rank: str
+    step: int
+    loss: float | None
+    gradient_norm: float | None
+    loss_scale: float | None
+    learning_rate: float | None
+    skipped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFired:
+    """Rules fire on what they have not fired on in the watched step before.
+
+    Parameters
+    ----------
+    hits
+        Of one rule in one step of one rank, at least one.
+    """
+
+    hits: tuple[Hit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSwitchedOff:
+    """A rule raised, and is not asked any more."""
+
+    rule: str
+    reason: str
+
+
+WatchEvent = StepWatched | RuleFired | RuleSwitchedOff
+
+
+@dataclass(slots=True)
+class Watched:
+    """What came of watching a training.
+
+    Parameters
+    ----------
+    steps
+        How many were looked at, by rank.
+    skipped
+        How many of them a gradient scaler skipped.
+    fired
+        In how many steps each rule held, over all ranks.
+    first
+        Each rule's first hit.
+    loss_scale
+        That of the last step, None without a scaler.
+    """
+
+    steps: Counter[str] = field(default_factory=Counter)
+    skipped: int = 0
+    fired: Counter[str] = field(default_factory=Counter)
+    first: dict[str, Hit] = field(default_factory=dict)
+    loss_scale: float | None = None
+
+
+class Watcher:
+    """Looks at steps.
+
+    Parameters
+    ----------
+    rules
+        What they are held against.
+    tell
+        Is given each event.
+    """
+
+    def __init__(self, rules: Sequence[ChosenRule], tell: Callable[[WatchEvent], None]) -> None:
+        self.watched = Watched()
+        self._rules, self._tell = rules, tell
+        self._memories: dict[str, Memory] = {}
+        self._holding: dict[tuple[str, str], set[str]] = {}
+
+    def look(self, written: WrittenStep) -> list[Hit]:
+        """Hold a step against all rules; gives what is new."""
+        memory = self._memories.setdefault(written.name, Memory())
+        step = ObservedStep(written.rank, written.name, written.number, memory)
+        self._count(step)
+        self._tell(_told_of(step))
+        new: list[Hit] = []
+        for rule in self._rules:
+            was_on = not rule.off_because
+            hits = rule.hits(step)
+            if was_on and rule.off_because:
+                self._tell(RuleSwitchedOff(rule.name, rule.off_because))
+            new += self._fired(rule.name, written.name, hits)
+        return new
+
+    def _count(self, step: ObservedStep) -> None:
+        self.watched.steps[step.rank] += 1
+        self.watched.skipped += step.is_skipped
+        if step.loss_scale is not None:
+            self.watched.loss_scale = step.loss_scale
+
+    def _fired(self, rule: str, rank: str, hits: Sequence[Hit]) -> list[Hit]:
+        """Hits on what the rule has not held of in the step before; those are told."""
+        before = self._holding.get((rule, rank), set())
+        self._holding[rule, rank] = {hit.subject for hit in hits}
+        self.watched.fired[rule] += bool(hits)
+        new = [hit for hit in hits if hit.subject not in before]
+        if new:
+            self.watched.first.setdefault(rule, new[0])
+            self._tell(RuleFired(tuple(new)))
+        return new
+
+
+def _told_of(step: ObservedStep) -> StepWatched:
+    rates = step.learning_rates
+    return StepWatched(
+        step.rank, step.number, step.loss, step.gradient_norm, step.loss_scale,
+        max(rates) if rates else None, step.is_skipped,
+    )  # fmt: skip
+
+
+def plain(value: float | None) -> float | str | None:
+    """A number as JSON can hold it: NaN and inf by their names."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

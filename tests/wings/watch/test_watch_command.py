@@ -1,0 +1,154 @@
+"""`lockstep watch` and `lockstep overflow`: what fires is named as it comes, and the training is what it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TIMEOUT_S = 240
+
+SCRIPT = """
+import sys, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+if "dead" in sys.argv:
+    torch.nn.init.constant_(model[0].bias, -100.0)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(6):
+    x = torch.randn(32, 8)
+    y = model(x)
+    loss = (y - x.sum(1, keepdim=True)).square().mean()
+    if "root" in sys.argv and step >= 3:
+        loss = loss + (y - y).sqrt().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(loss.item().hex(), flush=True)
+"""
+RULES = """
+def loud(step, *, limit=0.0):
+    if step.loss is not None and step.loss > limit:
+        yield step.hit("loss", "the loss is there", value=step.loss, limit=limit)
+
+def broken(step):
+    raise KeyError("a mistake of the rule")
+"""
+
+
+class Place:
+    """A folder with a script and rules."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "train.py").write_text(SCRIPT)
+        (path / "my_rules.py").write_text(RULES)
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run Lockstep, or with `python` first the script alone."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCKSTEP")}
+        words = (
+            sys.executable,
+            *(command[1:] if command[0] == "python" else ("-m", "lockstep", *command)),
+        )
+        return subprocess.run(
+            [sys.executable if word == "PYTHON" else word for word in words], cwd=self.path,
+            capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env={**kept, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+
+    def events(self, name: str = "events.jsonl") -> list[dict[str, Any]]:
+        """The lines of the event file."""
+        return [json.loads(line) for line in (self.path / name).read_text().splitlines()]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_sound_training_fires_nothing_and_prints_the_same(place: Place) -> None:
+    # Given a sound training
+    bare = place.run("python", "train.py").stdout
+    # When it is watched
+    ended = place.run("watch", "--events", "events.jsonl", "--", "PYTHON", "train.py")
+    # Then no rule fires, its losses are the same to the last bit, and each step has a line
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == bare + "no rule fired in 6 steps\n"
+    steps = [one for one in place.events() if one["event"] == "step"]
+    losses = [float.fromhex(line) for line in bare.split()]
+    assert [one["loss"] for one in steps] == pytest.approx(losses, rel=1e-6)
+    assert all(one["gradient_norm"] > 0 for one in steps)
+
+
+def test_dead_relus_are_named_with_their_line(place: Place) -> None:
+    # Given a training whose ReLUs let nothing through
+    # When it is watched
+    ended = place.run("watch", "--events", "events.jsonl", "--", "PYTHON", "train.py", "dead")
+    # Then that is said once as it is seen, with the line, and what follows from it
+    assert ended.returncode == 1
+    assert "dead-relu" in ended.stdout
+    assert ended.stderr.count("dead-relu") == 1
+    hits = {one["rule"]: one for one in place.events() if one["event"] == "hit"}
+    assert set(hits) == {"dead-relu", "zero-gradient"}
+    assert hits["dead-relu"]["source"] == "train.py:10"
+
+
+def test_overflow_names_the_operator(place: Place) -> None:
+    # Given a training that takes the root of zero from step 3 on
+    # When its first overflow is looked for
+    ended = place.run("overflow", "--json", "--", "PYTHON", "train.py", "root")
+    # Then the root's backward is named, in that step
+    values = json.loads(ended.stdout)
+    assert ended.returncode == 1
+    assert [(one["step"], one["part"], one["source"]) for one in values["found"]] == [
+        (3, "backward", "train.py:13")
+    ]
+    assert "torch.Tensor.sqrt" in values["found"][0]["site"]
+
+
+def test_own_rules_and_settings(place: Place) -> None:
+    # Given a file of rules, one of which raises
+    options = ["--rules", "my_rules.py", "--set", "loud.limit=0.001", "--events", "events.jsonl"]
+    # When a sound training is watched with them
+    ended = place.run("watch", *options, "--json", "--", "PYTHON", "train.py")
+    # Then the sound one fires, and the other is named once and is off
+    values = json.loads(ended.stdout)
+    assert set(values["fired"]) == {"loud"}
+    assert values["fired"]["loud"]["steps"] == 6
+    assert (
+        ended.stderr.count("rule broken raised KeyError: 'a mistake of the rule' (my_rules.py:7)")
+        == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--rule", "dead-rely"), "there is no rule 'dead-rely'; nearest: dead-relu"),
+        (
+            ("--set", "dead-relu.part=1"),
+            "rule dead-relu has no setting 'part'; it has share, steps",
+        ),
+        (("--set", "dead-relu.share=much"), "'much' is no number"),
+        (("--rules", "bad.py"), "bad.py:2:"),
+        (("--rules", "none.py"), "none.py: No such file"),
+        (("--events", "train.py"), "train.py exists"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_training_starts(
+    place: Place, options: tuple[str, ...], says: str
+) -> None:
+    # Given a file of rules that cannot be parsed
+    (place.path / "bad.py").write_text("def rule(step):\n    yield (\n")
+    # When a training is watched with what is wrong
+    ended = place.run("watch", *options, "--", "PYTHON", "train.py")
+    # Then one sentence says it, and nothing is run
+    assert ended.returncode == 2
+    assert says in ended.stderr
+    assert ended.stdout == ""
+    assert len(ended.stderr.splitlines()) == 1
