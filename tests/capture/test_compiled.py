@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -321,6 +322,25 @@ def test_tracing_inside_a_step_traces_what_it_would_have_traced(tmp_path: Path) 
 
     check(build, tmp_path / "ref")
     assert bits_of([]) == {}
+
+
+def test_what_warns_is_scripted_inside_a_step(tmp_path: Path) -> None:
+    def build() -> Training:
+        training = supervised(body(), batch)
+        plain = training.step
+
+        def step(number: int) -> list[Tensor]:
+            def warned(x: Tensor) -> Tensor:
+                if x.dim() == 7:
+                    warnings.warn("seven", stacklevel=1)
+                return x + 1
+
+            return [plain(number), torch.jit.script(warned)(torch.ones(1))]
+
+        training.step = step
+        return training
+
+    check(build, tmp_path / "ref")
 
 
 # --- what a comparison makes of it ----------------------------------------------------------------

@@ -12,11 +12,13 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol, cast
 
 import torch.overrides
+from torch.jit import _builtins
 
 STAND_IN = "<lockstep>"
 """Name of the code of every frame that stands in for a caller."""
@@ -102,6 +104,7 @@ def without_us(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+@cache  # what a compiler knows by its identity must not make room for another object
 def wrap_warn(original: Callable[..., None]) -> Callable[..., None]:
     """`warnings.warn` that leaves Lockstep's frames out where it counts them."""
 
@@ -127,6 +130,8 @@ def wrap_warn(original: Callable[..., None]) -> Callable[..., None]:
             module = "<string>"
         warnings.warn_explicit(message, kind, file, line, module, registry, None, source)
 
+    if operator := _builtins._find_builtin(original):
+        _builtins._register_builtin(warn, operator)  # torch.jit.script compiles what warns
     return warn
 
 
