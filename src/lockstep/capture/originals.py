@@ -76,10 +76,13 @@ def _name(function: Any) -> str:
     return next(named, "")
 
 
+_OWNERS = {"torch._tensor": "torch.Tensor", "torch.nn.functional": "torch.nn.functional"}
+"""Where functions of a module are found."""
+
+
 def _in_python(function: Any, asking: FrameType) -> tuple[Any, str]:
     code = asking.f_code
-    owner = "torch.Tensor" if asking.f_globals["__name__"] == "torch._tensor" else "torch"
-    name = f"{owner}.{code.co_name}"
+    name = f"{_OWNERS.get(asking.f_globals['__name__'], 'torch')}.{code.co_name}"
     if not code.co_freevars:
         return FunctionType(code, asking.f_globals), name
     return _wrapped_in(function, code) or function, name

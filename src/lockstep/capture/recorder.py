@@ -43,9 +43,11 @@ from lockstep.capture.rows import Place
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
 from lockstep.capture.source_lines import rows_around
+from lockstep.capture.step_limit import StepLimit
 from lockstep.capture.surroundings import has_parameters
 from lockstep.capture.trainers import Trainers
 from lockstep.capture.waiting import wait_until_written
+from lockstep.capture.without_draws import without_draws
 from lockstep.core.errors import CaptureError, LockstepError
 from lockstep.core.manifest import (
     END,
@@ -142,6 +144,8 @@ class Recorder:
         self._afterwards: Afterwards | None = None
         self._claim: Claim | None = None
         self._apart = StepsApart(directory, options)
+        self._without_draws = without_draws(options)
+        self._limit = None if options.max_steps is None else StepLimit(options.max_steps)
         self._finished = False
         self._began_s = time.time()
         self._loaders = Loaders()
@@ -225,7 +229,8 @@ class Recorder:
         `interrupted` tells that nobody asked for it, and `ended_by` what ends the process, "" where it ends by itself.
         """
         if self._manifest is not None:
-            self._manifest.ended_by = ended_by
+            reached = self._limit is not None and self._limit.reached
+            self._manifest.ended_by = setup.ended_behind(self._options) if reached else ended_by
         if self._manifest is not None and self.optimizer_seen and not self._finished:
             self._manifest.trained = self._step
         self._end(interrupted=interrupted)
@@ -295,6 +300,8 @@ class Recorder:
         if self._claim is not None:
             self._claim.release()
             self._claim = None
+        if self._limit is not None:
+            self._limit.forget()
 
     @property
     def _is_no_training(self) -> bool:
@@ -330,6 +337,8 @@ class Recorder:
             self.taps.remove()
             return
         self._finished = True
+        if self._limit is not None:
+            self._limit.count_on(self._step)
         if interrupted and self._calls.step_start.is_idle:
             self.set_aside()
         if self._open:
@@ -596,6 +605,8 @@ class Recorder:
                 thread = threading.current_thread().name
                 reason = f"one is recorded of each process: that of {thread}, which came first"
                 session.note_gap(NotSeen(OTHER_TRAININGS, reason))
+            for gap in self._without_draws.gaps() if self._without_draws is not None else ():
+                session.note_gap(gap)
             if self._is_first_step and summary.complete and self.is_of_command:
                 self._note_unmatched(summary.index)
         manifest.events, manifest.not_seen = session.events, session.not_seen
@@ -646,6 +657,9 @@ class Recorder:
             self.taps.remove()
         elif not self.taps.installed:  # in the midst of a call, a mode that is on does not show
             self._install_if_chosen()
+        if self._limit is not None and self._step >= self._limit.steps:
+            self._end()
+            self._limit.end()
 
     def _stop_early(self) -> None:
         if not self._finished:
@@ -655,7 +669,7 @@ class Recorder:
         """Whether this rank was not asked for; it still counts steps where it has to end with the others."""
         if self._ranks is not None and not self.began and not self.other_rank:
             self.other_rank = setup.rank_and_world_size()[0] not in self._ranks
-            if self.other_rank and self._options.exit_after:
+            if self.other_rank and (self._options.exit_after or self._options.max_steps):
                 self.taps.remove()
             elif self.other_rank:
                 self._end()

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from lockstep.capture.lineage import command_line, lineage
+from lockstep.capture.without_draws import NO_DROPOUT, NO_SHUFFLE
 from lockstep.core.arguments import integer_of
 from lockstep.core.manifest import Options, RankManifest
 from lockstep.core.secrets import masked, masked_command
@@ -119,9 +120,23 @@ def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
     manifest.environment = known_variables(os.environ)
     if options.seed is not None:
         manifest.seeds["lockstep"] = f"--seed {options.seed}"
+    manifest.asked = _asked_of(options)
     manifest.sources = loaded_sources()
     note_run_state(manifest)
     return manifest
+
+
+def _asked_of(options: Options) -> dict[str, str]:
+    """What of the training was asked to be another way than the script has it."""
+    changes = {"dropout": NO_DROPOUT if options.no_dropout else "",
+               "shuffling": NO_SHUFFLE if options.no_shuffle else "",
+               "length": ended_behind(options)}  # fmt: skip
+    return {name: words for name, words in changes.items() if words}
+
+
+def ended_behind(options: Options) -> str:
+    """The option that ends a training before its time, as it was given; "" where none does."""
+    return "" if options.max_steps is None else f"--max-steps {options.max_steps}"
 
 
 def note_seed(manifest: RankManifest) -> None:

@@ -96,6 +96,13 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
     is_flag=True,
     help="Keep no path, no name of user or host, and no command: for a recording that others get.",
 )
+@click.option(
+    "--max-steps",
+    type=click.IntRange(min=1),
+    help="End the training behind so many steps, recorded or not; its end is recorded.",
+)
+@click.option("--no-shuffle", is_flag=True, help="Draw samples in order, whatever the script asks.")
+@click.option("--no-dropout", is_flag=True, help="Drop nothing, whatever the script asks.")
 @click.option("--exit-after", is_flag=True, help="End the command after the last chosen step.")
 @click.option("--force", is_flag=True, help="Replace a recording that is there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -114,6 +121,9 @@ def record(
     calibrate: bool,
     compile_eager: bool,
     redact: bool,
+    max_steps: int | None,
+    no_shuffle: bool,
+    no_dropout: bool,
     exit_after: bool,
     force: bool,
     command: tuple[str, ...],
@@ -129,8 +139,10 @@ def record(
     lockstep record -o ref -- python train.py --epochs 1
     lockstep record -o ref --steps 10,20 --save tensors -- torchrun --nproc_per_node 2 train.py
     """
-    StepSelection.parse(steps)
+    selection = StepSelection.parse(steps)
     parse_ranks(ranks)
+    if max_steps is not None and not any(step in selection for step in range(max_steps)):
+        raise UsageError(f"--max-steps {max_steps} ends the training before --steps {steps}")
     if shutil.which(command[0]) is None:
         raise UsageError(
             f"{command[0]}: command not found; give the command as you would type it, after --"
@@ -138,6 +150,7 @@ def record(
     options = Options(
         steps, ranks, level, save, list(only), list(skip), max_bytes, seed, exit_after,
         emulate, calibrate, memory_bytes, compile_eager, redact,
+        no_shuffle=no_shuffle, no_dropout=no_dropout, max_steps=max_steps,
     )  # fmt: skip
     device = device_of(options)
     if device:
@@ -150,6 +163,9 @@ def record(
         failed = f"the command ended with exit code {code}; " if code else ""
         say(f"nothing was recorded: {failed}{recorded.ended.why_nothing}")
         return code if recorded.ended.as_asked else code or ExitCode.FAILED
+    for name, rank in recording.ranks.items():
+        if max_steps is not None and rank.manifest.ended_by == f"--max-steps {max_steps}":
+            say(f"{name}: the training was ended behind step {max_steps - 1}, as --max-steps asks")
     say(f"recorded {_what(recording)} in {_short(directory)}")
     problems = _unmatched_patterns(recording)
     if problems and not code:

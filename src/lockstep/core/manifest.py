@@ -39,6 +39,9 @@ class Options:
     """Rather than that, the training waits."""
     apart_share: float | None = None
     """Share of the training's time that recording steps may take, behind the first; None for as much as it takes."""
+    no_shuffle: bool = False
+    no_dropout: bool = False
+    max_steps: int | None = None
 
 
 @dataclass(slots=True)
@@ -142,7 +145,8 @@ class RankManifest:
     compiled optimizer took behind the recorded ones. `ended_by` says what ended the process before its recording was
     done: an exception that nobody caught, `os._exit`, a signal that it sent itself. `lineage` tells which child of its
     parent the process was, see `lockstep.capture.lineage`; earlier builds leave it empty. `files` holds length and
-    digest of every file beside the manifest, see `lockstep.store.integrity`.
+    digest of every file beside the manifest, see `lockstep.store.integrity`. `asked` is what `lockstep record` was
+    asked to change of the training: no shuffling, no dropout, its length; empty where it is as it would be alone.
     """
 
     schema: int
@@ -160,6 +164,7 @@ class RankManifest:
     environment: dict[str, str] = field(default_factory=dict)
     numerics: dict[str, str] = field(default_factory=dict)
     seeds: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, str] = field(default_factory=dict)
     mixed_precision: dict[str, str] = field(default_factory=dict)
     distributed: dict[str, str] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)

@@ -81,6 +81,8 @@ def _told(manifest: RankManifest, other: RankManifest) -> Iterator[tuple[str, st
     yield "backend", manifest.distributed.get("backend", _ABSENT)
     for name, mine in _both(manifest.seeds, other.seeds):
         yield f"seed ({name})", mine
+    for name, mine in _both(manifest.asked, other.asked):
+        yield name, mine
     for name, mine in _both(manifest.environment, other.environment):
         if name not in _OF_THIS_RUN and not name.startswith(_OF_A_LAUNCHER):
             yield name, mine

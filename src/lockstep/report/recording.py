@@ -100,7 +100,7 @@ def _rank_lines(rank: RankRecording) -> Iterator[str]:
     software = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     yield f"{rank.name} of {manifest.world_size}: {software}"
     yield f"  devices {', '.join(manifest.devices)}; {_pairs(manifest.platform)}"
-    for name in ("numerics", "seeds", "mixed_precision", "distributed", "environment"):
+    for name in ("asked", "numerics", "seeds", "mixed_precision", "distributed", "environment"):
         values = getattr(manifest, name)
         if values:
             yield f"  {name.replace('_', ' ')}: {_pairs(values)}"

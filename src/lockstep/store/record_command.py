@@ -124,9 +124,12 @@ def _kept_options(options: Options, seed: int | None) -> list[str]:
     """Options of a recording that change what is computed, or which sites there are."""
     seed = options.seed if seed is None else seed
     given = {"--level": options.level if options.level != "api" else "", "--ranks": options.ranks,
-             "--emulate": options.emulate, "--seed": "" if seed is None else str(seed)}  # fmt: skip
+             "--emulate": options.emulate, "--seed": "" if seed is None else str(seed),
+             "--max-steps": "" if options.max_steps is None else str(options.max_steps)}  # fmt: skip
     words = [word for name, value in given.items() if value for word in (name, value)]
-    return [*words, "--compile-eager"] if options.compile_eager else words
+    switches = {"--compile-eager": options.compile_eager, "--no-shuffle": options.no_shuffle,
+                "--no-dropout": options.no_dropout}  # fmt: skip
+    return [*words, *(name for name, given in switches.items() if given)]
 
 
 def _training(manifest: RunManifest) -> str:
