@@ -34,6 +34,8 @@ class _Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
+            if ctx.parent is not None:
+                raise
             raise _ClosedPipeError from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -57,6 +57,13 @@ def table_rows(comparison: Comparison) -> Iterator[Row]:
         yield _row(finding, origins.get(identity(finding)))
 
 
+def column_of(comparison: Comparison, title: str) -> Callable[[Finding], Cell]:
+    """What gives the cell under one title of a comparison's findings, when a whole row is not wanted."""
+    origins = {identity(origin.finding): origin for origin in comparison.origins}
+    value = dict(_COLUMNS)[title]
+    return lambda finding: value(finding, origins.get(identity(finding)))
+
+
 def tensor_name(record: TensorRecord) -> str:
     """Full name of a record, e.g. `head.fc / torch.nn.Linear #0, forward, output.0`."""
     return f"{record.site}, {tensor_role(record)}"

@@ -117,7 +117,7 @@ def render_comparison(
     _add_list(text, "Notes", [*_unsaid(comparison), *comparison.notes])
     _add_what_next(text, comparison)
     if show_all or cosine is not None:
-        add_paragraph(text, _signs(tally))
+        add_paragraph(text, signs_words(tally))
     if show_all:
         _add_table(
             text, f"All pairs: {len(comparison.findings)}", comparison.findings, limit, width
@@ -254,7 +254,7 @@ def _judgement(comparison: Comparison) -> str:
     return f"Judged, of {of} that differ: {'; '.join(words)}."
 
 
-def _signs(tally: Tally) -> str:
+def signs_words(tally: Tally) -> str:
     """What the signs in front of numbers mean, where there are any."""
     words = []
     if Evidence.SKETCH in tally.evidence:
@@ -287,15 +287,19 @@ def _add_table(
     shown = findings if limit is None else findings[:limit]
     if not shown:
         return
-    header = ("Outcome", "Cosine", "MaxAbsErr", "RelL2", "Margin", "Reached", "Step", "Name")
-    add_line(text, _columns(header))
+    add_line(text, _columns(PAIR_TITLES))
     for finding in shown:
         text.append(f"{_row(finding, width)}\n", style=_row_style(finding))
     if len(shown) < len(findings):
         add_line(text, f"... and {len(findings) - len(shown)} more")
 
 
-def _cells(finding: Finding) -> tuple[str, ...]:
+PAIR_TITLES = ("Outcome", "Cosine", "MaxAbsErr", "RelL2", "Margin", "Reached", "Step", "Name")
+"""Titles of a table of pairs."""
+
+
+def pair_cells(finding: Finding) -> tuple[str, ...]:
+    """One pair as a line of a table, a text for each of `PAIR_TITLES`."""
     metrics, record = finding.metrics, finding.pair.present
     sign, bound = _SIGNS.get(metrics.evidence, ("", ""))
     alone = "" if finding.pair.candidate else " (reference only)"
@@ -314,7 +318,7 @@ def _cells(finding: Finding) -> tuple[str, ...]:
 
 def _row(finding: Finding, width: int | None) -> str:
     """A line of a table; where it is wider than the terminal, its name stands below."""
-    row = printable(_columns(_cells(finding)))
+    row = printable(_columns(pair_cells(finding)))
     if width is None or len(row) <= width:
         return row
     name = Page(width)

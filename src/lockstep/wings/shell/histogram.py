@@ -1,0 +1,168 @@
+"""`hist`: how the elements of one tensor are spread, as text; of two recordings on the same edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.core.errors import UsageError
+from lockstep.core.records import PIECE, Array, TensorRecord
+from lockstep.core.site import Role
+from lockstep.core.text import printable
+from lockstep.reading import calls_matching, check_choice
+from lockstep.report.comparison.pairs import tensor_name, tensor_role
+from lockstep.report.table import Column, figure, table_text
+from lockstep.store.reader import Recording
+from lockstep.store.record_command import command_for_tensors
+from lockstep.wings.shell import places
+from lockstep.wings.shell.places import Place
+from lockstep.wings.shell.session import Session
+
+_WIDTH = 30
+_SHOWN = 12
+
+
+@click.command("hist")
+@places.argument()
+@click.option("--bins", type=click.IntRange(1, 200), default=16, show_default=True, help="Bars.")
+@click.pass_obj
+def hist(session: Session, site: tuple[str, ...], bins: int) -> None:
+    """Draw the histogram of one tensor of SITE.
+
+    It is the first output, or what is named: `hist fc1 / torch.nn.functional.linear #0, backward, grad_input.0`.
+
+    It takes whole tensors (`record --save tensors`); of others the numbers are told that were kept.
+    """
+    place = places.place_of(site, session)
+    found = []
+    for one in session.chosen():
+        check_choice(one.recording, step=session.step, rank=place.rank or session.rank)
+        record, others = _tensor(one.recording, place, session)
+        found.append((one.side, record))
+    for side, record in found:
+        click.echo(f"{f'{side}: ' if len(found) > 1 else ''}{_words(record)}")
+    drawn = [(side, record) for side, record in found if record.content.loader is not None]
+    if drawn:
+        click.echo(_drawn(drawn, bins))
+    for one, (side, record) in zip(session.chosen(), found, strict=True):
+        if record.content.loader is None:
+            click.echo(_why_not(one.recording, record, side))
+    if others:
+        click.echo(f"also there: {'; '.join(map(printable, others[:_SHOWN]))}")
+
+
+def _tensor(recording: Recording, place: Place, session: Session) -> tuple[TensorRecord, list[str]]:
+    """The record that is asked for, and the names of the others at its site."""
+    rank = place.rank or session.rank
+    calls = calls_matching(recording, place.pattern, step=session.step, rank=rank)
+    call = next((one for one in calls if one.records), calls[0])
+    names = {_name(one): one for one in call.records}
+    chosen = [one for one in call.records if place.phase in (None, one.site.phase.value)]
+    if place.tensor is not None:
+        chosen = [one for one in chosen if printable(tensor_role(one)) == place.tensor]
+    else:
+        chosen.sort(key=lambda one: one.role is not Role.OUTPUT)  # the first output, else the first
+    if not chosen:
+        known = "; ".join(map(printable, names)) or "none"
+        wanted = ", ".join(filter(None, (place.phase, place.tensor)))
+        raise UsageError(f"{recording.path}: {place.pattern} has no {wanted}; it has {known}")
+    return chosen[0], [name for name in names if name != _name(chosen[0])]
+
+
+def _name(record: TensorRecord) -> str:
+    return f"{record.site.phase.value}, {tensor_role(record)}"
+
+
+def _words(record: TensorRecord) -> str:
+    """What is known of a tensor without reading it."""
+    numbers = record.statistics
+    text = f"{record.rank} step {record.step}: {tensor_name(record)}, {record.dtype}{list(record.shape)}"
+    if numbers is None:
+        return printable(f"{text}: {record.content.note or 'no numbers were kept'}")
+    known = {
+        "min": numbers.minimum,
+        "max": numbers.maximum,
+        "mean": numbers.mean,
+        "norm": numbers.norm,
+    }
+    words = [f"{name} {figure(value)}" for name, value in known.items()]
+    counts = {"NaN": numbers.nan_count, "infinite": numbers.inf_count, "zero": numbers.zero_count}
+    words += [f"{count} {name}" for name, count in counts.items() if count]
+    return printable(f"{text}\n  {', '.join(words)}".replace("\n", "\0")).replace("\\x00", "\n")
+
+
+def _why_not(recording: Recording, record: TensorRecord, side: str) -> str:
+    kept = "statistics" if record.content.sketch_loader is None else "statistics and a sketch"
+    calls = calls_matching(recording, str(record.site), step=record.step)
+    command = printable(command_for_tensors(recording, calls))
+    return f"no histogram: of this tensor {kept} were kept; whole tensors are recorded with\n  {command}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """How many elements are in each bin, and how many are not finite."""
+
+    counts: npt.NDArray[np.int64]
+    not_finite: int
+
+
+def _drawn(records: list[tuple[str, TensorRecord]], bins: int) -> str:
+    ends = [end for _, record in records for part in _parts(record) for end in _ends(part)]
+    if not ends:
+        return "no element is finite" if any(r.content.numel for _, r in records) else "no elements"
+    low, high = min(ends), max(ends)
+    along = np.linspace(0, 1, bins + 1 if high > low else 2)
+    edges = low * (1 - along) + high * along  # high - low may be more than a double holds
+    edges[-1] = high
+    spreads = [_spread(record, edges) for _, record in records]
+    most = max(1, *(int(spread.counts.max()) for spread in spreads))
+    rows = [
+        [figure(edges[at]), figure(edges[at + 1])]
+        + [cell for one in spreads for cell in (one.counts[at], _bar(int(one.counts[at]), most))]
+        for at in range(len(edges) - 1)
+    ]
+    titles = [side if len(records) > 1 else "" for side, _ in records]
+    columns = [Column("from", right=True), Column("to", right=True)]
+    for title in titles:
+        columns += [Column("count", right=True), Column(title, least=_WIDTH)]
+    lost = [f"{one.not_finite} not finite" for one in spreads if one.not_finite]
+    return "\n".join([table_text(columns, rows), *lost])
+
+
+def _bar(count: int, most: int) -> str:
+    """A bar; what there is any of has one sign at least."""
+    return "#" * -(-count * _WIDTH // most)
+
+
+def _spread(record: TensorRecord, edges: npt.NDArray[np.float64]) -> _Spread:
+    counts, not_finite = np.zeros(len(edges) - 1, np.int64), 0
+    for part in _parts(record):
+        finite = part[np.isfinite(part)]
+        counts += np.histogram(finite, bins=edges)[0]
+        not_finite += part.size - finite.size
+    return _Spread(counts, not_finite)
+
+
+def _ends(part: Array) -> list[float]:
+    finite = part[np.isfinite(part)]
+    return [float(finite.min()), float(finite.max())] if finite.size else []
+
+
+def _parts(record: TensorRecord) -> Iterator[npt.NDArray[np.float64]]:
+    """The elements in double precision, complex ones by magnitude, so many at a time."""
+    opened = record.content.opened()
+    size = record.content.numel
+    flat = opened.reshape(-1) if isinstance(opened, np.ndarray) else None
+    for start in range(0, size, 32 * PIECE):
+        stop = min(start + 32 * PIECE, size)
+        if flat is not None:
+            part = flat[start:stop]
+        else:
+            part = opened.part(start, stop)  # type: ignore[union-attr]
+        yield (np.abs(part) if part.dtype.kind == "c" else part).astype(np.float64)
+        if flat is None:
+            opened.release(start, stop)  # type: ignore[union-attr]
