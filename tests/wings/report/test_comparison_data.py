@@ -15,6 +15,7 @@ from lockstep.core.finding import Comparison, Evidence, Kind, Outcome, Verdict
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import headline
 from lockstep.report.page import Grid, render
+from lockstep.report.page.areas import words_alone
 from lockstep.store.reader import open_recording
 from lockstep.testing.fixtures import FaultyPair
 from lockstep.testing.made_recordings import write_recording
@@ -231,6 +232,28 @@ def test_how_sure_is_said_where_numbers_are_not_of_whole_tensors(
     origin = {**data.answer["origin"], "evidence": evidence}
     facts = dict(verdict_of(replace(data, answer={**data.answer, "origin": origin})).facts)
     assert ("How sure" in facts) == (evidence in ("sketch", "statistics"))
+
+
+def test_the_first_screen_names_what_would_be_misread(data: ComparisonData) -> None:
+    # given an origin in a module that has only a number, seen at the input of the next one
+    origin = {**data.answer["origin"], "module": "1", "op": "torch.where"}
+    shown = verdict_of(replace(data, answer={**data.answer, "origin": origin}))
+    # then the sentence says that it is a module, and a fact where the tensor stands that was compared
+    assert words_alone(shown.sentence).endswith("of module 1.")
+    row = data.origins[0]
+    where = f"{data.pairs.module[row]} / {data.pairs.operator[row]}"
+    assert words_alone(dict(shown.facts)["Measured at"]).startswith(where)
+    # and where both are one, nothing
+    assert "Measured at" not in dict(verdict_of(data).facts)
+
+
+def test_names_keep_their_letters_at_the_beginning_of_a_sentence(data: ComparisonData) -> None:
+    answer = {**data.answer, "origin": None, "verdict": "incomparable"}
+    shown = verdict_of(
+        replace(data, answer=answer, headline="ref: no step", reasons=("a.b is off", "so it is"))
+    )
+    assert shown.lede == "ref: no step"
+    assert [words for _, words in shown.facts] == ["a.b is off", "So it is"]
 
 
 def test_a_column_keeps_each_text_once() -> None:

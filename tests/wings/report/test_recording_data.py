@@ -14,11 +14,13 @@ import torch
 import lockstep
 from lockstep.core.records import Content, TensorRecord
 from lockstep.core.site import Phase, Role, Site
+from lockstep.report.page import Verdict
 from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.report.batch_pictures import picture_of
 from lockstep.wings.report.comparison_types import Floats
 from lockstep.wings.report.recorded_series import losses_of, scalars_of, tensors_of
 from lockstep.wings.report.recording_data import gather_recording
+from lockstep.wings.report.recording_page import recording_page
 from lockstep.wings.report.recording_types import (
     HEAT_MAP,
     IMAGES,
@@ -235,3 +237,18 @@ def test_what_cannot_be_shown_says_why() -> None:
     assert shown(np.zeros((0, 3))).without == "it has no elements"
     odd = shown(np.full((3, 3), math.nan))
     assert (odd.kind, math.isnan(odd.low)) == (HEAT_MAP, True)
+
+
+def test_the_page_of_a_recording_of_nothing_says_so_and_offers_no_audit(
+    tmp_path: Path, recording: Recording
+) -> None:
+    (tmp_path / "manifest.json").write_bytes((recording.path / "manifest.json").read_bytes())
+    verdict = recording_page(open_recording(tmp_path)).areas[0]
+    assert isinstance(verdict, Verdict)
+    assert verdict.sentence == "Nothing was recorded."
+    assert verdict.commands is not None
+    assert [" show " in one.command for one in verdict.commands.commands] == [True]
+    full = recording_page(recording).areas[0]
+    assert isinstance(full, Verdict)
+    assert full.commands is not None
+    assert " audit " in full.commands.commands[1].command

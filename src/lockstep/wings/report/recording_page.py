@@ -37,6 +37,7 @@ from lockstep.report.page import TextColumn as PageText
 from lockstep.report.page.island import trimmed
 from lockstep.report.page.page import Block, Column, Text
 from lockstep.store.reader import Recording
+from lockstep.store.record_command import program
 from lockstep.wings.report.comparison_types import TextColumn
 from lockstep.wings.report.recording_data import gather_recording
 from lockstep.wings.report.recording_types import IMAGES, WAVE, BatchTensor, RecordingData, Series
@@ -170,9 +171,10 @@ def _verdict(recording: Recording, table: pl.DataFrame, kinds: list[str]) -> Ver
     steps = sorted({step for rank in recording.ranks.values() for step in rank.steps})
     broken = kinds.count("not finite")
     first = kinds.index("not finite") if broken else -1
-    sentence: Text = (
-        f"{len(steps)} step{'s'[: len(steps) != 1]} with {len(table)} tensors were recorded."
-    )
+    sentence, lede = "Nothing was recorded.", "; ".join(recording.missing)
+    if len(table):
+        count = f"{len(steps)} step{'s'[: len(steps) != 1]}"
+        sentence, lede = f"{count} with {len(table)} tensors were recorded.", ""
     facts: list[tuple[str, Text]] = [("Saved", recording.manifest.options.save)]
     if broken:
         where = f"{table['module'][first] or 'the model'} / {table['op'][first]}"
@@ -189,16 +191,15 @@ def _verdict(recording: Recording, table: pl.DataFrame, kinds: list[str]) -> Ver
     if recording.manifest.exit_code:
         facts.append(("Ended", f"the command ended with exit code {recording.manifest.exit_code}"))
     path = str(recording.path)
-    commands = Commands(
-        (
-            Command("See it in the terminal", shell_line(["lockstep", "show", path])),
-            Command("Check every operator of it", shell_line(["lockstep", "audit", path])),
-        )
-    )
+    next_ones = [Command("See it in the terminal", shell_line([*program(), "show", path]))]
+    if len(table):
+        line = shell_line([*program(), "audit", path])
+        next_ones.append(Command("Check every operator of it", line))
     colour, icon = ("fault", "origin") if broken else ("equal", "data")
     return Verdict(
         "fault" if colour == "fault" else "equal", icon, "Recording",
-        f"{len(recording.ranks)} rank{'s'[: len(recording.ranks) != 1]}", sentence, facts=facts, commands=commands,
+        f"{len(recording.ranks)} rank{'s'[: len(recording.ranks) != 1]}", sentence, lede, facts,
+        commands=Commands(next_ones),
     )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def _sentence(data: ComparisonData) -> Text:
     if origin is None:
         return _capital(data.headline.split(";")[0].rstrip(".")) + "."
     phase, tensor = origin["phase"], origin["tensor"]
-    owner = Marked(origin["module"] or "the model")
+    owner = _owner(origin["module"])
     if phase == "data":
         return ("The runs are fed other data: ", Marked(tensor or "the batch"), ".")
     if phase == "init":
@@ -105,7 +105,13 @@ def _sentence(data: ComparisonData) -> Text:
         )
     if origin["op"] == _ADDED_UP and tensor:
         return ("The runs part in the gradient of ", Marked(tensor), ".")
-    return (f"The runs part in the {phase} of ", owner, ".")
+    return (f"The runs part in the {phase} of ", *owner, ".")
+
+
+def _owner(module: str) -> tuple[str | Marked, ...]:
+    """A module in a sentence; a number alone, as those of a Sequential are called, needs a word."""
+    marked = Marked(module or "the model")
+    return ("module ", marked) if module.isdigit() else (marked,)
 
 
 def _lede(data: ComparisonData) -> Text:
@@ -113,7 +119,7 @@ def _lede(data: ComparisonData) -> Text:
     origin, answer = data.answer["origin"], data.answer
     if origin is None:
         rest = data.headline.partition(";")[2].strip()
-        return _capital(data.headline if answer["verdict"] == "incomparable" else rest)
+        return data.headline if answer["verdict"] == "incomparable" else _capital(rest)
     words: list[str | Marked] = [Marked(origin["op"] or origin["module"], "code"), " at "]
     words += [Marked(origin["source"])] if origin["source"] else ["a line that was not recorded"]
     times = _times(data)
@@ -146,6 +152,7 @@ def _facts(data: ComparisonData) -> list[tuple[str, Text]]:
     origin = data.answer["origin"]
     for number, reason in enumerate(data.reasons):
         facts.append(("Why" if not number else "", _capital(reason)))
+    facts += _measured_at(data)
     detail = data.details.get(data.origins[0]) if data.origins else None
     if detail is not None and detail.pattern is not None and detail.pattern.sentence:
         facts.append(("Shape of the error", _capital(detail.pattern.sentence)))
@@ -186,5 +193,21 @@ def _excerpts(data: ComparisonData) -> Sequence[Code]:
     return (excerpt_code(origin["source"], excerpt, "called here"),) if excerpt is not None else ()
 
 
+def _measured_at(data: ComparisonData) -> list[tuple[str, Text]]:
+    """Where the difference was seen, if not at the origin itself: what only one run calls has nothing to compare."""
+    origin, pairs = data.answer["origin"], data.pairs
+    if origin is None or not data.origins:
+        return []
+    row = data.origins[0]
+    module, operator = pairs.module[row], pairs.operator[row]
+    if (module, operator) == (origin["module"], origin["op"]):
+        return []
+    role = pairs.role[row].replace("_", " ")
+    return [("Measured at", (Marked(f"{module or '(model)'} / {operator}"), f", {role}"))]
+
+
 def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
+    """The same as the beginning of a sentence, unless it begins with a name."""
+    first = words.partition(" ")[0]
+    is_name = any(mark in first for mark in "._/\\")
+    return words if is_name else words[:1].upper() + words[1:]

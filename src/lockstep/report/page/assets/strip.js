@@ -24,7 +24,10 @@ function mountStrip(area, place) {
   tell();
 }
 
-const stripWords = () => `${whole(sites.length)} sites in execution order${lanes.length > 1 ? `, ${whole(lanes.length)} steps${severalRanks() ? " of all ranks" : ""}` : ""}`;
+const stripWords = () => {
+  const ranks = columns.get("rank").names.length, steps = new Set(lanes.map((lane) => lane.step)).size;
+  return `${whole(sites.length)} sites in execution order${steps > 1 ? `, ${whole(steps)} steps` : ""}${ranks > 1 ? ` of ${ranks} ranks` : ""}`;
+};
 
 function showLane(canvas) { // of many steps, the one of the chosen row
   if (state.row < 0 || !canvas.layout) return;
