@@ -14,8 +14,9 @@ import torch
 import lockstep
 from lockstep.core.records import Content, TensorRecord
 from lockstep.core.site import Phase, Role, Site
-from lockstep.report.page import Verdict
+from lockstep.report.page import Chart, Grid, Images, Sentences, Verdict
 from lockstep.store.reader import Recording, open_recording
+from lockstep.wings.report.batch_blocks import batch_blocks
 from lockstep.wings.report.batch_pictures import picture_of
 from lockstep.wings.report.comparison_types import Floats
 from lockstep.wings.report.recorded_series import losses_of, scalars_of, tensors_of
@@ -184,13 +185,13 @@ F4 = np.float32
     ("value", "kind", "shape"),
     [
         (np.zeros((4, 3, 300, 200), F4), IMAGES, (4, 100, 100, 3)),
-        (np.zeros((40, 16, 16, 1), F4), IMAGES, (16, 16, 16, 1)),
+        (np.zeros((40, 16, 16, 1), F4), IMAGES, (8, 16, 16, 1)),
         (np.zeros((1, 28, 28), np.uint8), IMAGES, (1, 28, 28, 1)),
         (np.zeros((4, 3, 2, 2), F4), HEAT_MAP, (24, 2)),
         (np.zeros((4, 5, 9, 9), F4), HEAT_MAP, (64, 9)),
         (np.zeros((80, 500), np.int64), TOKENS, (64, 64)),
         (np.zeros((7,), np.int32), TOKENS, (1, 7)),
-        (np.zeros((6, 16000), F4), WAVE, (4, 2, 512)),
+        (np.zeros((9, 16000), F4), WAVE, (8, 2, 512)),
         (np.zeros((2, 1, 16000), F4), WAVE, (2, 2, 512)),
         (np.zeros((1200,), np.float64), WAVE, (1, 2, 512)),
         (np.zeros((300, 500), F4), HEAT_MAP, (64, 128)),
@@ -227,7 +228,7 @@ def test_a_wave_keeps_its_peaks_and_a_map_its_largest_elements() -> None:
 def test_of_a_huge_tensor_the_beginning_is_read_and_it_is_said() -> None:
     found = shown(np.zeros((3000, 1200), F4))
     assert found.kind == WAVE
-    assert found.part == "the first 4 of 3000 rows"
+    assert found.part == "the first 8 of 3000 rows"
     deep = shown(np.zeros((2, 2, 1_500, 900), F4))
     assert (deep.kind, deep.part) == (HEAT_MAP, "the beginning")
 
@@ -252,3 +253,34 @@ def test_the_page_of_a_recording_of_nothing_says_so_and_offers_no_audit(
     assert isinstance(full, Verdict)
     assert full.commands is not None
     assert " audit " in full.commands.commands[1].command
+
+
+def test_a_batch_is_drawn_as_what_it_is() -> None:
+    # given three images of one channel, from -1 to 3, of which one element is no number
+    images = np.zeros((3, 1, 5, 4), F4)
+    images[0, 0, 0, 0], images[2, 0, 4, 3], images[1, 0, 0, 0] = -1, 3, np.nan
+    (drawn,) = batch_blocks(shown(images))
+    # then each is there, black is the smallest and white the largest of all of them
+    assert isinstance(drawn, Images)
+    assert (drawn.height, drawn.width, drawn.channels, drawn.values.size) == (5, 4, 1, 60)
+    assert (drawn.values[0], drawn.values[-1], drawn.values[1], drawn.values[20]) == (0, 255, 64, 0)
+    assert [row[0] for row in drawn.rows] == ["0", "1", "2"]
+    assert drawn.rows[2][3] == 3
+    # ids are numbers beside their positions, a row of the batch downwards
+    (ids,) = batch_blocks(shown(np.array([[7, 8, 9], [1, 2, 3]])))
+    assert isinstance(ids, Grid)
+    assert ids.titles == ("position", "row 0", "row 1")
+    assert list(ids.rows) == [("0", "7", "1"), ("1", "8", "2"), ("2", "9", "3")]
+    # each wave has a curve of its own, over its samples
+    waves = batch_blocks(shown(np.arange(4000, dtype=F4).reshape(2, 2000)))
+    assert all(isinstance(one, Chart) for one in waves)
+    assert [one.lines[1].values[-1] for one in waves if isinstance(one, Chart)] == [1999, 3999]
+    # what was not saved says so
+    (nothing,) = batch_blocks(shown(np.zeros((3, 3)), kept=False))
+    assert isinstance(nothing, Sentences)
+
+
+def test_an_image_of_one_number_is_grey() -> None:
+    (drawn,) = batch_blocks(shown(np.full((1, 3, 8, 8), 2.5, F4)))
+    assert isinstance(drawn, Images)
+    assert set(drawn.values.tolist()) == {128}

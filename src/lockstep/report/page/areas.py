@@ -201,8 +201,10 @@ def _grid(block: Grid) -> Html:
             class_="off" if number in block.standing_out else None)
         for number, row in enumerate(block.rows)
     ]  # fmt: skip
-    title = tag("caption", block.title) if block.title else None
-    return tag("table", title, tag("thead", head), tag("tbody", *rows), class_="grid")
+    table = tag("table", tag("thead", head), tag("tbody", *rows), class_="grid numbers")
+    label = block.title or "Numbers"
+    scrolling = tag("div", table, class_="scroll", tabindex="0", role="group", aria_label=label)
+    return tag("div", tag("h3", block.title) if block.title else None, scrolling)
 
 
 def _code(code: Code) -> Html:

@@ -150,6 +150,32 @@ class HeatMap:
 
 
 @dataclass(frozen=True, slots=True)
+class Images:
+    """Several pictures of one size, side by side.
+
+    Parameters
+    ----------
+    height, width, channels
+        Of each picture; one channel or three.
+    values
+        Uint8, one picture after the other, a pixel's channels beside each other.
+    about
+        What they are, and how they were scaled.
+    titles, rows
+        The table behind them, a row per picture.
+    """
+
+    title: str
+    height: int
+    width: int
+    channels: int
+    values: npt.NDArray[np.uint8]
+    about: str
+    titles: Sequence[str]
+    rows: Sequence[Sequence[str | float]]
+
+
+@dataclass(frozen=True, slots=True)
 class Code:
     """Lines of a source file, of which some stand out."""
 
@@ -201,7 +227,7 @@ class Links:
 
 
 Block = (
-    Sentences | Facts | Grid | Tiles | Chart | Points | Histogram | HeatMap | Code | Stack
+    Sentences | Facts | Grid | Tiles | Chart | Points | Histogram | HeatMap | Images | Code | Stack
     | Commands | Note | Links
 )  # fmt: skip
 

@@ -26,8 +26,8 @@ _ASSETS = Path(__file__).parent / "assets"
 _STYLES = ("tokens.css", "page.css", "work.css")
 _SCRIPTS = (
     "dom.js", "formats.js", "island.js", "canvas.js", "rows.js", "selection.js", "strip.js", "table.js",
-    "chart.js", "scatter.js", "histogram.js", "heat_map.js", "tree.js", "blocks.js", "selected.js", "keys.js",
-    "main.js",
+    "chart.js", "scatter.js", "histogram.js", "heat_map.js", "images.js", "tree.js", "blocks.js", "selected.js",
+    "keys.js", "main.js",
 )  # fmt: skip
 
 

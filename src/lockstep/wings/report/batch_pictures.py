@@ -20,10 +20,10 @@ from lockstep.wings.report.recording_types import (
 _MOST_READ = 1 << 21
 """Elements that are read of one tensor."""
 
-_MOST_IMAGES, _MOST_PIXELS = 16, 128
+_MOST_IMAGES, _MOST_PIXELS = 8, 128
 _MOST_ROWS, _MOST_COLUMNS = 64, 128
 _MOST_TOKENS = 64
-_MOST_WAVES, _BINS = 4, 512
+_MOST_WAVES, _BINS = 8, 512
 
 _LONG = 1000
 """Samples from which on a row of floating-point numbers is drawn as a wave."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ from lockstep.report.page import (
     Command,
     Commands,
     Facts,
-    HeatMap,
     Kind,
     Line,
     Metric,
@@ -38,9 +38,10 @@ from lockstep.report.page.island import trimmed
 from lockstep.report.page.page import Block, Column, Text
 from lockstep.store.reader import Recording
 from lockstep.store.record_command import program
+from lockstep.wings.report.batch_blocks import batch_blocks
 from lockstep.wings.report.comparison_types import TextColumn
 from lockstep.wings.report.recording_data import gather_recording
-from lockstep.wings.report.recording_types import IMAGES, WAVE, BatchTensor, RecordingData, Series
+from lockstep.wings.report.recording_types import RecordingData, Series
 
 KINDS = (
     Kind("not finite", "origin", "fault", 6),
@@ -100,6 +101,7 @@ def recording_page(recording: Recording) -> Page:
             _verdict(recording, table, kinds),
             _over_steps(data),
             work,
+            Card("The first batch", [*chain(*map(batch_blocks, data.batch))] or [_NO_BATCH]),
             _more(data),
         ),
         subjects=(Subject("recording", name),),
@@ -240,7 +242,6 @@ def _more(data: RecordingData) -> Columns:
     return Columns(
         "What was recorded",
         (
-            Card("The first batch", [_batch(one) for one in data.batch] or [_NO_BATCH]),
             Card("Set-up", (Facts(facts),)),
             Card(
                 "Not seen", (Sentences(data.missing, empty="Nothing is known to be missing."), *run)
@@ -250,25 +251,6 @@ def _more(data: RecordingData) -> Columns:
 
 
 _NO_BATCH = Sentences((), empty="No batch was recorded.")
-
-
-def _batch(tensor: BatchTensor) -> Block:
-    """A tensor of the first batch: its first image, its first wave, or the whole as a heat map."""
-    title = f"{tensor.name} {tensor.dtype} {list(tensor.shape)}"
-    part = f"; {tensor.part}" if tensor.part else ""
-    if tensor.values is None:
-        return Sentences((tensor.without or "Nothing of it is shown.",), title)
-    values = np.asarray(tensor.values, dtype=np.float64)
-    if tensor.kind == WAVE:
-        bins = np.arange(values.shape[-1], dtype=np.float64)
-        ends = (Line("smallest", values[0, 0]), Line("largest", values[0, 1]))
-        return Chart(title, bins, ends, f"part of the first wave{part}")
-    about = "the first image, its channels as one" if tensor.kind == IMAGES else "rows by columns"
-    cells = values[0].mean(axis=-1) if tensor.kind == IMAGES else values.reshape(len(values), -1)
-    return HeatMap(
-        title, cells.shape[0], cells.shape[1], trimmed(cells.ravel(), 12), about + part,
-        signed=bool((cells < 0).any()),
-    )  # fmt: skip
 
 
 def _classes(data: RecordingData) -> dict[str, str]:

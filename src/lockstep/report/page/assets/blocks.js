@@ -8,6 +8,7 @@ const BLOCKS = {
   Points: pointsBlock,
   Histogram: histogramBlock,
   HeatMap: heatMapBlock,
+  Images: imagesBlock,
   Code: codeBlock,
   Stack: stackBlock,
   Commands: commandsBlock,
