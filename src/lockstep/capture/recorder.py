@@ -145,7 +145,10 @@ class Recorder:
         self._claim: Claim | None = None
         self._apart = StepsApart(directory, options)
         self._without_draws = without_draws(options)
-        self._limit = None if options.max_steps is None else StepLimit(options.max_steps)
+        self._limit: StepLimit | None = None
+        if options.max_steps is not None or options.ends_when_asked:
+            asked_in = directory if options.ends_when_asked else None
+            self._limit = StepLimit(options.max_steps, asked_in)
         self._finished = False
         self._began_s = time.time()
         self._loaders = Loaders()
@@ -230,7 +233,8 @@ class Recorder:
         """
         if self._manifest is not None:
             reached = self._limit is not None and self._limit.reached
-            self._manifest.ended_by = setup.ended_behind(self._options) if reached else ended_by
+            ended_by = setup.ended_behind(self._options) if reached else ended_by
+            self._manifest.ended_by = ended_by
         if self._manifest is not None and self.optimizer_seen and not self._finished:
             self._manifest.trained = self._step
         self._end(interrupted=interrupted)
@@ -657,7 +661,7 @@ class Recorder:
             self.taps.remove()
         elif not self.taps.installed:  # in the midst of a call, a mode that is on does not show
             self._install_if_chosen()
-        if self._limit is not None and self._step >= self._limit.steps:
+        if self._limit is not None and self._limit.ends_behind(self._step):
             self._end()
             self._limit.end()
 
@@ -669,7 +673,7 @@ class Recorder:
         """Whether this rank was not asked for; it still counts steps where it has to end with the others."""
         if self._ranks is not None and not self.began and not self.other_rank:
             self.other_rank = setup.rank_and_world_size()[0] not in self._ranks
-            if self.other_rank and (self._options.exit_after or self._options.max_steps):
+            if self.other_rank and (self._options.exit_after or self._limit is not None):
                 self.taps.remove()
             elif self.other_rank:
                 self._end()

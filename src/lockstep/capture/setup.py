@@ -130,12 +130,14 @@ def _asked_of(options: Options) -> dict[str, str]:
     """What of the training was asked to be another way than the script has it."""
     changes = {"dropout": NO_DROPOUT if options.no_dropout else "",
                "shuffling": NO_SHUFFLE if options.no_shuffle else "",
-               "length": ended_behind(options)}  # fmt: skip
+               "length": "" if options.max_steps is None else ended_behind(options)}  # fmt: skip
     return {name: words for name, words in changes.items() if words}
 
 
 def ended_behind(options: Options) -> str:
-    """The option that ends a training before its time, as it was given; "" where none does."""
+    """What ends a training before its time: the option as it was given, or who follows it; "" where nothing does."""
+    if options.ends_when_asked:
+        return "who follows it"
     return "" if options.max_steps is None else f"--max-steps {options.max_steps}"
 
 

@@ -1,13 +1,16 @@
-"""Ending a training behind so many steps, where `lockstep record --max-steps` was asked to."""
+"""Ending a training behind so many steps, where `lockstep record --max-steps` or whoever follows it has asked to."""
 
 from __future__ import annotations
 
+import math
 import weakref
+from pathlib import Path
 from typing import Any, NoReturn
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from lockstep.capture.compiled_code import untraced
+from lockstep.core.last_step import last_step_in
 
 
 class StepLimit:
@@ -19,7 +22,9 @@ class StepLimit:
     Parameters
     ----------
     steps
-        How many the training has.
+        How many the training has; None for as many as it takes.
+    asked_in
+        The recording, in which a last step may be asked for while the training runs; None where nobody does.
 
     Attributes
     ----------
@@ -27,12 +32,21 @@ class StepLimit:
         Whether it ended there.
     """
 
-    def __init__(self, steps: int) -> None:
-        self.steps, self.reached = steps, False
+    def __init__(self, steps: int | None, asked_in: Path | None = None) -> None:
+        self.reached = False
+        self._steps: float = math.inf if steps is None else steps
+        self._asked_in = asked_in
         self._counted: int | None = None
         self._optimizer: weakref.ref[Optimizer] | None = None
         # There from the beginning: while torch goes through its hooks none may be added.
         self._handle = register_optimizer_step_post_hook(untraced(self._stepped))
+
+    def ends_behind(self, counted: int) -> bool:
+        """Whether so many steps are all."""
+        if self._asked_in is not None:
+            last = last_step_in(self._asked_in)
+            self._steps = min(self._steps, math.inf if last is None else last + 1)
+        return counted >= self._steps
 
     def count_on(self, counted: int) -> None:
         """The recorder has counted so many, and counts no more."""
@@ -55,5 +69,5 @@ class StepLimit:
             self._optimizer = weakref.ref(optimizer)
         if self._optimizer() is optimizer:
             self._counted += 1
-            if self._counted >= self.steps:
+            if self.ends_behind(self._counted):
                 self.end()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
+from lockstep.core.last_step import ask_for_last_step
+from lockstep.launch.kept_step import keep_step
 from lockstep.store.reader import RankRecording
 
 _FOR_RECORDING = 0.25
@@ -42,6 +45,24 @@ class WrittenStep:
     number: int
     may_go_on: Callable[[], bool] | None
 
+    def end_training_behind(self, step: int) -> None:
+        """Ask all processes of the training to end behind a step, with exit code 0; needs `Follow.may_end`.
+
+        Ranks that train together must all be before it still: the most that any can be past `number` is one more than
+        `Follow.waiting_steps`, where the training waits.
+        """
+        ask_for_last_step(self.rank.path.parent, step)
+
+    def keep(self, into: Path) -> None:
+        """Keep this step: as a recording, or as one more rank of the recording that was begun there by this.
+
+        Raises
+        ------
+        OutputExistsError
+            If something else is there, or it cannot be written.
+        """
+        keep_step(self.rank.path, self.name, self.number, into)
+
 
 @dataclass(frozen=True, slots=True)
 class Follow:
@@ -65,6 +86,8 @@ class Follow:
         What is to be done once before the first look, as starting a process.
     prepare_s
         Seconds that this is taken to cost: with a budget it begins once the share covers them.
+    may_end
+        Whether `look` may ask the training to end.
     """
 
     look: Callable[[WrittenStep], None]
@@ -73,6 +96,7 @@ class Follow:
     budget: float | None = None
     prepare: Callable[[], None] | None = None
     prepare_s: float = 0.0
+    may_end: bool = False
 
     @property
     def recording_share(self) -> float | None:

@@ -100,6 +100,7 @@ def _options_for(options: Options, follow: Follow | None) -> Options:
         apart_steps=follow.waiting_steps,
         apart_waits=follow.when_full is WhenFull.WAIT,
         apart_share=follow.recording_share,
+        ends_when_asked=follow.may_end,
     )
 
 

@@ -20,7 +20,7 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Li
 if "dead" in sys.argv:
     torch.nn.init.constant_(model[0].bias, -100.0)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-for step in range(6):
+for step in range(100000 if "long" in sys.argv else 6):
     x = torch.randn(32, 8)
     y = model(x)
     loss = (y - x.sum(1, keepdim=True)).square().mean()
@@ -124,6 +124,23 @@ def test_own_rules_and_settings(place: Place) -> None:
         ended.stderr.count("rule broken raised KeyError: 'a mistake of the rule' (my_rules.py:7)")
         == 1
     )
+
+
+def test_a_step_is_kept_for_replay_and_the_training_ends(place: Place) -> None:
+    # Given a long training that overflows in step 3
+    options = ["--stop-on", "not-finite", "--save-on", "not-finite", "-o", "kept", "--every", "3"]
+    # When it is watched, to keep that step and to end there
+    ended = place.run(
+        "watch", *options, "--events", "events.jsonl", "--", "PYTHON", "train.py", "root", "long"
+    )
+    # Then it ends long before its time, and the operator can be run again
+    assert ended.returncode == 1
+    last = [one for one in place.events() if one["event"] == "ended"][-1]
+    assert (last["code"], last["trained"] < 1000) == (0, True)
+    site = "(model) / torch.Tensor.sqrt #0, forward"
+    assert f"lockstep replay kept --site '{site}'" in ended.stderr
+    again = place.run("replay", "kept", "--site", site)
+    assert "sound" in again.stdout, again.stdout + again.stderr
 
 
 @pytest.mark.parametrize(

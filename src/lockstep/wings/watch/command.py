@@ -16,6 +16,7 @@ from lockstep.core.selection import StepSelection
 from lockstep.launch import Ended, Event, WrittenStep
 from lockstep.plugins import manager
 from lockstep.report.json_text import enveloped, json_text
+from lockstep.wings.watch.acting import Acting
 from lockstep.wings.watch.chosen_rules import choose, rules_in
 from lockstep.wings.watch.event_file import EventFile, hit_values
 from lockstep.wings.watch.lines import conclusion, line_of
@@ -50,6 +51,18 @@ from lockstep.wings.watch.watcher import Watched, Watcher, WatchEvent
     "--set", "settings", multiple=True, metavar="RULE.SETTING=VALUE", help="Give a rule another limit."
 )  # fmt: skip
 @click.option(
+    "--stop-on", multiple=True, metavar="RULE",
+    help="End the training, with exit code 0, when this rule fires; `any` for each.",
+)  # fmt: skip
+@click.option(
+    "--save-on", multiple=True, metavar="RULE",
+    help="Keep the step whole in which this rule first fires, for replay: every step is taken with its tensors.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default="watched-step", show_default=True,
+    help="The recording of the step that --save-on keeps.",
+)  # fmt: skip
+@click.option(
     "--budget", type=options.SHARE,
     help="What watching may cost, as a share of the training's time; steps beyond it are left out.",
 )  # fmt: skip
@@ -68,6 +81,9 @@ def watch(
     only_rules: tuple[str, ...],
     off: tuple[str, ...],
     settings: tuple[str, ...],
+    stop_on: tuple[str, ...],
+    save_on: tuple[str, ...],
+    output: Path,
     budget: float | None,
     events: Path | None,
     force: bool,
@@ -84,6 +100,7 @@ def watch(
     \b
     lockstep watch -- python train.py
     lockstep watch --level module --every 10 -- torchrun --nproc_per_node 2 train.py
+    lockstep watch --stop-on not-finite --save-on not-finite -- python train.py
     lockstep watch --rules my_rules.py --set dead-relu.share=0.9 --off loss-spike -- python train.py
     """
     command = training_command()
@@ -92,6 +109,7 @@ def watch(
     added = [rule for rules in manager().hook.lockstep_watch_rules() for rule in rules]
     added += [rule for path in rule_files for rule in rules_in(path)]
     rules = choose(added, only=only_rules, off=off, settings=settings)
+    acting = Acting(stop_on, save_on, output, [rule.name for rule in rules])
     StepSelection.parse(steps)
     file = EventFile(path_of_events(events), say, force=force)
 
@@ -108,12 +126,16 @@ def watch(
     watcher = Watcher(rules, told)
 
     def look(step: WrittenStep) -> None:
-        watcher.look(step)
+        for sentence in acting.act(step, watcher.look(step)):
+            say(sentence)
 
-    recorded = Options(steps=options.thinned(steps, every), level=level, only=list(only))
+    recorded = Options(
+        steps=options.thinned(steps, every), level=level, only=list(only),
+        save="tensors" if save_on else "sketch",
+    )  # fmt: skip
     ended = watch_training(
-        command, recorded, look, hear, budget=budget, **own_streams(as_json=as_json)
-    )
+        command, recorded, look, hear, budget=budget, may_end=bool(stop_on), **own_streams(as_json=as_json)
+    )  # fmt: skip
     file.close()
     return _conclude(watcher.watched, ended, as_json=as_json)
 

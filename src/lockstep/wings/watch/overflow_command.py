@@ -20,7 +20,7 @@ from lockstep.report.paragraphs import counted
 from lockstep.wings.watch.first_cause import Source, sources_of
 from lockstep.wings.watch.observed import Memory, ObservedStep, largest_magnitude
 from lockstep.wings.watch.places import own_streams
-from lockstep.wings.watch.running import watch_training
+from lockstep.wings.watch.running import end_soon, watch_training
 
 _MOST_TAKEN = 4
 
@@ -33,13 +33,17 @@ class _Found:
     steps: dict[str, int] = field(default_factory=dict)
     skipped: int = 0
     scales: list[float] = field(default_factory=list)
+    stopped: bool = False
 
 
 @click.command(cls=TrainingBehind)
 @click.option("--hits", type=click.IntRange(min=1), default=1, show_default=True, help="Tell of so many.")  # fmt: skip
 @click.option("--only", multiple=True, metavar="PATTERN", help="Only these module paths or operators.")  # fmt: skip
+@click.option(
+    "--stop", is_flag=True, help="End the training, with exit code 0, when so many are told."
+)
 @options.as_json
-def overflow(hits: int, only: tuple[str, ...], as_json: bool) -> int:
+def overflow(hits: int, only: tuple[str, ...], stop: bool, as_json: bool) -> int:
     """Run a training and name the operator that makes the first NaN or inf out of finite numbers.
 
     Forward, backward, clipping and the optimizer are looked at alike. An inf that a script writes on purpose, as into
@@ -67,9 +71,14 @@ def overflow(hits: int, only: tuple[str, ...], as_json: bool) -> int:
             if len(found.sources) < hits:
                 found.sources.append((written.name, written.number, source))
                 say(_first_line(written.name, written.number, source))
+        if stop and len(found.sources) >= hits and not found.stopped:
+            found.stopped = True
+            say(f"the training is asked to end behind step {end_soon(written)} (--stop)")
 
     recorded = Options(steps="0:", save="stats", only=list(only))
-    ended = watch_training(command, recorded, look, tell, **own_streams(as_json=as_json))
+    ended = watch_training(
+        command, recorded, look, tell, may_end=stop, **own_streams(as_json=as_json)
+    )
     click.echo(json_text(enveloped(_values(found, ended))) if as_json else _text(found, ended))
     return code_of(differs=bool(found.sources), looked=bool(found.steps) and not ended.code)
 

@@ -21,6 +21,7 @@ def watch_training(
     hear: Callable[[Event], None],
     *,
     budget: float | None = None,
+    may_end: bool = False,
     **streams: Any,
 ) -> Ended:
     """Run a command to its end and look at the steps of its training as they come.
@@ -36,6 +37,8 @@ def watch_training(
     budget
         Share of the training's time that all this may cost; steps beyond it are left out. None for none: the training
         waits for each step to be looked at.
+    may_end
+        Whether `look` may ask the training to end.
     streams
         As `lockstep.launch.launch` takes them.
 
@@ -45,9 +48,18 @@ def watch_training(
         If the command cannot be started.
     """
     full = WhenFull.WAIT if budget is None else WhenFull.LEAVE_OUT
-    follow = Follow(look, waiting_steps=WAITING_STEPS, when_full=full, budget=budget)
+    follow = Follow(
+        look, waiting_steps=WAITING_STEPS, when_full=full, budget=budget, may_end=may_end
+    )
     with tempfile.TemporaryDirectory(
         prefix="lockstep-watch-", ignore_cleanup_errors=True
     ) as temporary:
         directory = Path(temporary) / "recording"
         return launch(command, directory, options, follow=follow, hear=hear, **streams)
+
+
+def end_soon(step: WrittenStep) -> int:
+    """End the training behind the first step that no rank is past yet; gives which one."""
+    last = step.number + (WAITING_STEPS + 1 if step.rank.manifest.world_size > 1 else 0)
+    step.end_training_behind(last)
+    return last

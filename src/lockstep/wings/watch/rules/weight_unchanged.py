@@ -30,7 +30,7 @@ def weight_unchanged(
     Source: MindInsight's debugger, watchpoint "weight not changed" (1e-8, 1e-5).
     """
     for update in step.updates:
-        counts = not step.is_skipped and _learns(update) and not _gradient_is_zero(update)
+        counts = not step.is_skipped and _learns(update) and _has_gradient(update)
         change, bound = update.change, _bound(update, absolute, relative)
         little = counts and change is not None and bound is not None and change <= bound
         none = step.memory.in_a_row("unchanged", update.name, counts and update.is_unchanged)
@@ -47,8 +47,9 @@ def _learns(update: Update) -> bool:
     return not isinstance(rate, int | float) or rate != 0
 
 
-def _gradient_is_zero(update: Update) -> bool:
-    return update.gradient is None or norm_of(update.gradient) == 0.0
+def _has_gradient(update: Update) -> bool:
+    """Whether it gets one that is finite and not zero."""
+    return update.gradient is not None and bool(norm_of(update.gradient))
 
 
 def _bound(update: Update, absolute: float, relative: float) -> float | None:
