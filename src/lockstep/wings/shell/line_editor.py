@@ -26,7 +26,6 @@ def line_editor(session: Session, history: Path) -> Callable[[str], str]:
         history=_KeptHistory(history),
         completer=_CommandCompleter(session),
         complete_while_typing=False,
-        complete_in_thread=True,
     )
     return editor.prompt
 

@@ -24,7 +24,7 @@ INSTEAD = {
     "tf_run": _RECORD,
     "npu_dump": _RECORD,
     "tf_dump": _RECORD,
-    "npu_overflow": f"{_RECORD}; then `overflow` lists what is not finite",
+    "npu_overflow": "run it in another terminal: lockstep overflow -- COMMAND",
     "train": _RECORD,
     "fusion": "record it again with --compile-eager, and compare both: what then agrees was made by the compiler",
 }
