@@ -13,13 +13,15 @@ import torch
 
 import lockstep
 from lockstep.core.records import Content, TensorRecord
-from lockstep.core.site import Phase, Role, Site
-from lockstep.report.page import Chart, Grid, Images, Sentences, Verdict
+from lockstep.core.site import CallKind, Phase, Role, Site
+from lockstep.report.page import Chart, Grid, Images, Sentences, TextColumn, Verdict
+from lockstep.store.pieces import Decoded
 from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.report.batch_blocks import batch_blocks
 from lockstep.wings.report.batch_pictures import picture_of
 from lockstep.wings.report.comparison_types import Floats
 from lockstep.wings.report.recorded_series import losses_of, scalars_of, tensors_of
+from lockstep.wings.report.recorded_values import values_of
 from lockstep.wings.report.recording_data import gather_recording
 from lockstep.wings.report.recording_page import recording_page
 from lockstep.wings.report.recording_types import (
@@ -145,6 +147,58 @@ def test_the_module_tree_has_sizes_and_the_set_up_its_facts(data: RecordingData)
     assert facts["torch.optim.SGD", "momentum"] == "0.9"
     assert data.run.steps == (0, 1, 2)
     assert data.records > data.contents > 0
+
+
+def test_values_are_counted_at_each_step_from_whole_tensors(
+    recording: Recording, data: RecordingData
+) -> None:
+    # given what a parameter holds before the first step and behind each
+    weight, gradient = (
+        next(one for one in data.values if (one.name, one.what) == ("2.weight", what))
+        for what in ("parameter", "gradient")
+    )
+    assert weight.steps.tolist() == [0, 1, 2, 3]
+    assert gradient.steps.tolist() == [0, 1, 2]
+    # then each of its elements is in one bin of the step, as NumPy counts them
+    last = list(recording.ranks["rank0"].calls(2, kind=CallKind.OPTIMIZER))
+    opened = next(
+        one.content.opened()
+        for call in last
+        for one in call.with_role(Role.PARAM_AFTER)
+        if one.name == "2.weight"
+    )
+    assert isinstance(opened, Decoded)
+    held = opened.part(0, opened.size)
+    counts, _ = np.histogram(held.astype(np.float64), weight.edges)
+    assert weight.counts[-1].tolist() == counts.tolist()
+    assert (weight.counts.sum(axis=1) + weight.outside).tolist()[0] >= held.size
+    assert not weight.sampled
+    # and the page shows them where the parameter is listed, once per place
+    rows = recording_page(recording).rows
+    assert rows is not None
+    names = rows.columns["tensor"]
+    assert isinstance(names, TextColumn)
+    shown_at = [row for row in rows.details if names.names[names.codes[row]] == "2.weight"]
+    assert (
+        len(shown_at) == 5
+    )  # at the beginning, before and behind an update; where it adds up, and in the update
+    # what is left out by its size is the last
+    assert [one.name for one in values_of(recording, most_values=60)] == ["0.weight", "0.bias"]
+
+
+def test_without_whole_tensors_values_are_told_by_statistics(lockstep_recording: Path) -> None:
+    made = open_recording(lockstep_recording)
+    assert not list(values_of(made))
+    page = recording_page(made)
+    assert page.rows is not None
+    assert not page.rows.details
+    verdict = page.areas[0]
+    assert isinstance(verdict, Verdict)
+    assert "--save tensors" in str(dict(verdict.facts)["Saved"])
+    # the deviation is that of the elements
+    deviation, mean, norm = (page.rows.columns[one] for one in ("std", "mean", "norm"))
+    assert np.isfinite(deviation).any()
+    assert np.nanmin(np.asarray(norm) - np.abs(np.asarray(mean))) > -1e-9
 
 
 def test_what_is_too_much_is_left_out_and_counted(recording: Recording) -> None:

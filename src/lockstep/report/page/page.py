@@ -139,7 +139,10 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """Cells of a matrix in colours: signed, or only their size; `about` says what rows and columns are."""
+    """Cells of a matrix in colours: signed, or only their size; `about` says what rows and columns are.
+
+    Beside it stand the mean sizes of the rows, where `means` says so.
+    """
 
     title: str
     rows: int
@@ -147,6 +150,7 @@ class HeatMap:
     values: Floats
     about: str = ""
     signed: bool = True
+    means: bool = True
 
 
 @dataclass(frozen=True, slots=True)

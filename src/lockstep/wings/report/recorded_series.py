@@ -12,10 +12,13 @@ import polars as pl
 from lockstep.core.site import CallKind, Role
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.report.comparison_types import Floats, Integers
-from lockstep.wings.report.recording_types import Series, TensorSeries
+from lockstep.wings.report.recording_types import GRADIENT, PARAMETER, Series, TensorSeries
 
 MOST_POINTS = 400_000
 """Steps of parameters and gradients that are kept together; beyond it the last parameters are left out."""
+
+BEHIND = ", behind the recorded steps"
+"""End of the name of what goes on where nothing else was recorded."""
 
 _NUMBERS = ("norm", "mean", "minimum", "maximum", "zero_count")
 _OF_CALLS = ("call_id", "step", "kind", "module", "op", "call")
@@ -35,7 +38,7 @@ def losses_of(recording: Recording) -> Iterator[Series]:
         if later:
             steps = np.array([one.step for one in later], np.int32)
             values = np.array([one.value for one in later])
-            yield Series("loss, behind the recorded steps", rank.name, steps, values)
+            yield Series(f"loss{BEHIND}", rank.name, steps, values)
 
 
 def scalars_of(recording: Recording, tensors: Iterable[TensorSeries]) -> Iterator[Series]:
@@ -107,7 +110,7 @@ def _parameters(rank: RankRecording) -> Iterator[TensorSeries]:
     before = updates.filter(pl.col("role") == Role.PARAM.value)
     after = updates.filter(pl.col("role") == Role.PARAM_AFTER.value)
     after = after.with_columns(pl.col("step") + 1)
-    yield from _series(rank, "parameter", pl.concat([made, before, after]))
+    yield from _series(rank, PARAMETER, pl.concat([made, before, after]))
 
 
 def _gradients(rank: RankRecording) -> Iterator[TensorSeries]:
@@ -115,7 +118,7 @@ def _gradients(rank: RankRecording) -> Iterator[TensorSeries]:
     added_up = _rows(rank, CallKind.GRADIENT).filter(pl.col("role") == Role.PARAM_GRAD.value)
     taken = _rows(rank, CallKind.OPTIMIZER).filter(pl.col("role") == Role.PARAM_GRAD.value)
     alone = taken.join(added_up.select("name", "step"), on=["name", "step"], how="anti")
-    yield from _series(rank, "gradient", pl.concat([added_up, alone]))
+    yield from _series(rank, GRADIENT, pl.concat([added_up, alone]))
 
 
 def _series(rank: RankRecording, what: str, rows: pl.DataFrame) -> Iterator[TensorSeries]:

@@ -13,6 +13,7 @@ from lockstep.wings.report.batch_pictures import picture_of
 from lockstep.wings.report.comparison_data import run_of
 from lockstep.wings.report.module_tree import around, with_those_around
 from lockstep.wings.report.recorded_series import losses_of, scalars_of, tensors_of
+from lockstep.wings.report.recorded_values import values_of
 from lockstep.wings.report.recording_types import (
     BatchTensor,
     Fact,
@@ -41,6 +42,7 @@ def gather_recording(recording: Recording) -> RecordingData:
         losses=tuple(losses_of(recording)),
         scalars=tuple(scalars_of(recording, tensors)),
         tensors=tuple(tensors),
+        values=tuple(values_of(recording)),
         left_out=left_out,
         batch=tuple(_batch(recording)),
         modules=_modules(recording),

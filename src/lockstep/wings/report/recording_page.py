@@ -39,9 +39,11 @@ from lockstep.report.page.page import Block, Column, Text
 from lockstep.store.reader import Recording
 from lockstep.store.record_command import program
 from lockstep.wings.report.batch_blocks import batch_blocks
-from lockstep.wings.report.comparison_types import TextColumn
+from lockstep.wings.report.comparison_types import Floats, TextColumn
+from lockstep.wings.report.recorded_series import BEHIND
 from lockstep.wings.report.recording_data import gather_recording
 from lockstep.wings.report.recording_types import RecordingData, Series
+from lockstep.wings.report.value_blocks import value_details
 
 KINDS = (
     Kind("not finite", "origin", "fault", 6),
@@ -106,7 +108,7 @@ def recording_page(recording: Recording) -> Page:
         ),
         subjects=(Subject("recording", name),),
         about=_about(recording),
-        rows=_rows(shown, kinds),
+        rows=_rows(shown, kinds, data),
     )
 
 
@@ -144,7 +146,7 @@ def _kinds(table: pl.DataFrame) -> list[str]:
     ]
 
 
-def _rows(table: pl.DataFrame, kinds: list[str]) -> Rows:
+def _rows(table: pl.DataFrame, kinds: list[str], data: RecordingData) -> Rows:
     shapes = [str(list(one)) for one in table["shape"]]
     texts: dict[str, Sequence[str] | pl.Series] = {
         "rank": table["rank"], "phase": table["phase"], "module": table["module"], "operator": table["op"],
@@ -156,12 +158,22 @@ def _rows(table: pl.DataFrame, kinds: list[str]) -> Rows:
         columns[name] = table[name].to_numpy().astype(np.int32)
     for name in _NUMBERS:
         columns[name] = trimmed(table[name].cast(pl.Float64).fill_null(float("nan")).to_numpy())
+    columns["std"] = trimmed(_deviation(table))
     broken = [row for row, kind in enumerate(kinds) if kind == "not finite"]
     first = next((row for row, kind in enumerate(kinds) if kind == "loss"), 0 if kinds else -1)
     return Rows(
         columns, KINDS, marked=broken[:1], selected=broken[0] if broken else first,
-        value="norm", unit="norm", scaled=False,
+        details=value_details(table, data.values), value="norm", unit="norm", scaled=False,
     )  # fmt: skip
+
+
+def _deviation(table: pl.DataFrame) -> Floats:
+    """Standard deviation of the finite elements, from their norm and mean."""
+    finite = pl.col("shape").list.eval(pl.element().product()).list.first().fill_null(1)
+    count = finite - pl.col("nan_count").fill_null(0) - pl.col("inf_count").fill_null(0)
+    variance = pl.col("norm") ** 2 / count - pl.col("mean") ** 2
+    found = table.select(variance.clip(lower_bound=0).sqrt().cast(pl.Float64)).to_series()
+    return found.fill_null(float("nan")).to_numpy()
 
 
 def _text(values: Sequence[str] | pl.Series) -> PageText:
@@ -177,7 +189,7 @@ def _verdict(recording: Recording, table: pl.DataFrame, kinds: list[str]) -> Ver
     if len(table):
         count = f"{len(steps)} step{'s'[: len(steps) != 1]}"
         sentence, lede = f"{count} with {len(table)} tensors were recorded.", ""
-    facts: list[tuple[str, Text]] = [("Saved", recording.manifest.options.save)]
+    facts: list[tuple[str, Text]] = [("Saved", _saved(recording))]
     if broken:
         where = f"{table['module'][first] or 'the model'} / {table['op'][first]}"
         facts.insert(
@@ -205,11 +217,18 @@ def _verdict(recording: Recording, table: pl.DataFrame, kinds: list[str]) -> Ver
     )  # fmt: skip
 
 
+def _saved(recording: Recording) -> str:
+    saved = recording.manifest.options.save
+    if any(rank.has_tensors for rank in recording.ranks.values()):
+        return saved
+    return f"{saved}: how values lie is told by smallest, largest, mean and deviation; --save tensors has them all"
+
+
 def _over_steps(data: RecordingData) -> Card:
     """Loss, learning rates, and the norms of all gradients and parameters: a chart each, a curve per rank."""
     series: dict[str, list[Series]] = {}
     for one in (*data.losses, *data.scalars):
-        series.setdefault(one.name, []).append(one)
+        series.setdefault(one.name.removesuffix(BEHIND), []).append(one)
     charts: list[Block] = [_chart(name, found) for name, found in series.items()]
     empty = Sentences((), empty="No loss, gradient or parameter was recorded.")
     return Card("Over steps", charts or [empty])
@@ -222,7 +241,8 @@ def _chart(name: str, series: Sequence[Series]) -> Chart:
     for one in series:
         values = dict(zip(one.steps.tolist(), one.values.tolist(), strict=True))
         known = np.array([values.get(step, np.nan) for step in steps], dtype=np.float64)
-        lines.append(Line(one.rank, known))
+        behind = BEHIND if one.name.endswith(BEHIND) else ""
+        lines.append(Line(f"{one.rank}{behind}", known, dashed=bool(behind)))
     return Chart(_capital(name), np.array(steps, dtype=np.float64), lines, "step")
 
 

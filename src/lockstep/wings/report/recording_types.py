@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from lockstep.wings.report.comparison_types import Excerpt, Floats, Integers, Run
@@ -36,7 +37,7 @@ class TensorSeries:
     Parameters
     ----------
     what
-        "parameter" or "gradient".
+        `PARAMETER` or `GRADIENT`.
     steps
         Of a gradient the step that it is of; of a parameter how many steps had ended when it held this.
     norm, mean, minimum, maximum, zeros
@@ -55,6 +56,37 @@ class TensorSeries:
     minimum: Floats
     maximum: Floats
     zeros: Floats
+
+
+PARAMETER, GRADIENT = "parameter", "gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCounts:
+    """How many values of a parameter or gradient lie between common edges, at each step.
+
+    Parameters
+    ----------
+    what, steps
+        As in `TensorSeries`; of many steps some that are spread evenly.
+    edges
+        One more than there are bins; the last bin holds its right edge too.
+    counts
+        Int64 of shape (steps, bins).
+    outside
+        Finite values beyond the outer edges, at all steps together.
+    sampled
+        Whether evenly spread parts of it were counted, as it is long.
+    """
+
+    name: str
+    what: str
+    rank: str
+    steps: Integers
+    edges: Floats
+    counts: npt.NDArray[np.int64]
+    outside: int
+    sampled: bool
 
 
 IMAGES, TOKENS, WAVE, HEAT_MAP = "images", "tokens", "wave", "heat map"
@@ -118,6 +150,8 @@ class RecordingData:
         The loss, also behind the recorded steps; learning rates, and the norms of all gradients and parameters.
     tensors
         Parameters and gradients over steps, in the order of the model.
+    values
+        How the values of `tensors` lie, of those that were saved whole.
     left_out
         How many parameters are not in `tensors`, as there were too many.
     batch
@@ -136,6 +170,7 @@ class RecordingData:
     losses: tuple[Series, ...]
     scalars: tuple[Series, ...]
     tensors: tuple[TensorSeries, ...]
+    values: tuple[ValueCounts, ...]
     left_out: int
     batch: tuple[BatchTensor, ...]
     modules: tuple[RecordedModule, ...]

@@ -14,7 +14,12 @@ function axisOf(values, log) { // the range of what can be drawn
 
 const shareOf = (axis, value) => ((axis.log ? Math.log10(value) : value) - axis.low) / (axis.high - axis.low);
 
-const axisFigure = (value) => (Math.abs(value) < 1e5 ? figure(value) : value.toExponential().replace("e+", "e"));
+function axisFigure(value, step) { // as many digits as tell neighbours apart
+  const size = Math.abs(value);
+  if (size < step / 2) return "0";
+  const digits = Math.min(15, Math.max(1, Math.floor(Math.log10(size) + 1e-9) - Math.floor(Math.log10(step) + 1e-9) + 1)), rounded = +value.toPrecision(digits);
+  return size >= 0.001 && size < 1e5 ? String(rounded) : rounded.toExponential().replace("e+", "e");
+}
 
 function ticksOf(axis, most) {
   const span = axis.high - axis.low;
@@ -26,7 +31,7 @@ function ticksOf(axis, most) {
   }
   const rough = span / most, size = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].find((one) => one * size >= rough) * size;
   const found = [];
-  for (let at = Math.ceil(axis.low / step) * step; at <= axis.high + step * 1e-9; at += step) found.push([at, axisFigure(+at.toPrecision(6))]);
+  for (let at = Math.ceil(axis.low / step) * step; at <= axis.high + step * 1e-9; at += step) found.push([at, axisFigure(at, step)]);
   return found;
 }
 

@@ -22,7 +22,7 @@ function heatMapBlock(block) {
 
 function drawHeat(canvas, block, extreme) {
   const [pen, width] = sharp(canvas, Math.round(Math.max(40, Math.min(260, block.rows * 8)))), height = canvas.clientHeight;
-  const side = block.columns > 1 ? 30 : 0, image = new ImageData(block.columns, block.rows);
+  const side = block.means && block.columns > 1 ? 30 : 0, image = new ImageData(block.columns, block.rows);
   for (let i = 0; i < block.values.length; i++) image.data.set(heatColour(block.values[i], extreme, block.signed && signedColours), i * 4);
   const small = new OffscreenCanvas(block.columns, block.rows);
   small.getContext("2d").putImageData(image, 0, 0);

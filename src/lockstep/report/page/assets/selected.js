@@ -13,7 +13,7 @@ function mountSelected(area, place) {
 }
 
 function detailParts(row) {
-  const blocks = rows.details.get(row) || [];
+  const blocks = rows.details.get(row) || rows.details.get(sameInSteps(row).find((one) => rows.details.has(one))) || [];
   return [detailTitle(row), tilesOf(row), sideBySide(row), ...blocks.map(blockElement), ...overSteps(row), linksOf(row)].filter(Boolean);
 }
 
@@ -45,13 +45,21 @@ const hasGrid = (row) => (rows.details.get(row) || []).some((one) => one.is === 
 
 // The same tensor in other steps, where the page is of one recording.
 const SAME = ["rank", "phase", "module", "operator", "call", "role", "index", "tensor"];
-function overSteps(row) {
-  if (rows.scaled) return [];
+function sameInSteps(row) {
   const same = [];
-  for (let other = 0; other < rows.count; other++) if (SAME.every((one) => code(one, other) === code(one, row))) same.push(other);
-  const x = same.map((one) => cell("step", one)), line = (one) => ({ name: one, values: same.map((at) => cell(one, at)), dashed: false });
+  if (!rows.scaled) for (let other = 0; other < rows.count; other++) if (SAME.every((one) => code(one, other) === code(one, row))) same.push(other);
+  return same;
+}
+
+function overSteps(row) {
+  const same = sameInSteps(row), x = same.map((one) => cell("step", one));
   if (new Set(x).size < 2) return [];
-  return [["norm"], ["minimum", "mean", "maximum"]].map((names) => chartBlock({ title: `${names.join(", ")} over steps`, x, lines: names.map(line), x_title: "step", log: false }));
+  const line = (title, value, dashed) => ({ name: title, values: same.map(value), dashed });
+  const of = (one) => (at) => cell(one, at), around = (by) => (at) => cell("mean", at) + by * cell("std", at);
+  const spread = [line("minimum", of("minimum")), line("mean", of("mean")), line("maximum", of("maximum"))];
+  if (columns.has("std")) spread.push(line("mean − deviation", around(-1), true), line("mean + deviation", around(1), true));
+  const lies = same.some((at) => cell("minimum", at) < cell("maximum", at)) ? [spread] : [];
+  return [[line("norm", of("norm"))], ...lies].map((lines, at) => chartBlock({ title: at ? "Values over steps, from statistics" : "Norm over steps", x, lines, x_title: "step", log: false }));
 }
 
 // Where the tensor comes from and where it goes.
