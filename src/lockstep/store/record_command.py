@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import os
 import shutil
@@ -67,6 +68,7 @@ def record_again(
     steps: str,
     save: str = "tensors",
     seed: int | None = None,
+    level: str = "",
     word: str = "whole",
     exit_after: bool = True,
 ) -> RecordAgain:
@@ -78,12 +80,15 @@ def record_again(
         What was recorded.
     only, steps, save, seed
         As `lockstep record` takes them.
+    level
+        The same; as before where it is empty.
     word
         What the new recording is called by, behind the name of the old one.
     exit_after
         Whether the training ends after the last of the steps; where it ends by itself, its end is recorded too.
     """
     manifest = recording.manifest
+    options = dataclasses.replace(manifest.options, level=level or manifest.options.level)
     named = recording.path
     path = new_place(named.with_name(f"{named.name}-{word}") if named.name else Path(word))
     folder = _other_folder(manifest)
@@ -95,7 +100,7 @@ def record_again(
         save,
         "--steps",
         steps,
-        *_kept_options(manifest.options, seed),
+        *_kept_options(options, seed),
         *(["--exit-after"] if exit_after else []),
     ]
     words += ["-o", str(path if folder is None else path.absolute()), "--"]

@@ -1,0 +1,1 @@
+"""Which operators a training runs, and whether a device has them."""

@@ -1,0 +1,107 @@
+"""What a device's list says of the operators that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lockstep.devices.support.known_lists import COMPOSED
+from lockstep.devices.support.native_functions import dispatch_keys
+from lockstep.devices.support.support_list import Answer, Standing, SupportList
+from lockstep.wings.operators.ran import Ran, RanOperator
+
+_CHOICES = Path(__file__).with_name("device_choices.yaml")
+_COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_dtensor"})
+_ORDER = (Standing.MISSING, Standing.OTHER_DTYPES, Standing.UNKNOWN, Standing.SUPPORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An operator with what the list says of it; without a list nothing is said."""
+
+    operator: RanOperator
+    answer: Answer | None
+
+    @property
+    def standing(self) -> Standing | None:
+        """Whether the device has it."""
+        return None if self.answer is None else self.answer.standing
+
+
+def answered(ran: Ran, support: SupportList | None) -> list[Answered]:
+    """Every operator that ran, what the device lacks first, then by how often it ran."""
+    found = [
+        Answered(one, None if support is None else _answer(one, support)) for one in ran.operators
+    ]
+    return sorted(
+        found,
+        key=lambda one: (
+            _ORDER.index(one.standing) if one.standing is not None else 0,
+            -one.operator.calls.total(),
+            one.operator.name,
+        ),
+    )
+
+
+def _answer(operator: RanOperator, support: SupportList) -> Answer:
+    if not operator.of_dispatcher:
+        return _answer_of_api(operator, support)
+    if operator.name.partition("::")[0] in _COLLECTIVES:
+        return Answer(Standing.UNKNOWN, "a collective: the backend of the process group runs it")
+    answer = support.answer(operator.name, operator.dtypes)
+    choice = _choices().get(operator.name)
+    entry = support.entry_of(operator.name)
+    if choice is None or (entry is not None and entry.how != COMPOSED):
+        return answer
+    return _of_device(operator, choice, support)
+
+
+def _of_device(operator: RanOperator, choice: Mapping[str, Any], support: SupportList) -> Answer:
+    """What torch picks on the device, in place of an operator that it picks for another."""
+    for name in choice["instead"]:
+        entry = support.entry_of(f"aten::{name}")
+        if entry is not None and entry.has and entry.how != COMPOSED:
+            answer = support.answer(f"aten::{name}", operator.dtypes)
+            why = answer.why or f"torch picks by the device, there aten::{name}"
+            return Answer(answer.standing, why)
+    parts = [support.answer(f"aten::{part}", operator.dtypes) for part in choice.get("parts", ())]
+    if parts and all(part.standing is Standing.SUPPORTED for part in parts):
+        named = ", ".join(choice["parts"])
+        return Answer(Standing.SUPPORTED, f"torch picks by the device, there parts: {named}")
+    if not support.is_whole:
+        return Answer(
+            Standing.UNKNOWN, "torch picks by the device, and the list does not claim to be whole"
+        )
+    return Answer(Standing.MISSING, "torch picks by the device, and the list has none of those")
+
+
+def _answer_of_api(operator: RanOperator, support: SupportList) -> Answer:
+    """What a list of the dispatcher's operators says of a function of torch's API, by its name alone."""
+    name = operator.asked_as
+    own = support.entries.get(name)
+    if own is not None and own.how != COMPOSED:
+        return support.answer(name, operator.dtypes)
+    overloads = [
+        one
+        for one in dispatch_keys()
+        if one.partition(".")[0] == name and not one.endswith(("out", "grad_input"))
+    ]
+    if not overloads:
+        return Answer(Standing.UNKNOWN, "the dispatcher has no operator of this name")
+    if any("CompositeImplicitAutograd" in dispatch_keys()[one] for one in overloads):
+        return Answer(Standing.UNKNOWN, "torch makes it of other operators")
+    answers = [support.answer(one, operator.dtypes) for one in overloads]
+    if len({one.standing for one in answers}) == 1:
+        return answers[0]
+    return Answer(Standing.UNKNOWN, "the list has some of its overloads")
+
+
+@cache
+def _choices() -> dict[str, dict[str, Any]]:
+    rows = yaml.safe_load(_CHOICES.read_text(encoding="utf-8"))
+    return {f"aten::{name}": row for row in rows for name in row["operators"]}

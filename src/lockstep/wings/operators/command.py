@@ -1,0 +1,117 @@
+"""`lockstep ops`: the operators that a training runs, against what a device has."""
+
+from __future__ import annotations
+
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+
+from lockstep.cli import options
+from lockstep.cli.notices import tell
+from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.exit_codes import code_of
+from lockstep.core.manifest import Options
+from lockstep.devices.support.known_lists import KNOWN, known_list, version_of, with_composites
+from lockstep.devices.support.list_files import list_from_file
+from lockstep.devices.support.support_list import Standing, SupportList
+from lockstep.launch import launch
+from lockstep.report.csv_tables import write_csv_table
+from lockstep.report.json_text import enveloped, json_text
+from lockstep.report.output import check_output_file
+from lockstep.store.reader import open_recording
+from lockstep.wings.operators.answers import answered
+from lockstep.wings.operators.ran import Ran, ran_in
+from lockstep.wings.operators.screen import TITLES, as_values, csv_rows, render
+
+
+class _Command(TrainingBehind):
+    usage = "{RECORDING | -- COMMAND...}"
+
+
+@click.command(cls=_Command)
+@click.argument("recording", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--device", metavar="NAME|FILE",
+    help=f"Whose list: {', '.join(KNOWN)}, or a file (.csv, .yaml).",
+)  # fmt: skip
+@click.option(
+    "--steps", default="0:2", show_default=True, help="Of a training that is run: steps to look at."
+)
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path), help="Write all operators as CSV to a file."
+)
+@options.force
+@options.limit("Print at most so many operators.", default=40)
+@options.as_json
+def ops(
+    recording: Path | None,
+    device: str | None,
+    steps: str,
+    output: Path | None,
+    force: bool,
+    limit: int,
+    as_json: bool,
+) -> int:
+    """List the operators that a training really runs, and say which of them a device has.
+
+    With a COMMAND that training is run up to the end of the last step looked at, and every operator that torch's
+    dispatcher runs is seen, forward, backward and in the optimizer. A RECORDING is best one of `--level aten`; of
+    another level names of the API are all there is.
+
+    Lists of torch's own backends come out of the table that the installed torch ships, so they are of its version. A
+    file names operators (`aten::add.Tensor`), and may give dtypes and versions: see docs/rooms/operators.md.
+
+    Exit code 0 if all operators are supported, 1 if one is not, or is not known to be, 2 if nothing could be looked at.
+
+    \b
+    lockstep ops --device mps -- python train.py
+    lockstep ops ref --device ascend -o operators.csv
+    lockstep ops ref --device our_chip.csv --json
+    """
+    command = training_command()
+    if bool(command) == (recording is not None):
+        raise UsageError("give either a recording, or a training's command behind --")
+    if output is not None:
+        check_output_file(output, force=force)
+    support = None if device is None else _list(device)
+    ran = _ran_by(command, steps) if recording is None else ran_in(open_recording(recording))
+    found = answered(ran, support)
+    if output is not None:
+        try:
+            write_csv_table(output, TITLES, csv_rows(found))
+        except OSError as error:
+            raise OutputExistsError(f"{output}: cannot be written ({error.strerror})") from error
+    if as_json:
+        click.echo(json_text(enveloped(as_values(ran, found, support))))
+    else:
+        click.echo(render(ran, found, support, limit=limit).plain)
+    return code_of(
+        differs=any(one.standing not in (None, Standing.SUPPORTED) for one in found), looked=True
+    )
+
+
+def _list(device: str) -> SupportList:
+    torch_version = version("torch")
+    if device in KNOWN:
+        return known_list(device, torch_version)
+    file = Path(device)
+    if not file.suffix and not file.exists():
+        known = ", ".join(KNOWN)
+        raise UsageError(f"--device {device}: no such list and no such file; there are {known}")
+    return with_composites(list_from_file(file, version_of(torch_version)))
+
+
+def _ran_by(command: tuple[str, ...], steps: str) -> Ran:
+    """What a command runs; it is ended behind its last step that is looked at."""
+    # Compiled code is run operator by operator, or else its inside would not be seen.
+    chosen = Options(steps=steps, level="aten", save="stats", exit_after=True, compile_eager=True)
+    with tempfile.TemporaryDirectory(prefix="lockstep-ops-", ignore_cleanup_errors=True) as name:
+        directory = Path(name) / "recording"
+        ended = launch(list(command), directory, chosen, hear=tell)
+        if ended.why_nothing:
+            failed = f"the command ended with exit code {ended.code}; " if ended.code else ""
+            raise UsageError(f"no operators: {failed}{ended.why_nothing}")
+        return ran_in(open_recording(directory))

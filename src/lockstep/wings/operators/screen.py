@@ -1,0 +1,200 @@
+"""The operators of a training as text, as values of its JSON, and as rows of a CSV file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lockstep.core.site import Phase
+from lockstep.core.text import printable
+from lockstep.devices.support.known_lists import KNOWN
+from lockstep.devices.support.support_list import Standing, SupportList
+from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, terminal_width
+from lockstep.report.table import Column, add_table
+from lockstep.wings.operators.answers import Answered
+from lockstep.wings.operators.ran import Form, Ran, TensorForm
+
+_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+_COLUMNS = (
+    Column("operator"),
+    Column("answer"),
+    *(Column(phase.value, right=True) for phase in _PHASES),
+    Column("dtypes"),
+    Column("shapes"),
+    Column("why"),
+)
+_SHAPES = [column.title for column in _COLUMNS].index("shapes")
+_MOST_TENSORS = 3
+_MOST_NOT_SEEN = 5
+
+TITLES = (
+    "operator", "answer", "why", "forward", "backward", "optimizer", "calls", "dtypes", "forms", "shapes",
+)  # fmt: skip
+"""Columns of the CSV file."""
+
+
+def headline(found: Sequence[Answered], support: SupportList | None) -> str:
+    """The answer in one sentence."""
+    if support is None:
+        known = ", ".join(KNOWN)
+        return f"{counted(len(found), 'operator')} ran; --device holds them against a list: {known}, or a file"
+    standings = Counter(one.standing for one in found)
+    of = f"{counted(len(found), 'operator')} that ran"
+    lacking = {
+        Standing.MISSING: "not in the list",
+        Standing.OTHER_DTYPES: "there for other dtypes only",
+        Standing.UNKNOWN: "unknown to it",
+    }
+    said = [f"{standings[one]} {words}" for one, words in lacking.items() if standings[one]]
+    name = printable(support.name)
+    if not said:
+        return f"SUPPORTED by {name}: all of {of}"
+    return f"NOT ALL SUPPORTED by {name}: of {of}, {', '.join(said)}"
+
+
+def render(ran: Ran, found: Sequence[Answered], support: SupportList | None, *, limit: int) -> Page:
+    """The headline, where both sides are from, and the operators."""
+    text = Page()
+    add_paragraph(text, headline(found, support), indent="  ", first="")
+    if support is not None:
+        add_paragraph(text, f"list: {_source(support)}")
+    add_paragraph(text, f"ran: {_where(ran)}")
+    for sentence in _warnings(ran):
+        add_paragraph(text, sentence)
+    add_line(text, "")
+    rows = [_row(one) for one in found]
+    if support is None:
+        chosen = [at for at, column in enumerate(_COLUMNS) if column.title not in ("answer", "why")]
+    else:
+        chosen = list(range(len(_COLUMNS)))
+    add_table(
+        text,
+        [_COLUMNS[at] for at in chosen],
+        [[row[at] for at in chosen] for row in rows],
+        limit=limit,
+        width=terminal_width(),
+    )
+    if any("*" in row[_SHAPES] for row in rows[:limit]):
+        add_line(text, "* does not lie row after row")
+    text.rstrip()
+    return text
+
+
+def _source(support: SupportList) -> str:
+    version = support.version or "a version that it does not say"
+    whole = "" if support.is_whole else "; it does not claim to be whole"
+    return printable(f"{version}; {support.source}{whole}")
+
+
+def _where(ran: Ran) -> str:
+    what = "operators of the dispatcher" if ran.of_dispatcher else "functions of torch's API"
+    ranks = f" of {ran.ranks} ranks" if ran.ranks > 1 else ""
+    devices = f", on {', '.join(ran.devices)}" if ran.devices else ""
+    version = f", torch {ran.torch}" if ran.torch else ""
+    return f"{what} in {counted(ran.steps, 'step')}{ranks}{version}{devices}"
+
+
+def _warnings(ran: Ran) -> Iterable[str]:
+    if not ran.of_dispatcher:
+        yield (
+            "recorded were functions of the API: what they call inside and in backward, and what the optimizer calls,"
+            " is not known; names are looked up as they are"
+        )
+    for sentence in ran.not_seen[:_MOST_NOT_SEEN]:
+        yield printable(f"not seen: {sentence}")
+
+
+def _row(one: Answered) -> list[str]:
+    calls = one.operator.calls
+    return [
+        one.operator.name,
+        _said(one),
+        *(str(calls[phase] or "") for phase in _PHASES),
+        " ".join(sorted(one.operator.dtypes)),
+        _shapes(one.operator.commonest, len(one.operator.forms)),
+        _why(one),
+    ]
+
+
+def _said(one: Answered) -> str:
+    return "" if one.standing is None else one.standing.value
+
+
+def _why(one: Answered) -> str:
+    return "" if one.answer is None else one.answer.why
+
+
+def _shapes(form: Form, forms: int) -> str:
+    shown = " ".join(str(tensor) for tensor in form[:_MOST_TENSORS])
+    cut = " ..." if len(form) > _MOST_TENSORS else ""
+    more = f" and {counted(forms - 1, 'form')} more" if forms > 1 else ""
+    return f"{shown}{cut}{more}"
+
+
+def as_values(ran: Ran, found: Sequence[Answered], support: SupportList | None) -> dict[str, Any]:
+    """Everything, as values of JSON."""
+    standings = Counter(one.standing for one in found)
+    judged = "supported" if standings.keys() <= {Standing.SUPPORTED} else "not all supported"
+    return {
+        "verdict": "not held against a list" if support is None else judged,
+        "counts": {one.value: standings[one] for one in Standing},
+        "list": None
+        if support is None
+        else {
+            "name": printable(support.name),
+            "version": printable(support.version),
+            "source": printable(support.source),
+            "is_whole": support.is_whole,
+        },
+        "ran": {
+            "level": "aten" if ran.of_dispatcher else "api",
+            "steps": ran.steps,
+            "ranks": ran.ranks,
+            "torch": ran.torch,
+            "devices": list(ran.devices),
+            "not_seen": list(ran.not_seen),
+        },
+        "operators": [_operator(one) for one in found],
+    }
+
+
+def _operator(one: Answered) -> dict[str, Any]:
+    operator = one.operator
+    return {
+        "operator": operator.name,
+        "answer": _said(one) or None,
+        "why": _why(one),
+        "calls": {phase.value: operator.calls[phase] for phase in _PHASES},
+        "dtypes": sorted(operator.dtypes),
+        "forms": [
+            {"count": count, "inputs": [_tensor(tensor) for tensor in form]}
+            for form, (count, _) in operator.forms.items()
+        ],
+    }
+
+
+def _tensor(tensor: TensorForm) -> dict[str, Any]:
+    return {
+        "argument": tensor.argument,
+        "dtype": tensor.dtype,
+        "shape": list(tensor.shape),
+        "strides": None if tensor.strides is None else list(tensor.strides),
+        "contiguous": tensor.strides is None,
+    }
+
+
+def csv_rows(found: Sequence[Answered]) -> Iterable[list[str | int]]:
+    """A row an operator, as `TITLES` has them."""
+    for one in found:
+        operator = one.operator
+        yield [
+            operator.name,
+            _said(one),
+            _why(one),
+            *(operator.calls[phase] for phase in _PHASES),
+            operator.calls.total(),
+            " ".join(sorted(operator.dtypes)),
+            len(operator.forms),
+            "; ".join(" ".join(str(tensor) for tensor in form) for form in operator.forms),
+        ]

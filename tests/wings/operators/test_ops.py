@@ -1,0 +1,209 @@
+"""`lockstep ops`: what a training runs, held against a list."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lockstep
+from lockstep.cli.main import main
+
+TRAINING = """
+import torch
+
+@torch.library.custom_op("mylib::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+twice.register_autograd(lambda context, gradient: twice(gradient))
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU())
+compiled = torch.compile(torch.nn.Linear(4, 3))
+optimizer = torch.optim.Adam([*model.parameters(), *compiled.parameters()])
+for step in range(9):
+    optimizer.zero_grad()
+    compiled(twice(model(torch.ones(2, 4)).t().t())).erfinv().nansum().backward()
+    optimizer.step()
+print("trained to the end")
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training with an operator of its own and a compiled module."""
+    path = tmp_path_factory.mktemp("script") / "train.py"
+    path.write_text(TRAINING)
+    return path
+
+
+def a_training(path: Path, level: str) -> Path:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU(), torch.nn.LayerNorm(4))
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    with lockstep.record(path, model=model, steps=2, level=level, save="stats"):  # type: ignore[arg-type]
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).t().logsumexp(0).sum().backward()
+            optimizer.step()
+    return path
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training at the level of the dispatcher."""
+    return a_training(tmp_path_factory.mktemp("aten") / "run", "aten")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = main(["ops", *map(str, words)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def operators(out: str) -> dict[str, dict[str, Any]]:
+    return {one["operator"]: one for one in json.loads(out)["operators"]}
+
+
+def test_a_command_shows_all_that_it_runs(script: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # when a training is run against what the CPU has
+    code, out, _ = run(capfd, "--device", "cpu", "--json", "--", sys.executable, script)
+
+    # then forward, backward and optimizer were seen, and what was compiled
+    found = operators(out)
+    assert found["aten::addmm"]["calls"] == {"forward": 4, "backward": 0, "optimizer": 0}
+    assert found["aten::silu_backward"]["calls"]["backward"] == 2
+    assert found["aten::addcdiv_"]["calls"]["optimizer"] == 8
+    assert {"aten::erfinv", "aten::nansum"} <= found.keys()
+    # and each form of what was taken, with how it lies
+    transposed = [tensor for form in found["aten::addmm"]["forms"] for tensor in form["inputs"]][2]
+    assert (transposed["shape"], transposed["strides"]) == ([4, 4], [1, 4])
+    # and an operator of the script's own, once a call, of which no list speaks
+    assert found["mylib::twice"]["calls"] == {"forward": 2, "backward": 2, "optimizer": 0}
+    assert found["mylib::twice"]["answer"] == "unknown"
+    assert {name for name, one in found.items() if one["answer"] != "supported"} == {"mylib::twice"}
+    assert code == 1
+    # and nothing that computes nothing
+    assert not [name for name in found if name.startswith(("prim", "profiler"))]
+    assert "trained to the end" not in out
+
+
+def test_what_a_device_lacks_stands_first_and_its_twin_stays_silent(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a list of all that ran, and one without silu
+    code, out, _ = run(capsys, recorded, "--device", "cpu", "--json")
+    assert code == 0
+    names = list(operators(out))
+    whole, short = tmp_path / "whole.csv", tmp_path / "short.csv"
+    whole.write_text("\n".join(["operator", *names]))
+    short.write_text("\n".join(["# version: 7", "operator", *(set(names) - {"aten::silu"})]))
+
+    # then the first has all of it
+    code, out, _ = run(capsys, recorded, "--device", whole)
+    assert code == 0
+    assert out.startswith("SUPPORTED by whole.csv: all of")
+
+    # and the second says what is missing, before all that is there
+    code, out, _ = run(capsys, recorded, "--device", short)
+    assert code == 1
+    assert "1 not in the list" in out
+    table = out.partition("operator  ")[2].splitlines()
+    assert table[1].split()[:5] == ["aten::silu", "not", "in", "the", "list"]
+    assert "list: 7; " in out
+
+
+def test_dtypes_are_held_against_those_of_the_list(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = tmp_path / "half.csv"
+    listed.write_text("operator,dtypes\naten::silu,float16\naten::addmm,float16 float32\n")
+    _, out, _ = run(capsys, recorded, "--device", listed, "--json")
+    found = operators(out)
+    assert found["aten::silu"]["answer"] == "other dtypes only"
+    assert found["aten::addmm"]["answer"] == "supported"
+
+
+def test_an_operator_that_torch_picks_by_the_device_is_not_missing_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given attention, for which torch picks a kernel that no other device has
+    layer = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(layer.parameters())
+    with lockstep.record(tmp_path / "run", model=layer, steps=1, level="aten", save="stats"):
+        x = layer(torch.ones(1, 2, 3, 4))
+        torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()
+        optimizer.step()
+    name = "aten::_scaled_dot_product_flash_attention_for_cpu"
+
+    # then a device that has another one supports it
+    _, out, _ = run(capsys, tmp_path / "run", "--device", "cuda", "--json")
+    assert operators(out)[name]["answer"] == "supported"
+    assert "torch picks by the device" in operators(out)[name]["why"]
+
+    # and one that has none, and not what it would be composed of, does not
+    listed = tmp_path / "chip.csv"
+    listed.write_text("operator\naten::mm\n")
+    _, out, _ = run(capsys, tmp_path / "run", "--device", listed, "--json")
+    assert operators(out)[name]["answer"] == "not in the list"
+
+
+def test_of_functions_of_the_api_no_more_is_said_than_their_names_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_path = a_training(tmp_path / "run", "api")
+    code, out, _ = run(capsys, run_path, "--device", "mps", "--json")
+    found = operators(out)
+    assert found["torch.nn.functional.silu"]["answer"] == "supported"
+    assert found["torch.nn.functional.layer_norm"]["answer"] == "unknown"
+    assert code == 1
+    _, out, _ = run(capsys, run_path, "--device", "mps")
+    assert "recorded were functions of the API" in out
+
+
+def test_without_a_list_operators_are_listed(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "operators.csv"
+    code, out, _ = run(capsys, recorded, "-o", table)
+    assert code == 0
+    assert "--device holds them against a list" in out
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    silu = next(row for row in rows if row["operator"] == "aten::silu")
+    assert (silu["forward"], silu["calls"], silu["shapes"]) == ("2", "2", "(2, 4)")
+    # and a file that is there is not replaced
+    code, _, err = run(capsys, recorded, "-o", table)
+    assert (code, "exists" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give either a recording, or a training's command behind --"),
+        (["run", "--", "true"], "give either a recording, or a training's command behind --"),
+        (["nothing"], "nothing"),
+        (["--", sys.executable, "-c", "import torch"], "no operators: "),
+        (["--", "no-such-command"], "cannot be started"),
+        (["--device", "abacus", "--", "true"], "--device abacus: no such list and no such file"),
+    ],
+)
+def test_misuse_is_one_sentence(
+    words: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capfd, *words)
+    assert code == 2
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_recording_without_operators_says_how_to_get_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, a_training(tmp_path / "run", "module"), "--device", "cpu")
+    assert code == 2
+    assert "holds no operator; record it with" in err
+    assert "--level aten" in err
