@@ -113,6 +113,9 @@ class Steps(Protocol):
     def is_certain(self) -> None:
         """The step that is open is one: backward or an optimizer is at work."""
 
+    def stop_before_backward(self) -> None:
+        """Backward, or an update without one, is about to begin: the process may be asked to end here."""
+
     def path_of(self, session: Session, module: torch.nn.Module, place: Place | None) -> str:
         """Path of a module; its tree is recorded where it is met for the first time."""
 
@@ -654,11 +657,13 @@ class Calls:
             return run()
         session = self.find_session(may_begin=bool(losses))
         if session is None:
+            self._steps.stop_before_backward()
             return run()
         with Silence(self._steps.fail):
             self._steps.is_certain()
             for tensor in losses:
                 session.loss(tensor)
+        self._steps.stop_before_backward()
         with self._at(None):
             result = run()
         with Silence(self._steps.fail):

@@ -81,6 +81,9 @@ UNRECORDED_CHILD = "UNRECORDED_CHILD"
 LEFT_OUT = "LEFT_OUT"
 """Stands before how many chosen steps a process did not record, as the one before was still there."""
 
+STOPPED = "STOPPED"
+"""Stands for a process that waits before its first backward to be ended with the others."""
+
 TRAINED = "TRAINED"
 """Stands before how many steps a process trained, of which each was recorded apart."""
 
@@ -120,6 +123,11 @@ def unmatched_notes(directory: Path) -> list[UnmatchedNote]:
         for name, detail in _notes_of(directory)
         if name == UNMATCHED
     ]
+
+
+def count_of(directory: Path, name: str) -> int:
+    """How many notes of one name there are so far."""
+    return sum(noted == name for noted, _ in _notes_of(directory))
 
 
 def armed_processes(directory: Path) -> set[int]:

@@ -17,6 +17,7 @@ import xxhash
 from torch.utils.data import DataLoader
 
 from lockstep.capture.interception import Patch
+from lockstep.capture.silence import Silence
 from lockstep.core.manifest import LoaderSetup, RankManifest
 from lockstep.devices.tensor_numbers import digest_of
 
@@ -38,31 +39,50 @@ _MOST_LOADERS = 16
 
 
 class Loaders:
-    """The data loaders that are iterated while a training is recorded."""
+    """The data loaders that are iterated while a training is recorded; `fail` is told what went wrong in here."""
 
-    def __init__(self) -> None:
-        self._met: list[weakref.ref[DataLoader[Any]]] = []
+    def __init__(self, fail: Callable[[Exception], None]) -> None:
+        self._fail = fail
+        self._met: list[_Met] = []
         self._noted: dict[int, dict[str, Any]] = {}
         self.patch = Patch(DataLoader, "__iter__", self._noting)
 
     def note(self, manifest: RankManifest, step: int) -> None:
         """Note loaders that were iterated so far and are set up otherwise than when they were noted last."""
         for index, one in enumerate(self._met):
-            loader = one()
-            settings = None if loader is None else dict(_settings(loader))
-            if loader is not None and settings is not None and settings != self._noted.get(index):
+            settings = one.settings_now()
+            if settings != self._noted.get(index):
                 self._noted[index] = settings
-                name = f"{type(loader).__module__}.{type(loader).__qualname__}"
-                manifest.loaders.append(LoaderSetup(index, step, name, settings))
+                manifest.loaders.append(LoaderSetup(index, step, one.name, settings))
 
     def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def noting(loader: Any) -> Any:
-            if len(self._met) < _MOST_LOADERS and not any(one() is loader for one in self._met):
-                self._met.append(weakref.ref(loader))
+            with Silence(self._fail):
+                is_new = not any(one.is_of(loader) for one in self._met)
+                if is_new and len(self._met) < _MOST_LOADERS:
+                    self._met.append(_Met(loader))
             return original(loader)
 
         return noting
+
+
+class _Met:
+    """A loader that is iterated. A script may keep nothing but its iterator: then it is told as it was at that time."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = weakref.ref(loader)
+        self._settings = dict(_settings(loader))
+        self.name = f"{type(loader).__module__}.{type(loader).__qualname__}"
+
+    def is_of(self, loader: object) -> bool:
+        return self._loader() is loader
+
+    def settings_now(self) -> dict[str, Any]:
+        loader = self._loader()
+        if loader is not None:
+            self._settings = dict(_settings(loader))
+        return self._settings
 
 
 def _settings(loader: DataLoader[Any]) -> Iterator[tuple[str, Any]]:

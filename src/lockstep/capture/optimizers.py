@@ -48,6 +48,9 @@ class StepCounter(Protocol):
     def optimizer_called(self, optimizer: Optimizer, name: str) -> None:
         """An optimizer begins a step that is recorded."""
 
+    def stop_before_backward(self) -> None:
+        """Backward, or an update without one, is about to begin: the process may be asked to end here."""
+
     def update_skipped(self) -> None:
         """A gradient scaler found inf or NaN, so an optimizer left everything as it was."""
 
@@ -275,6 +278,7 @@ class Optimizers:
             session = self._steps.begin()
         if session is None:
             return
+        self._steps.stop_before_backward()
         op = optimizer_name(optimizer)
         with Silence(self._steps.fail):
             self._steps.is_certain()

@@ -27,6 +27,7 @@ from torch.optim.optimizer import Optimizer
 from lockstep.capture import setup
 from lockstep.capture.afterwards import Afterwards, Owners, owners_of
 from lockstep.capture.apart import StepsApart
+from lockstep.capture.before_backward import end_process
 from lockstep.capture.calls import Calls
 from lockstep.capture.compiled_code import CompiledCodeGate, untraced, wrap_compile
 from lockstep.capture.environment import TRAINS, UNMATCHED, leave_note
@@ -37,7 +38,12 @@ from lockstep.capture.last_states import NamedModule
 from lockstep.capture.live_modules import LivingModules, living
 from lockstep.capture.loaders import Loaders, random_states
 from lockstep.capture.module_paths import ModuleNames
-from lockstep.capture.optimizers import Optimizers, names_in_groups, plain_options
+from lockstep.capture.optimizers import (
+    Optimizers,
+    names_in_groups,
+    optimizer_name,
+    plain_options,
+)
 from lockstep.capture.redacted_writer import RedactedWriter, redact, redaction_of_process
 from lockstep.capture.rows import Place
 from lockstep.capture.session import Session
@@ -50,6 +56,7 @@ from lockstep.capture.waiting import wait_until_written
 from lockstep.capture.without_draws import without_draws
 from lockstep.core.errors import CaptureError, LockstepError
 from lockstep.core.manifest import (
+    BEFORE_BACKWARD,
     END,
     OTHER_TRAININGS,
     Event,
@@ -136,7 +143,7 @@ class Recorder:
         self._step = self.steps_left_out = 0
         self._open = False
         self._ended_by_optimizer = self._hand_updated = self._is_known_to_train = False
-        self._another_trains = self._waits = False
+        self._another_trains = self._waits = self._stopped = False
         self._is_first_step = True
         self._beginning = threading.RLock()
         self._failure = ""
@@ -151,7 +158,7 @@ class Recorder:
             self._limit = StepLimit(options.max_steps, asked_in)
         self._finished = False
         self._began_s = time.time()
-        self._loaders = Loaders()
+        self._loaders = Loaders(self.fail)
         self._patches = [
             self._loaders.patch,
             Patch(
@@ -234,7 +241,7 @@ class Recorder:
         if self._manifest is not None:
             reached = self._limit is not None and self._limit.reached
             ended_by = setup.ended_behind(self._options) if reached else ended_by
-            self._manifest.ended_by = ended_by
+            self._manifest.ended_by = BEFORE_BACKWARD if self._stopped else ended_by
         if self._manifest is not None and self.optimizer_seen and not self._finished:
             self._manifest.trained = self._step
         self._end(interrupted=interrupted)
@@ -499,6 +506,18 @@ class Recorder:
         if len(self._optimizers) or not self._wait_for_optimizer:
             return True
         return module.training and has_parameters(module)
+
+    def stop_before_backward(self) -> None:
+        """Nothing was learnt yet: the process ends here, where that was asked for."""
+        if not self._options.before_backward or self._stopped:
+            return
+        self._stopped = True
+        if self.session is not None:
+            with Silence(self.fail):
+                optimizers = self._optimizers.taking_part()
+                if len(optimizers) == 1:  # of several nobody knows yet in which order they step
+                    self.optimizer_called(optimizers[0], optimizer_name(optimizers[0]))
+        end_process(self.directory)
 
     def set_aside(self) -> None:
         """What was recorded of this step may not be of it: it begins with what comes now, or later."""

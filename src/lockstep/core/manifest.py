@@ -44,6 +44,8 @@ class Options:
     max_steps: int | None = None
     ends_when_asked: bool = False
     """Whoever follows the training may ask it to end, see `core.last_step`."""
+    before_backward: bool = False
+    """Every process ends before its first backward: what it is set up by is known by then."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,9 @@ class StepSummary:
 
 OTHER_TRAININGS = "trainings of other threads"
 """What is not seen where several threads of a process train."""
+
+BEFORE_BACKWARD = "lockstep check, before its first backward"
+"""What ended a process that was to be looked at before it computes anything."""
 
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""

@@ -16,12 +16,13 @@ from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.core.selection import StepSelection
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.paragraphs import Page
+from lockstep.store.reader import open_recording
 
 _NOT_THE_PROJECTS = frozenset({"site-packages", "node_modules", "__pycache__"})
 
 
 class _Command(TrainingBehind):
-    usage = "{REFERENCE CANDIDATE | --repeat N -- COMMAND... | --script FILE}"
+    usage = "{REFERENCE CANDIDATE | --against REFERENCE -- COMMAND... | --repeat N -- COMMAND... | --script FILE}"
 
 
 @click.command(cls=_Command)
@@ -29,6 +30,10 @@ class _Command(TrainingBehind):
 @click.option(
     "--mapping", type=click.Path(path_type=Path), help="YAML file with names that only one run has."
 )
+@click.option(
+    "--against", type=click.Path(path_type=Path),
+    help="Run COMMAND to its first backward, and hold its set-up against this recording.",
+)  # fmt: skip
 @click.option(
     "--repeat", "times", type=click.IntRange(min=2), help="Run COMMAND so many times instead."
 )
@@ -43,6 +48,7 @@ class _Command(TrainingBehind):
 def check(
     recordings: tuple[Path, ...],
     mapping: Path | None,
+    against: Path | None,
     times: int | None,
     scripts: tuple[Path, ...],
     steps: str,
@@ -57,6 +63,9 @@ def check(
     other, what matters most first; and the eight questions that come before any dump are answered. What a recording of
     an earlier build did not note is said to be unknown.
 
+    With --against the COMMAND is run to its first backward and ended there, before compute is spent; what it is set up
+    by is held against the recording in the same way.
+
     With --repeat the COMMAND is run several times and recorded: the first tensor that is not equal bit by bit is named,
     with what makes it so and the switch that cures it, which is tried.
 
@@ -67,18 +76,23 @@ def check(
 
     \b
     lockstep check ref cand
+    lockstep check --against ref -- python train.py
     lockstep check --repeat 2 -- python train.py
     lockstep check --script train.py
     """
-    command = training_command()
+    command, against = _without_against(training_command(), against)
     if scripts:
-        if times is not None or command or recordings:
+        if times is not None or command or recordings or against is not None:
             raise UsageError("--script stands alone: nothing is run and no recording is read")
         return _scripts(scripts, limit=limit, as_json=as_json)
+    if against is not None:
+        if times is not None or not command or recordings:
+            raise UsageError("give --against REFERENCE and a training's command behind --")
+        return _beforehand(command, against, mapping, keep, limit=limit, as_json=as_json)
     if times is not None or command:
         if times is None or not command or recordings:
             raise UsageError(
-                "give both --repeat N and a training's command behind --, and no recordings"
+                "give a training's command behind -- with --against REFERENCE or --repeat N, and no recordings"
             )
         return _repeat(command, times, steps, keep, as_json=as_json)
     if len(recordings) != 2:
@@ -97,6 +111,43 @@ def _set_ups(
     answers = checkup(reference, candidate, mapping=mapping)
     _print(as_values(answers) if as_json else render(answers, limit=limit))
     return code_of(differs=differs(answers), looked=True)
+
+
+def _without_against(
+    command: tuple[str, ...], against: Path | None
+) -> tuple[tuple[str, ...], Path | None]:
+    """`-- COMMAND --against REFERENCE`: what stands at the end is meant for this verb, where it is a recording."""
+    if (
+        against is None
+        and command[-2:-1] == ("--against",)
+        and Path(command[-1], "manifest.json").exists()
+    ):
+        return command[:-2], Path(command[-1])
+    return command, against
+
+
+def _beforehand(
+    command: tuple[str, ...],
+    against: Path,
+    mapping: Path | None,
+    keep: Path | None,
+    *,
+    limit: int,
+    as_json: bool,
+) -> ExitCode:
+    from lockstep.wings.check.setups.beforehand import stopped_before_backward
+    from lockstep.wings.check.setups.checkup import checkup
+    from lockstep.wings.check.setups.screen import as_values, differs, render
+
+    streams = {"stdout": sys.stderr} if as_json else {}
+    reference = open_recording(against)
+    options = reference.manifest.options
+    with stopped_before_backward(command, options, keep, **streams) as recorded:
+        answers = checkup(reference, recorded.recording, mapping=mapping)
+        if recorded.ended.code:
+            answers.notes.append(f"the command ended with exit code {recorded.ended.code}")
+        _print(as_values(answers) if as_json else render(answers, limit=limit))
+    return code_of(differs=differs(answers), looked=not recorded.ended.code)
 
 
 def _repeat(

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.cli.record import run_recorded
 from lockstep.comparison import compare_recordings
-from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.manifest import Options
 from lockstep.reading.first_difference import FirstDifference, first_difference
-from lockstep.store.reader import Recording
+from lockstep.wings.check.running import run_training
 
 _SEED = 0
 
@@ -69,10 +66,6 @@ def repeat(
     UsageError
         If the command cannot be started, fails, or trains nothing.
     """
-    if shutil.which(command[0]) is None:
-        raise UsageError(
-            f"{command[0]}: command not found; give the command as you would type it, after --"
-        )
     with tempfile.TemporaryDirectory(prefix="lockstep-check-") as name:
         place = Path(name) if folder is None else folder.absolute()
         place.mkdir(parents=True, exist_ok=True)
@@ -90,7 +83,9 @@ def _round(
     command: Sequence[str], times: int, options: Options, place: Path, streams: dict[str, Any]
 ) -> Repeats:
     recordings = [
-        _record(command, options, place.with_name(f"{place.name}{number}"), streams)
+        run_training(
+            command, place.with_name(f"{place.name}{number}"), options, **streams
+        ).recording
         for number in range(times)
     ]
     reference = recordings[0]
@@ -100,17 +95,3 @@ def _round(
         if first is not None:
             return Repeats(times, first, compare_recordings(reference, other), steps)
     return Repeats(times, None, None, steps)
-
-
-def _record(
-    command: Sequence[str], options: Options, place: Path, streams: dict[str, Any]
-) -> Recording:
-    recorded = run_recorded(command, place, options, **streams)
-    if recorded.ended.why_nothing:
-        failed = (
-            f"the command ended with exit code {recorded.ended.code}; "
-            if recorded.ended.code
-            else ""
-        )
-        raise UsageError(f"nothing was recorded: {failed}{recorded.ended.why_nothing}")
-    return recorded.recording

@@ -25,6 +25,8 @@ _OF_STEPS = (
     "flow", "loss-scale", "optimizer-state", "worker-seeds",
 )  # fmt: skip
 
+_BEHIND_FORWARD = ("accumulation", "clipping", "optimizer-state", "schedule", "length")
+
 
 def checkup(reference: Given, candidate: Given, *, mapping: GivenMapping = None) -> Answers:
     """Hold the set-ups of two recordings against each other.
@@ -51,8 +53,11 @@ def checkup(reference: Given, candidate: Given, *, mapping: GivenMapping = None)
         look_at_process(left.manifest, right.manifest, answers)
         look_at_model(setups[name], left, right, pairing.names[name], answers)
     look_at_source(pairing.reference, pairing.candidate, answers)
-    for sentence in pairing.ranks.alone:
+    chosen = any(one.manifest.options.ranks for one in (pairing.reference, pairing.candidate))
+    for sentence in pairing.ranks.alone if not chosen else ():
         answers.differ("sharding", SetupDifference(sentence, "-", "-"))
+    if pairing.candidate.manifest.options.before_backward:
+        answers.not_known(_BEHIND_FORWARD, "the command was stopped before its first backward")
     if stopper := pairing.why_incomparable(None):
         answers.notes.append(f"steps were not looked at: {stopper}")
         answers.not_known(_OF_STEPS, "no step of both could be laid side by side")

@@ -8,7 +8,7 @@ from typing import Any
 from lockstep.align.names import NameMap
 from lockstep.align.settings import KERNEL_CHOICES, differing_settings
 from lockstep.core.finding import SetupDifference
-from lockstep.core.manifest import LoaderSetup, OptimizerSetup, RankManifest
+from lockstep.core.manifest import BEFORE_BACKWARD, LoaderSetup, OptimizerSetup, RankManifest
 from lockstep.core.text import listed
 from lockstep.locate.circumstances import every_circumstance, is_known
 from lockstep.locate.model_setup import ModelSetup
@@ -51,6 +51,8 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
     if not (left.seeds and right.seeds):
         answers.not_known(["seeds"], _OLDER)
     _look_at_draws(left, right, answers)
+    if right.ended_by == BEFORE_BACKWARD:
+        return
     if left.trained is None or right.trained is None:
         answers.not_known(["length"], "a training was killed, or its end was not seen")
     elif left.trained != right.trained:
