@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, partial
 from os import PathLike
@@ -15,7 +16,7 @@ import numpy as np
 from lockstep.align.step import AlignedStep
 from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, integer_of, steps_of
 from lockstep.core.errors import UsageError
-from lockstep.core.finding import Comparison
+from lockstep.core.finding import Comparison, Finding, Origin
 from lockstep.core.garbage import rare_collections
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.progress import CountedProgress, Progress
@@ -133,6 +134,117 @@ def compare_recordings(
     return replace(found, what_next=what_next(found, reference, candidate, manner))
 
 
+@dataclass(frozen=True, slots=True)
+class SteppedTo:
+    """A step that was compared while the candidate still trains.
+
+    Parameters
+    ----------
+    number
+        Which.
+    loss
+        How far its losses are apart, in units of what rounding alone may make of them here; 0 where they are equal, NaN
+        where that is not known.
+    furthest
+        The finding that is furthest beyond its tolerance; None where nothing was compared.
+    origins
+        What is at fault by now, in all steps so far.
+    """
+
+    number: int
+    loss: float
+    furthest: Finding | None
+    origins: tuple[Origin, ...]
+
+
+class GrowingComparison:
+    """Compares two recordings step by step, of which the candidate is still being made.
+
+    Each step is compared once, as `compare_recordings` would; what is said of the end is left to that.
+
+    Parameters
+    ----------
+    reference
+        The trusted run.
+    calibration, mapping
+        As `compare_recordings` takes them.
+    """
+
+    def __init__(
+        self,
+        reference: Recording,
+        *,
+        calibration: Given | None = None,
+        mapping: GivenMapping = None,
+    ) -> None:
+        self._reference, self._mapping = reference, mapping
+        self._judge: Judge = ErrorModel()
+        if calibration is not None:
+            noise = measure_noise(
+                reference, [opened("calibration", calibration)], steps=None, read_tensors=False
+            )
+            self._judge = CalibratedJudge(noise, self._judge)
+        self._gathered: Gathered | None = None
+
+    def add(self, candidate: Recording) -> Iterator[SteppedTo]:
+        """Compare the steps that have come since: those that all ranks of the reference have to their end.
+
+        Parameters
+        ----------
+        candidate
+            The recording as it is now, opened anew.
+
+        Raises
+        ------
+        RecordingError
+            If one cannot be read.
+        """
+        pairing = pair_recordings(self._reference, candidate, self._mapping)
+        if len(pairing.ranks.both) < len(self._reference.ranks):
+            return
+        gathered = self._gathered or Gathered(self._judge, False, pairing)
+        gathered.pairing = pairing
+        for name, both in pairing.ranks.both.items():
+            if name not in gathered.ledgers:
+                gathered.add_rank(name, *both)
+        self._gathered = gathered
+        complete = [
+            set(rank.complete_steps) for both in pairing.ranks.both.values() for rank in both
+        ]
+        for number, ranks in pairing.shared_steps(set.intersection(*complete)).items():
+            if number not in gathered.steps:
+                yield self._step(gathered, number, ranks)
+
+    def _step(self, gathered: Gathered, number: int, ranks: Collection[str]) -> SteppedTo:
+        known = {name: len(one.findings) for name, one in gathered.ledgers.items()}
+        with np.errstate(all="ignore"):
+            aligned = gathered.pairing.step(number, ranks)
+            gathered.steps.add(number)
+            try:
+                _compare_step(gathered, number, aligned, None)
+            finally:
+                for ledger in gathered.ledgers.values():
+                    ledger.end()
+        new = [
+            one
+            for name, ledger in gathered.ledgers.items()
+            for one in ledger.findings[known[name] :]
+        ]
+        origins: tuple[Origin, ...] = ()
+        if any(one.found for one in gathered.origins.values()):
+            origins = conclusion(gathered, None, gathered.steps).origins
+        losses = [_floors(one) for one in new if one.pair.present.role is Role.LOSS]
+        furthest = max(new, key=lambda one: one.margin, default=None)
+        return SteppedTo(number, max(losses, default=math.nan), furthest, origins)
+
+
+def _floors(finding: Finding) -> float:
+    """How many floors apart two tensors are."""
+    if finding.difference == 0:
+        return 0.0
+    return finding.difference / finding.floor if finding.floor > 0 else math.nan
+
+
 def _options(rule: Rule, mapping: GivenMapping) -> tuple[str, ...]:
     """Options of `lockstep compare` that comparing more of the same two trainings takes too."""
     ruled = ("--rule", rule.value) if rule is not Rule.ERROR_MODEL else ()
@@ -238,4 +350,4 @@ def _last_gradients(step: AlignedStep, ledger: Ledger) -> dict[str, State]:
     return last
 
 
-__all__ = ["Rule", "compare_recordings", "read_indices"]
+__all__ = ["GrowingComparison", "Rule", "SteppedTo", "compare_recordings", "read_indices"]

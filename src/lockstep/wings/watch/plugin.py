@@ -16,10 +16,11 @@ _GROUP = "Watch a training"
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verbs `watch` and `overflow`."""
+    """The verbs `watch`, `overflow` and `follow`."""
     return [
         Verb("watch", "Hold each step of a running training against rules.", _GROUP, _watch),
         Verb("overflow", "Name the operator that makes the first NaN or inf.", _GROUP, _overflow),
+        Verb("follow", "Compare each step with a reference as it ends.", _GROUP, _follow),
     ]
 
 
@@ -39,3 +40,9 @@ def _overflow() -> click.Command:
     from lockstep.wings.watch.overflow_command import overflow
 
     return overflow
+
+
+def _follow() -> click.Command:
+    from lockstep.wings.watch.follow_command import follow
+
+    return follow

@@ -1,0 +1,131 @@
+"""`lockstep follow`: the training is compared step by step, and ends where it leaves its reference."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import lockstep
+from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
+from lockstep.wings.watch.chart import step_chart
+
+TIMEOUT_S = 240
+SCRIPT = """
+import sys, torch
+torch.manual_seed(0)
+width = 9 if "wide" in sys.argv else 16
+model = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.GELU(), torch.nn.Linear(width, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+torch.manual_seed(1)
+steps = 100000 if "late" in sys.argv else 12
+for step in range(steps):
+    x = torch.randn(32, 8)
+    if "late" in sys.argv and step == 5:
+        model[1].approximate = "tanh"
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(model[0].weight.sum().item().hex())
+"""
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs Lockstep in a folder with a script and its reference `ref`."""
+    folder = tmp_path_factory.mktemp("follow")
+    (folder / "train.py").write_text(SCRIPT)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCKSTEP")}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "lockstep", *words]
+        return subprocess.run(
+            [sys.executable if word == "PYTHON" else word for word in command], cwd=folder,
+            capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env={**kept, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+
+    assert run("record", "-o", "ref", "--steps", "0:10", "--", "PYTHON", "train.py").returncode == 0
+    return run
+
+
+def test_the_same_training_agrees_to_its_end(run: Run) -> None:
+    # Given a reference of ten steps
+    # When the same training follows it
+    ended = run("follow", "ref", "-o", "same", "--", "PYTHON", "train.py")
+    # Then all are compared, and it goes on to its own end
+    assert ended.returncode == 0, ended.stderr
+    assert "AGREE: steps 0-9 of 12 trained" in ended.stdout
+    assert "   9  " in ended.stdout
+
+
+def test_a_fault_that_begins_late_ends_the_training_where_compare_points(run: Run) -> None:
+    # Given a training that would take for hours, with another activation from step 5 on
+    # When it follows the reference
+    ended = run("follow", "ref", "-o", "late", "--json", "--", "PYTHON", "train.py", "late")
+    # Then it ends, the operator of step 5 is named as it comes, and compare says the same
+    assert ended.returncode == 1
+    assert "step 5: 1 / torch.nn.functional.gelu leaves the reference (train.py:13)" in ended.stderr
+    origin = json.loads(ended.stdout)["origins"][0]
+    assert (origin["step"], origin["op"]) == (5, "torch.nn.functional.gelu")
+    compared = json.loads(run("compare", "ref", "late", "--json").stdout)["origins"][0]
+    assert {key: compared[key] for key in ("step", "module", "op", "phase")} == {
+        key: origin[key] for key in ("step", "module", "op", "phase")
+    }
+
+
+def test_a_reference_of_another_model_is_no_agreement(run: Run) -> None:
+    # Given a reference of another model
+    # When a training follows it
+    ended = run("follow", "ref", "-o", "wide", "--go-on", "--", "PYTHON", "train.py", "wide")
+    # Then the training goes on to its end, and nobody says that they agree
+    assert ended.returncode in (1, 2)
+    assert "AGREE" not in ended.stdout
+    assert "0x" in ended.stdout
+
+
+def test_what_is_compared_step_by_step_is_what_compare_finds(tmp_path: Path) -> None:
+    # Given two trainings of which one has another epsilon in its normalisation
+    def train(path: Path, epsilon: float) -> None:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.LayerNorm(16, eps=epsilon), torch.nn.Linear(16, 1)
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        with lockstep.record(path, model=model, steps=3):
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.randn(4, 8)).square().mean().backward()
+                optimizer.step()
+
+    train(tmp_path / "ref", 1e-5)
+    train(tmp_path / "cand", 1e-3)
+    # When they are compared as a whole, and step by step
+    whole = compare_recordings(tmp_path / "ref", tmp_path / "cand")
+    growing = GrowingComparison(lockstep.open(tmp_path / "ref"))
+    steps = list(growing.add(lockstep.open(tmp_path / "cand")))
+    # Then the origin is the same from the first step on, and nothing is compared twice
+    assert [step.number for step in steps] == [0, 1, 2]
+    assert [str(step.origins[0].finding.pair.present.site) for step in steps] == [
+        str(whole.origins[0].finding.pair.present.site)
+    ] * 3
+    assert list(growing.add(lockstep.open(tmp_path / "cand"))) == []
+
+
+def test_the_chart_has_a_line_a_step_and_is_thinned() -> None:
+    # Given steps that are equal, and many of them
+    steps = [SteppedTo(number, 0.0, None, ()) for number in range(100)]
+    # When they are drawn
+    lines = step_chart(steps).splitlines()
+    # Then there are at most forty lines beside the head, which says so
+    assert "each 3-th" in lines[0]
+    assert len(lines) == 35
+    assert all("#" not in line for line in lines)
