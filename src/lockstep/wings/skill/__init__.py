@@ -1,0 +1,1 @@
+"""A page that tells a coding agent how to drive Lockstep."""
