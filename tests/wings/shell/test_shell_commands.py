@@ -18,6 +18,8 @@ from lockstep.core.site import Role
 from lockstep.core.text import printable
 from lockstep.testing import MadeTraining, damage, write_recording
 from lockstep.testing.fixtures import FaultyPair
+from lockstep.wings.shell.places import Place, place_of
+from lockstep.wings.shell.session import Session
 
 Ask = Callable[..., str]
 
@@ -98,10 +100,8 @@ def test_pairs_are_listed_under_a_cosine_by_the_old_words_too(ask: Ask, tmp_path
     reference = write_recording(tmp_path / "ref", MadeTraining(whole=True))
     wrong = MadeTraining(whole=True, alter={"relu": lambda value: -value[::-1]})
     candidate = write_recording(tmp_path / "cand", wrong)
-    under = sum(
-        one.metrics.cosine < 0.98
-        for one in lockstep.compare_recordings(reference, candidate).findings
-    )
+    findings = lockstep.compare_recordings(reference, candidate).findings
+    under = sum(one.metrics.cosine < 0.98 for one in findings)
     assert under > 4
     # then what the source document types lists the worst of them, as today's words do
     listed = [
@@ -120,11 +120,7 @@ def test_pairs_are_listed_under_a_cosine_by_the_old_words_too(ask: Ask, tmp_path
         "--by Margin --over 1 net / torch.nn.functional.relu #0, forward",
     ):
         some = ask(reference, candidate, commands=[f"list {words} --limit 1000"])
-        assert (
-            0
-            < some.count("rank0: ")
-            < len(lockstep.compare_recordings(reference, candidate).findings)
-        )
+        assert 0 < some.count("rank0: ") < len(findings)
     assert "net" in ask(reference, candidate, commands=["list net --limit 1"])
 
 
@@ -157,6 +153,34 @@ def test_a_histogram_counts_every_element_of_both_on_the_same_edges(
     assert "backward, grad_input.0" in printed
     other = ask(*pair, commands=["hist net / torch.nn.functional.relu #0, backward, grad_input.0"])
     assert "relu #0, backward, grad_input.0, float32[64, 32]" in other
+
+
+def test_a_histogram_of_a_pair_tells_how_far_it_is_apart(ask: Ask, tmp_path: Path) -> None:
+    # given a relu that gives its rows the other way round, which no histogram shows
+    reference = write_recording(tmp_path / "ref", MadeTraining(whole=True))
+    turned = MadeTraining(whole=True, alter={"relu": lambda value: value[::-1].copy()})
+    candidate = write_recording(tmp_path / "cand", turned)
+    # when it is drawn
+    alone, compared = (
+        ask(reference, candidate, commands=[*before, "hist relu"], code=len(before))
+        for before in ([], ["compare"])
+    )
+    # then it is not taken for agreement
+    assert "need not be the same; `list SITE` compares" in alone
+    assert "\ndiffer: cosine 0." in compared
+
+
+def test_a_histogram_draws_a_partner_of_another_name(ask: Ask, tmp_path: Path) -> None:
+    # given an operator that the candidate calls otherwise
+    reference = write_recording(tmp_path / "ref", MadeTraining(whole=True))
+    other = MadeTraining(whole=True, spelling="torch.relu")
+    candidate = write_recording(tmp_path / "cand", other)
+    site = "net / torch.nn.functional.relu #0, forward, output.0"
+    # then it is drawn alone, and beside its partner once both are compared
+    alone = ask(reference, candidate, commands=[f"hist {site}"])
+    assert "once both are compared, a partner of another name is found" in alone
+    printed = ask(reference, candidate, commands=["list", f"hist {site}"])
+    assert "candidate: rank0 step 0: net / torch.relu #0, forward, output.0" in printed
 
 
 def test_without_whole_tensors_a_histogram_says_what_was_kept(
@@ -312,6 +336,20 @@ def test_help_tells_every_command_and_old_word(lockstep_recording: Path, ask: As
     shown = ask(lockstep_recording, commands=["help list"])
     assert shown == ask(lockstep_recording, commands=["list --help"])
     assert "--cosine" in shown
+
+
+@pytest.mark.parametrize(
+    ("typed", "place"),
+    [
+        ("bert.layer.0.output.dense", Place("bert.layer.0.output.dense")),
+        ("h.0 / torch.relu #0, forward", Place("h.0 / torch.relu #0", "forward")),
+        ("rank1: h / f #0, backward, grad_input.0", Place("h / f #0", "backward", "grad_input.0", "rank1")),
+        ("h / f #0, optimizer, state_after w|m (candidate only)", Place("h / f #0", "optimizer", "state_after w|m")),
+        ("relu, output.1", Place("relu", None, "output.1")),
+    ],
+)  # fmt: skip
+def test_a_place_is_read_as_it_is_printed(typed: str, place: Place) -> None:
+    assert place_of(tuple(typed.split()), Session()) == place
 
 
 def test_other_verbs_are_run_as_they_are_printed(

@@ -10,9 +10,7 @@ from rich.text import Text
 from lockstep.cli import comparing, options
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Finding
-from lockstep.core.text import printable
-from lockstep.reading import is_chosen
-from lockstep.report.comparison.pairs import TITLES, column_of, tensor_role
+from lockstep.report.comparison.pairs import TITLES, column_of
 from lockstep.report.comparison.screen import (
     PAIR_TITLES,
     pair_cells,
@@ -81,15 +79,14 @@ def list_pairs(
         by, under = "Cosine", cosine
     title = by or "Margin"
     comparison = session.comparison()
-    texts = [_text_column(one) for one in where]
+    texts = [(column_of(comparison, column), text) for column, text in map(_text_column, where)]
     place = places.place_of(site, session) if site else None
     value = column_of(comparison, title)
     pairs = [
         (one, value(one))
         for one in comparison.findings
-        if _is_looked_at(session, one)
-        and (place is None or _is_at(place, one))
-        and all(str(column_of(comparison, column)(one)).lower() == text for column, text in texts)
+        if _is_meant(session, place, one)
+        and all(str(cell_of(one)).lower() == text for cell_of, text in texts)
     ]
     click.echo(_listed(pairs, title, over, under, limit))
 
@@ -102,19 +99,11 @@ def _text_column(given: str) -> tuple[str, str]:
     return title, text.strip().lower()
 
 
-def _is_looked_at(session: Session, finding: Finding) -> bool:
-    record = finding.pair.present
-    return session.step in (None, record.step) and session.rank in (None, record.rank)
-
-
-def _is_at(place: Place, finding: Finding) -> bool:
-    record = finding.pair.present
-    return (
-        is_chosen(place.pattern, record.site)
-        and place.phase in (None, record.site.phase.value)
-        and place.tensor in (None, printable(tensor_role(record)))
-        and place.rank in (None, record.rank)
-    )
+def _is_meant(session: Session, place: Place | None, finding: Finding) -> bool:
+    """Whether a pair is of the chosen step and rank and, on either side, of a place."""
+    record, both = finding.pair.present, (finding.pair.reference, finding.pair.candidate)
+    looked_at = session.step in (None, record.step) and session.rank in (None, record.rank)
+    return looked_at and (place is None or any(one and place.is_of(one) for one in both))
 
 
 def _listed(

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.errors import UsageError
+from lockstep.core.finding import Comparison, Finding
 from lockstep.core.records import PIECE, Array, TensorRecord
 from lockstep.core.site import Role
 from lockstep.core.text import printable
@@ -20,7 +21,7 @@ from lockstep.store.reader import Recording
 from lockstep.store.record_command import command_for_tensors
 from lockstep.wings.shell import places
 from lockstep.wings.shell.places import Place
-from lockstep.wings.shell.session import Session
+from lockstep.wings.shell.session import SIDES, Opened, Session
 
 _WIDTH = 30
 _SHOWN = 12
@@ -37,67 +38,105 @@ def hist(session: Session, site: tuple[str, ...], bins: int) -> None:
 
     It takes whole tensors (`record --save tensors`); of others the numbers are told that were kept.
     """
-    place = places.place_of(site, session)
-    found = []
-    for one in session.chosen():
-        check_choice(one.recording, step=session.step, rank=place.rank or session.rank)
-        record, others = _tensor(one.recording, place, session)
-        found.append((one.side, record))
-    for side, record in found:
-        click.echo(f"{f'{side}: ' if len(found) > 1 else ''}{_words(record)}")
-    drawn = [(side, record) for side, record in found if record.content.loader is not None]
+    found, notes = _found(places.place_of(site, session), session)
+    for one, record in found:
+        side = f"{one.side}: " if len(found) > 1 else ""
+        click.echo(
+            "\n".join(map(printable, [f"{side}{_heading(record)}", f"  {_numbers(record)}"]))
+        )
+    drawn = [(one.side, record) for one, record in found if record.content.loader is not None]
     if drawn:
         click.echo(_drawn(drawn, bins))
-    for one, (side, record) in zip(session.chosen(), found, strict=True):
+    for one, record in found:
         if record.content.loader is None:
-            click.echo(_why_not(one.recording, record, side))
-    if others:
-        click.echo(f"also there: {'; '.join(map(printable, others[:_SHOWN]))}")
+            click.echo(_why_not(one.recording, record))
+    click.echo("\n".join(map(printable, notes)))
+
+
+_Found = list[tuple[Opened, TensorRecord]]
+
+
+def _found(place: Place, session: Session) -> tuple[_Found, list[str]]:
+    """The record of each side, once both are compared that of a pair, and what is to be said of them."""
+    found: _Found = []
+    notes: list[str] = []
+    failures: list[UsageError] = []
+    for one in session.chosen():
+        try:
+            check_choice(one.recording, step=session.step, rank=place.rank or session.rank)
+            record, others = _tensor(one.recording, place, session)
+            found.append((one, record))
+            notes = [f"also there: {'; '.join(others[:_SHOWN]) or 'nothing'}"]
+        except UsageError as error:
+            failures.append(error)
+    if not found:
+        raise failures[0]
+    if session.kept is not None and session.side is None:
+        pair = _pair(session.kept, *found[0])
+        if pair is not None:
+            both = zip(session.opened, (pair.pair.reference, pair.pair.candidate), strict=True)
+            found = [(one, record) for one, record in both if record is not None]
+            far = f"cosine {figure(pair.metrics.cosine)}, rel {figure(pair.metrics.rel_l2)}"
+            return found, [f"{pair.outcome.value}: {far}; {pair.reason}", *notes]
+    if len(found) > 1:
+        notes.insert(0, "elements of the same spread need not be the same; `list SITE` compares")
+    compared = "; once both are compared, a partner of another name is found"
+    return found, [*(f"{failure}{compared}" for failure in failures), *notes]
+
+
+def _pair(comparison: Comparison, one: Opened, record: TensorRecord) -> Finding | None:
+    """The finding about a record."""
+    for finding in comparison.findings:
+        mine = dict(zip(SIDES, (finding.pair.reference, finding.pair.candidate), strict=True))
+        known = mine[one.side]
+        if known is not None and _key(known) == _key(record):
+            return finding
+    return None
+
+
+def _key(record: TensorRecord) -> tuple[object, ...]:
+    return record.rank, record.step, record.sequence, record.role, record.index
 
 
 def _tensor(recording: Recording, place: Place, session: Session) -> tuple[TensorRecord, list[str]]:
-    """The record that is asked for, and the names of the others at its site."""
+    """The record that is asked for, the first output where none is named, and the names of the others at its call."""
     rank = place.rank or session.rank
     calls = calls_matching(recording, place.pattern, step=session.step, rank=rank)
-    call = next((one for one in calls if one.records), calls[0])
-    names = {_name(one): one for one in call.records}
-    chosen = [one for one in call.records if place.phase in (None, one.site.phase.value)]
-    if place.tensor is not None:
-        chosen = [one for one in chosen if printable(tensor_role(one)) == place.tensor]
-    else:
-        chosen.sort(key=lambda one: one.role is not Role.OUTPUT)  # the first output, else the first
-    if not chosen:
-        known = "; ".join(map(printable, names)) or "none"
+    known = [(call, record) for call in calls for record in call.records]
+    fitting = [one for one in known if place.is_of(one[1])]
+    outputs = [one for one in fitting if one[1].role is Role.OUTPUT]
+    if not fitting:
+        names = "; ".join(dict.fromkeys(_name(record) for _, record in known[:_SHOWN])) or "none"
         wanted = ", ".join(filter(None, (place.phase, place.tensor)))
-        raise UsageError(f"{recording.path}: {place.pattern} has no {wanted}; it has {known}")
-    return chosen[0], [name for name in names if name != _name(chosen[0])]
+        raise UsageError(f"{recording.path}: {place.pattern} has no {wanted}; it has {names}")
+    call, chosen = (outputs or fitting)[0]
+    return chosen, [_name(one) for one in call.records if one is not chosen]
 
 
 def _name(record: TensorRecord) -> str:
     return f"{record.site.phase.value}, {tensor_role(record)}"
 
 
-def _words(record: TensorRecord) -> str:
+def _heading(record: TensorRecord) -> str:
+    where = f"{record.rank} step {record.step}: {tensor_name(record)}"
+    return f"{where}, {record.dtype}{list(record.shape)}"
+
+
+def _numbers(record: TensorRecord) -> str:
     """What is known of a tensor without reading it."""
-    numbers = record.statistics
-    text = f"{record.rank} step {record.step}: {tensor_name(record)}, {record.dtype}{list(record.shape)}"
-    if numbers is None:
-        return printable(f"{text}: {record.content.note or 'no numbers were kept'}")
-    known = {
-        "min": numbers.minimum,
-        "max": numbers.maximum,
-        "mean": numbers.mean,
-        "norm": numbers.norm,
-    }
-    words = [f"{name} {figure(value)}" for name, value in known.items()]
-    counts = {"NaN": numbers.nan_count, "infinite": numbers.inf_count, "zero": numbers.zero_count}
-    words += [f"{count} {name}" for name, count in counts.items() if count]
-    return printable(f"{text}\n  {', '.join(words)}".replace("\n", "\0")).replace("\\x00", "\n")
+    known = record.statistics
+    if known is None:
+        return record.content.note or "no numbers were kept"
+    numbers = {"min": known.minimum, "max": known.maximum, "mean": known.mean, "norm": known.norm}
+    counts = {"NaN": known.nan_count, "infinite": known.inf_count, "zero": known.zero_count}
+    words = [f"{name} {figure(value)}" for name, value in numbers.items()]
+    return ", ".join([*words, *(f"{count} {name}" for name, count in counts.items() if count)])
 
 
-def _why_not(recording: Recording, record: TensorRecord, side: str) -> str:
+def _why_not(recording: Recording, record: TensorRecord) -> str:
     kept = "statistics" if record.content.sketch_loader is None else "statistics and a sketch"
-    calls = calls_matching(recording, str(record.site), step=record.step)
+    call = str(record.site).rpartition(", ")[0]
+    calls = calls_matching(recording, call, step=record.step, rank=record.rank)
     command = printable(command_for_tensors(recording, calls))
     return f"no histogram: of this tensor {kept} were kept; whole tensors are recorded with\n  {command}"
 

@@ -10,7 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
+from lockstep.core.records import TensorRecord
 from lockstep.core.site import Phase, Role
+from lockstep.core.text import printable
+from lockstep.reading import is_chosen
+from lockstep.report.comparison.pairs import tensor_role
 from lockstep.wings.shell.session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -18,7 +22,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _PHASES = "|".join(phase.value for phase in Phase)
 _ROLES = "|".join(sorted((role.value for role in Role), key=len, reverse=True))
 _PRINTED = re.compile(
-    rf"(?:(?P<rank>rank\d+(?:-\d+)?): )?(?P<site>.+?)(?:, (?P<phase>{_PHASES}))?(?:,? ?(?P<tensor>(?:{_ROLES})[. ].+))?"
+    r"(?:(?P<rank>rank\d+(?:-\d+)?): )?(?P<site>.+?)"
+    rf"(?:, (?P<phase>{_PHASES}))?(?:, (?P<tensor>(?:{_ROLES})[. ].+?))?"
+    r"(?: \((?:reference|candidate) only\))?"
 )
 
 
@@ -43,10 +49,21 @@ class Place:
     tensor: str | None = None
     rank: str | None = None
 
+    def is_of(self, record: TensorRecord) -> bool:
+        """Whether a record is what is meant, or part of it."""
+        return (
+            is_chosen(self.pattern, record.site)
+            and self.phase in (None, record.site.phase.value)
+            and self.tensor in (None, printable(tensor_role(record)))
+            and self.rank in (None, record.rank)
+        )
+
 
 def place_of(words: tuple[str, ...], session: Session) -> Place:
     """What the words of a command line name, as they were pasted, with or without quotes.
 
+    >>> place_of(("bert.layer.0.output.dense",), Session()).pattern
+    'bert.layer.0.output.dense'
     >>> place_of(("rank0:", "fc1", "/", "torch.relu", "#0,", "backward,", "grad_input.0"), Session())
     Place(pattern='fc1 / torch.relu #0', phase='backward', tensor='grad_input.0', rank='rank0')
     """

@@ -121,6 +121,11 @@ class Session:
             self._compared[key] = found.comparison
         return self._compared[key]
 
+    @property
+    def kept(self) -> Comparison | None:
+        """The comparison that was made last, if one was."""
+        return self._compared.get(tuple(self._manner.items()))
+
     def each(self, told: Callable[[Opened], str]) -> None:
         """Print what is told of each chosen recording, under its name where there are two that are not alike.
 
