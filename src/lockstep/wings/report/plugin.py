@@ -1,4 +1,4 @@
-"""What this wing registers: its verb, and the page and the trace as formats of `lockstep compare -o DIR`."""
+"""What this wing registers: its verbs, and the page and the trace as formats of `lockstep compare -o DIR`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verb `report`."""
+    """The verbs `report` and `plot`."""
     return [
-        Verb("report", "Write a page to look at, for a browser.", "Record and compare", _report)
+        Verb("report", "Write a page to look at, for a browser.", "Record and compare", _report),
+        Verb("plot", "Draw charts as PNG or SVG files.", "Record and compare", _plot),
     ]
 
 
@@ -41,6 +42,12 @@ def _report() -> click.Command:
     from lockstep.wings.report.command import report
 
     return report
+
+
+def _plot() -> click.Command:
+    from lockstep.wings.report.plot_command import plot
+
+    return plot
 
 
 def _write(comparison: Comparison, path: Path) -> None:

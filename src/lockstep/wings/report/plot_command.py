@@ -1,0 +1,163 @@
+"""`lockstep plot`: the charts of a page as pictures, and its numbers as TensorBoard event files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from lockstep.cli import comparing, options
+from lockstep.cli.progress_bar import progress_bar
+from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.exit_codes import ExitCode
+from lockstep.report.output import check_output_file
+from lockstep.report.page import Metric
+from lockstep.store.reader import Recording, open_recording
+from lockstep.wings.report import figures
+from lockstep.wings.report.comparison_data import gather
+from lockstep.wings.report.comparison_page import METRICS
+from lockstep.wings.report.comparison_types import ComparisonData, Detail
+from lockstep.wings.report.recorded_series import BEHIND, losses_of, scalars_of, tensors_of
+from lockstep.wings.report.recording_types import GRADIENT, PARAMETER, Series
+
+Drawn = tuple[str, figures.Figure | None]
+
+
+@click.command()
+@click.argument("reference", type=click.Path(path_type=Path))
+@click.argument("candidate", type=click.Path(path_type=Path), required=False)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Directory for the pictures.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["png", "svg"]),
+    default="png",
+    show_default=True,
+    help="What kind of picture.",
+)
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    type=click.Choice([one.column for one in METRICS]),
+    help="Of the scatters this one only; may be repeated.",
+)
+@comparing.options
+@options.force
+def plot(
+    reference: Path,
+    candidate: Path | None,
+    output: Path | None,
+    form: str,
+    metrics: tuple[str, ...],
+    force: bool,
+    **manner: Any,
+) -> int:
+    """Draw the charts of a comparison, or of REFERENCE alone, as PNG or SVG files.
+
+    Of two recordings: each metric of all pairs over execution order, where the runs part, and of the pair at fault, or
+    the one furthest apart, both histograms and where the error sits. Of one: its loss and other numbers over steps, and
+    the norms of parameters and gradients. Exit code as `lockstep compare`. Needs matplotlib.
+
+    \b
+    lockstep plot ref cand -o plots
+    lockstep plot ref cand -o plots --format svg --metric margin
+    lockstep plot ref -o plots
+    """
+    if output is None:
+        raise UsageError("there is nothing to draw to; give a directory with -o")
+    figures.load_matplotlib()
+    if candidate is None:
+        _draw(_of_one(open_recording(reference)), output, form, force=force)
+        return ExitCode.AGREES
+    comparing.check_two(reference, candidate)
+    chosen = [one for one in METRICS if not metrics or one.column in metrics]
+    for name in (*map(_scatter_name, chosen), "strip", "histogram", "heat-map"):
+        _place(output, name, form, force=force)
+    found = comparing.compared(reference, candidate, **manner)
+    data = gather(*found, details=1)
+    _draw(_of_two(data, chosen), output, form, force=force)
+    return found.comparison.exit_code()
+
+
+def _of_two(data: ComparisonData, metrics: list[Metric]) -> Iterator[Drawn]:
+    pairs = data.pairs
+    for metric in metrics:
+        yield _scatter_name(metric), figures.scatter_figure(pairs, metric)
+    yield "strip", figures.strip_figure(pairs)
+    detail = _worst(data)
+    if detail is None:
+        return
+    row = detail.row
+    where = f"{pairs.module[row] or '(model)'} / {pairs.operator[row]}, {pairs.role[row]}, step {pairs.step[row]}"
+    yield "histogram", figures.histogram_figure(detail, where)
+    yield "heat-map", figures.heat_map_figure(detail, where)
+
+
+def _worst(data: ComparisonData) -> Detail | None:
+    """The first origin of which there are pictures, else the pair furthest beyond its floor of which there are."""
+    drawn = [one for one in data.details.values() if one.heat_map is not None]
+    margin = data.pairs.margin
+    others = sorted(drawn, key=lambda one: -np.nan_to_num(margin[one.row], nan=-1.0))
+    origins = [one for row in data.origins for one in drawn if one.row == row]
+    return next(iter([*origins, *others]), None)
+
+
+def _of_one(recording: Recording) -> Iterator[Drawn]:
+    tensors, _ = tensors_of(recording)
+    charts: dict[str, list[Series]] = {}
+    for one in (*losses_of(recording), *scalars_of(recording, tensors)):
+        charts.setdefault(one.name.removesuffix(BEHIND), []).append(one)
+    files: dict[str, int] = {}
+    for name, series in charts.items():
+        file = figures.safe_name(name)
+        files[file] = files.get(file, 0) + 1
+        again = f"-{files[file]}" if files[file] > 1 else ""
+        yield f"{file}{again}", figures.series_figure(name, series)
+    for what in (PARAMETER, GRADIENT):
+        of_it = [one for one in tensors if one.what == what]
+        yield f"norm-of-each-{what}", figures.norms_figure(what, of_it) if of_it else None
+
+
+def _scatter_name(metric: Metric) -> str:
+    return f"scatter-{figures.safe_name(metric.column)}"
+
+
+def _draw(drawn: Iterator[Drawn], output: Path, form: str, *, force: bool) -> None:
+    """Write every picture that there is, and name it; at least one."""
+    written = 0
+    with figures.drawing():
+        for name, figure in drawn:
+            if figure is None:
+                continue
+            path = _place(output, name, form, force=force)
+            with progress_bar(f"writing {path}"):
+                _save(figure, path, form)
+            written += 1
+            click.echo(f"wrote {path}")
+    if not written:
+        click.echo("nothing to draw: no number was recorded")
+
+
+def _place(output: Path, name: str, form: str, *, force: bool) -> Path:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputExistsError(
+            f"{output}: cannot be made ({error.strerror}); give another directory with -o"
+        ) from error
+    path = output / f"{name}.{form}"
+    check_output_file(path, force=force)
+    return path
+
+
+def _save(figure: figures.Figure, path: Path, form: str) -> None:
+    try:
+        figures.save(figure, path, form)
+    except OSError as error:
+        raise OutputExistsError(
+            f"{path}: cannot be written ({error.strerror or error}); give another directory with -o"
+        ) from error
