@@ -22,7 +22,10 @@ _NOT_THE_PROJECTS = frozenset({"site-packages", "node_modules", "__pycache__"})
 
 
 class _Command(TrainingBehind):
-    usage = "{REFERENCE CANDIDATE | --against REFERENCE -- COMMAND... | --repeat N -- COMMAND... | --script FILE}"
+    usage = (
+        "{REFERENCE CANDIDATE | RECORDING | --against REFERENCE -- COMMAND... | --repeat N -- COMMAND..."
+        " | --script FILE}"
+    )
 
 
 @click.command(cls=_Command)
@@ -63,6 +66,9 @@ def check(
     other, what matters most first; and the eight questions that come before any dump are answered. What a recording of
     an earlier build did not note is said to be unknown.
 
+    Of one RECORDING of several ranks it says whether they read other samples, and whether weights, buffers and reduced
+    gradients are the same on all; where ranks were cut off, what each did last.
+
     With --against the COMMAND is run to its first backward and ended there, before compute is spent; what it is set up
     by is held against the recording in the same way.
 
@@ -76,6 +82,7 @@ def check(
 
     \b
     lockstep check ref cand
+    lockstep check two-ranks
     lockstep check --against ref -- python train.py
     lockstep check --repeat 2 -- python train.py
     lockstep check --script train.py
@@ -95,9 +102,11 @@ def check(
                 "give a training's command behind -- with --against REFERENCE or --repeat N, and no recordings"
             )
         return _repeat(command, times, steps, keep, as_json=as_json)
+    if len(recordings) == 1:
+        return _ranks(recordings[0], as_json=as_json)
     if len(recordings) != 2:
         raise UsageError(
-            f"check takes two recordings, REFERENCE and CANDIDATE; got {len(recordings)}"
+            f"check takes two recordings, or one of several ranks; got {len(recordings)}"
         )
     return _set_ups(recordings[0], recordings[1], mapping, limit=limit, as_json=as_json)
 
@@ -148,6 +157,15 @@ def _beforehand(
             answers.notes.append(f"the command ended with exit code {recorded.ended.code}")
         _print(as_values(answers) if as_json else render(answers, limit=limit))
     return code_of(differs=differs(answers), looked=not recorded.ended.code)
+
+
+def _ranks(recording: Path, *, as_json: bool) -> ExitCode:
+    from lockstep.wings.check.ranks.agreement import look_at_ranks
+    from lockstep.wings.check.ranks.screen import as_values, render
+
+    answers = look_at_ranks(recording)
+    _print(as_values(answers) if as_json else render(answers))
+    return code_of(differs=answers.differs, looked=bool(answers.steps))
 
 
 def _repeat(

@@ -92,7 +92,7 @@ def look_at_calls(step: AlignedStep, setup: ModelSetup, names: NameMap, answers:
         aspect = _aspect_of(pair, setup)
         if aspect:
             side = "candidate" if pair.reference is None else "reference"
-            lone[aspect, side][_words(pair.present)] = None
+            lone[aspect, side][words_of(pair.present)] = None
     for (aspect, side), words in lone.items():
         shown = listed(list(words))
         sides = (shown, "-") if side == "reference" else ("-", shown)
@@ -102,7 +102,7 @@ def look_at_calls(step: AlignedStep, setup: ModelSetup, names: NameMap, answers:
             answers.differ(aspect, one)
         if _is_another(item, names):
             where = f"call at {item.reference.site.module or 'the script'}"
-            sides = _words(item.reference), _words(item.candidate)
+            sides = words_of(item.reference), words_of(item.candidate)
             answers.differ("flow", SetupDifference(where, *sides))
     _look_at_autocast(step, answers)
 
@@ -169,7 +169,8 @@ def _aspect_of(pair: CallPair, setup: ModelSetup) -> str:
     return "flow"
 
 
-def _words(call: Call) -> str:
+def words_of(call: Call) -> str:
+    """A call in words: what, in which module, from which line."""
     where = f" at {call.site.module}" if call.site.module else ""
     source = f" ({call.source})" if call.source else ""
     return f"{call.site.op}{where}{source}"
@@ -183,7 +184,7 @@ def _chosen_otherwise(item: Aligned, setup: ModelSetup) -> Iterator[tuple[str, S
     for words in chosen_otherwise(item.reference, item.candidate):
         left, right = _sides(words)
         name = words.partition(" is ")[0]
-        yield _aspect_of_argument(call), SetupDifference(f"{name} of {_words(call)}", left, right)
+        yield _aspect_of_argument(call), SetupDifference(f"{name} of {words_of(call)}", left, right)
 
 
 def _takes_samples(call: Call) -> bool:
@@ -226,6 +227,6 @@ def _look_at_autocast(step: AlignedStep, answers: Answers) -> None:
         casts = [sorted({dtype for _, dtype in one.autocast}) for one in conditions if one]
         if casts[0] != casts[1]:
             words = [", ".join(one) or "off" for one in casts]
-            other[words[0], words[1]][_words(item.reference)] = None
+            other[words[0], words[1]][words_of(item.reference)] = None
     for sides, calls in other.items():
         answers.differ("amp", SetupDifference(f"autocast around {listed(list(calls))}", *sides))
