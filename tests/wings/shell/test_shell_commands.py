@@ -234,6 +234,10 @@ def test_what_is_not_finite_is_listed_where_it_begins(ask: Ask, tmp_path: Path) 
     assert rows[0][:3] == ["net", "/", "torch.nn.functional.relu"]
     assert rows[0][-3] == "finite"
     assert "not finite" in printed
+    # and a gradient that an update reads is none of its results
+    every = ask(broken, commands=["overflow --limit 1000"])
+    assert "param_grad" in every
+    assert "optimizer, param_grad" not in every
     # and a sound one has none
     sound = write_recording(tmp_path / "sound", MadeTraining())
     assert ask(sound, commands=["ac"]).startswith("0 results of")

@@ -13,8 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
 
 from lockstep.testing import MadeTraining, write_recording
+from lockstep.wings.shell.line_editor import CommandCompleter
+from lockstep.wings.shell.session import Session
 
 _PATIENCE_S = 20
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?]*[a-zA-Z]|[=>]|\][^\x07]*\x07)")
@@ -174,3 +178,26 @@ def test_ctrl_c_leaves_the_command_that_runs_and_not_the_prompt(
         typist.wait("ref>")
         typist.type("\x04")
         assert process.wait(_PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("sh", {"show"}),
+        ("lockstep ext", {"extract"}),
+        ("list --by max", {"MaxAbsErr", "MaxRelativeErr", "MaxUlp"}),
+        ("list --where out", {"Outcome="}),
+        ("show fc", {"fc1", "fc2"}),
+        ("ni 'fc1 / torch.nn", {"'fc1 / torch.nn.functional.linear #0, forward'", "'fc1 / torch.nn.Linear #0, init'"}),
+        ("use rank ", {"rank0", "all"}),
+        ("help qu", {"quit"}),
+        ("compare --rule ", {"error-model", "fixed"}),
+        ("show 'unclosed \"", set()),
+        ("xyzzy ", set()),
+    ],
+)  # fmt: skip
+def test_what_a_word_may_become(recordings: Path, typed: str, offered: set[str]) -> None:
+    session = Session()
+    session.open(recordings / "ref")
+    found = CommandCompleter(session).get_completions(Document(typed), CompleteEvent())
+    assert {one.text for one in found} == offered

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import printable
@@ -13,10 +14,14 @@ from lockstep.wings.shell.looking import recordings_table
 from lockstep.wings.shell.session import Opened, Session
 
 
-def _entries(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+def _entries(
+    context: click.Context, parameter: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    """Names of what was found, else paths."""
     session = context.find_object(Session)
     names = [entry.name for entry in session.entries] if session is not None else []
-    return [name for name in names if name.startswith(typed)]
+    found = [CompletionItem(name) for name in names if name.startswith(typed)]
+    return found or [CompletionItem(typed, type="dir")]
 
 
 @click.command("open")
@@ -30,7 +35,9 @@ def open_recordings(session: Session, names: tuple[str, ...]) -> None:
     if len(names) > 2:
         raise UsageError(f"{len(names)} names; give one recording, or a reference and a candidate")
     known = {entry.name for entry in session.entries}
-    session.open(*(session.folder / name if name in known else Path(name) for name in names))
+    session.open(
+        *(session.folder / name if name in known else Path(name).expanduser() for name in names)
+    )
     click.echo(opened_text(session))
 
 

@@ -42,8 +42,12 @@ class _Commands(click.Group):
         raise UsageError(f"no command {name!r}; {hint}")
 
 
+def _names(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    return [name for name in COMMANDS.commands if name.startswith(typed)]
+
+
 @click.command("help")
-@click.argument("command", required=False)
+@click.argument("command", required=False, shell_complete=_names)
 @click.pass_context
 def help_text(context: click.Context, command: str | None) -> None:
     """List the commands, or tell what one does."""

@@ -40,6 +40,11 @@ def compare(session: Session, /, show_all: bool, **manner: Any) -> int:
     return comparison.exit_code()
 
 
+def _columns(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    end = "=" if parameter.multiple else ""
+    return [f"{one}{end}" for one in TITLES if one.lower().startswith(typed.lower())]
+
+
 @click.command("list")
 @places.argument(required=False)
 @click.option(
@@ -49,11 +54,14 @@ def compare(session: Session, /, show_all: bool, **manner: Any) -> int:
     "--by",
     type=click.Choice(TITLES, case_sensitive=False),
     metavar="COLUMN",
+    shell_complete=_columns,
     help="Sort by this column of the CSV file, worst first.  [default: Margin]",
 )
 @click.option("--over", type=float, help="Pairs with more than this in the column.")
 @click.option("--under", type=float, help="Pairs with less than this in the column.")
-@click.option("--where", metavar="COLUMN=TEXT", multiple=True, help="Pairs with this text there.")
+@click.option(
+    "--where", metavar="COLUMN=TEXT", multiple=True, shell_complete=_columns, help="Pairs with this text there.",
+)  # fmt: skip
 @options.limit("List at most so many pairs.")
 @click.pass_obj
 def list_pairs(

@@ -24,7 +24,7 @@ def line_editor(session: Session, history: Path) -> Callable[[str], str]:
     """What reads a line behind a prompt; raises as `input` does."""
     editor: PromptSession[str] = PromptSession(
         history=_KeptHistory(history),
-        completer=_CommandCompleter(session),
+        completer=CommandCompleter(session),
         complete_while_typing=False,
     )
     return editor.prompt
@@ -60,7 +60,7 @@ class _KeptHistory(FileHistory):
             click.echo(f"history is not kept: {printable(str(error))}", err=True)
 
 
-class _CommandCompleter(Completer):
+class CommandCompleter(Completer):
     """Completes commands, options, names and sites as click knows them, and paths."""
 
     def __init__(self, session: Session) -> None:
@@ -75,8 +75,9 @@ class _CommandCompleter(Completer):
         items: list[CompletionItem] = []
         with suppress(LockstepError, ValueError):  # a line that is wrong is told when it is run
             words = shlex.split(text[:start])
-            click_completion = ShellComplete(COMMANDS, {"obj": self._session}, "", "")
-            items = click_completion.get_completions(words, typed)
+            if not words or words[0] in COMMANDS.commands:
+                of_click = ShellComplete(COMMANDS, {"obj": self._session}, "", "")
+                items = of_click.get_completions(words, typed)
         for item in items:
             if item.type == "plain":
                 shown = printable(str(item.value))

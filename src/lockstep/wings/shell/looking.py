@@ -6,7 +6,7 @@ import click
 import polars as pl
 
 from lockstep.cli import options
-from lockstep.core.errors import UsageError
+from lockstep.core.errors import CorruptError, UsageError
 from lockstep.core.patterns import nearest_names
 from lockstep.core.site import Phase, Site
 from lockstep.core.text import printable
@@ -18,7 +18,6 @@ from lockstep.wings.shell import places
 from lockstep.wings.shell.session import Opened, Session
 
 _SITE = ("module", "op", "call", "phase")
-_MADE = ("output", "grad_input", "param_grad", "buffer", "param_after", "state_after", "loss")
 
 
 @click.command("ls")
@@ -160,10 +159,10 @@ def _sites_text(
     recording: Recording, session: Session, pattern: str, operator: str, limit: int
 ) -> str:
     counts = _calls(recording, session).group_by(_SITE, maintain_order=True).len().iter_rows()
-    sites = [(Site(module, op, call, Phase(phase)), n) for module, op, call, phase, n in counts]
+    sites = [(_site(recording, *parts), count) for *parts, count in counts]
     found = [
-        (str(site), n)
-        for site, n in sites
+        (str(site), count)
+        for site, count in sites
         if (is_chosen(pattern, site) or pattern.lower() in str(site).lower())
         and operator.lower() in site.op.lower()
     ]
@@ -173,3 +172,10 @@ def _sites_text(
     table = table_text((Column("Site"), Column("Calls", right=True)), found[:limit])
     more = len(found) - limit
     return table + (f"\nand {more} more (--limit {len(found)})" if more > 0 else "")
+
+
+def _site(recording: Recording, module: str, op: str, call: int, phase: str) -> Site:
+    try:
+        return Site(module, op, call, Phase(phase))
+    except ValueError as error:
+        raise CorruptError(recording.path, f"a call is malformed ({error})") from error

@@ -7,7 +7,7 @@ import polars as pl
 from rich.text import Text
 
 from lockstep.cli import options
-from lockstep.core.site import Role
+from lockstep.core.site import Phase, Role
 from lockstep.core.text import printable
 from lockstep.reading import record_table
 from lockstep.report.table import Column, add_more, add_table
@@ -19,6 +19,7 @@ _MADE = [
         Role.OUTPUT, Role.GRAD_INPUT, Role.PARAM_GRAD, Role.BUFFER, Role.PARAM_AFTER, Role.STATE_AFTER, Role.LOSS,
     )
 ]  # fmt: skip
+_IS_READ = (pl.col("phase") == Phase.OPTIMIZER.value) & (pl.col("role") == Role.PARAM_GRAD.value)
 _AT = ("rank", "step", "module", "op", "call", "phase")
 _COUNTS = ("nan_count", "inf_count")
 
@@ -41,9 +42,10 @@ def _text(one: Opened, session: Session, limit: int) -> str:
     for name, rank in one.recording.ranks.items():
         for event in rank.manifest.events if session.rank in (None, name) else ():
             text.append(printable(f"{name} step {event.step}: {event.kind}, {event.detail}") + "\n")
+    is_made = pl.col("role").is_in(_MADE) & ~_IS_READ
     table = table.with_columns(odd=pl.sum_horizontal(*_COUNTS, ignore_nulls=False))
-    given = table.filter(~pl.col("role").is_in(_MADE)).group_by(_AT).agg(given=pl.col("odd").max())
-    made = table.filter(pl.col("role").is_in(_MADE), pl.col("odd") > 0)
+    given = table.filter(~is_made).group_by(_AT).agg(given=pl.col("odd").max())
+    made = table.filter(is_made, pl.col("odd") > 0)
     found = made.join(given, on=_AT, how="left", maintain_order="left")
     unknown = table["odd"].null_count()
     text.append(f"{found.height} results of {table.height} tensors hold NaN or infinity")

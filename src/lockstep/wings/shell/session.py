@@ -114,11 +114,12 @@ class Session:
             If the two cannot be compared.
         """
         reference, candidate = self.pair()
-        self._manner = dict(manner or self._manner or _defaults())
-        key = tuple(self._manner.items())
+        manner = dict(manner or self._manner or _defaults())
+        key = tuple(manner.items())
         if key not in self._compared:
-            found = comparing.compared(reference.path, candidate.path, **self._manner)
+            found = comparing.compared(reference.path, candidate.path, **manner)
             self._compared[key] = found.comparison
+        self._manner = manner
         return self._compared[key]
 
     @property
