@@ -38,7 +38,8 @@ def _rows(known: Iterable[Verb]) -> Iterator[str]:
     yield "|---|---|---|"
     for verb in known:
         command = verb.load()
-        context = click.Context(command, info_name=verb.name)
+        # of the same parent as when it is run: a command keeps the names of its --help that it met first
+        context = click.Context(command, click.get_current_context().parent, info_name=verb.name)
         usage = " ".join(["lockstep", verb.name, *command.collect_usage_pieces(context)])
         has_json = any("--json" in option.opts for option in command.params)
         cells = f"`{usage}`", verb.summary, "yes" if has_json else ""
