@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,24 @@ from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.report.output import check_output_file
 from lockstep.report.page import Metric
+from lockstep.report.tensorboard import check_run, load_tensorboard
 from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.report import figures
 from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.report.comparison_page import METRICS
 from lockstep.wings.report.comparison_types import ComparisonData, Detail
+from lockstep.wings.report.event_scalars import (
+    Scalar,
+    comparison_scalars,
+    recording_scalars,
+    run_folders,
+    write_scalars,
+)
 from lockstep.wings.report.recorded_series import BEHIND, losses_of, scalars_of, tensors_of
 from lockstep.wings.report.recording_types import GRADIENT, PARAMETER, Series
+
+_SIDES = ("reference", "candidate", "comparison")
+"""Folders of event files: the runs that TensorBoard lists."""
 
 Drawn = tuple[str, figures.Figure | None]
 
@@ -45,6 +56,12 @@ Drawn = tuple[str, figures.Figure | None]
     type=click.Choice([one.column for one in METRICS]),
     help="Of the scatters this one only; may be repeated.",
 )
+@click.option(
+    "--tensorboard",
+    "events",
+    type=click.Path(path_type=Path),
+    help="Directory for event files: losses and norms of each run, and how far apart the steps are.",
+)
 @comparing.options
 @options.force
 def plot(
@@ -53,6 +70,7 @@ def plot(
     output: Path | None,
     form: str,
     metrics: tuple[str, ...],
+    events: Path | None,
     force: bool,
     **manner: Any,
 ) -> int:
@@ -60,27 +78,68 @@ def plot(
 
     Of two recordings: each metric of all pairs over execution order, where the runs part, and of the pair at fault, or
     the one furthest apart, both histograms and where the error sits. Of one: its loss and other numbers over steps, and
-    the norms of parameters and gradients. Exit code as `lockstep compare`. Needs matplotlib.
+    the norms of parameters and gradients. Exit code as `lockstep compare`. Needs matplotlib, event files tensorboard.
 
     \b
     lockstep plot ref cand -o plots
     lockstep plot ref cand -o plots --format svg --metric margin
     lockstep plot ref -o plots
+    lockstep plot ref cand --tensorboard runs
     """
-    if output is None:
-        raise UsageError("there is nothing to draw to; give a directory with -o")
-    figures.load_matplotlib()
+    if output is None and events is None:
+        raise UsageError("there is nothing to draw to; give a directory with -o or --tensorboard")
+    if output is not None:
+        figures.load_matplotlib()
+    if events is not None:
+        load_tensorboard()
     if candidate is None:
-        _draw(_of_one(open_recording(reference)), output, form, force=force)
-        return ExitCode.AGREES
+        return _plot_one(open_recording(reference), output, form, events, force=force)
     comparing.check_two(reference, candidate)
     chosen = [one for one in METRICS if not metrics or one.column in metrics]
-    for name in (*map(_scatter_name, chosen), "strip", "histogram", "heat-map"):
-        _place(output, name, form, force=force)
+    if output is not None:
+        for name in (*map(_scatter_name, chosen), "strip", "histogram", "heat-map"):
+            _place(output, name, form, force=force)
+    if events is not None and not force:
+        _check_events(events)
     found = comparing.compared(reference, candidate, **manner)
     data = gather(*found, details=1)
-    _draw(_of_two(data, chosen), output, form, force=force)
+    if output is not None:
+        _draw(_of_two(data, chosen), output, form, force=force)
+    if events is not None:
+        for side, recording in zip(_SIDES, (found.reference, found.candidate), strict=False):
+            _write_events(recording_scalars(recording), recording.ranks, events / side, force=force)
+        scalars = comparison_scalars(data.pairs)
+        _write_events(scalars, data.pairs.rank.names, events / _SIDES[-1], force=force)
     return found.comparison.exit_code()
+
+
+def _plot_one(
+    recording: Recording, output: Path | None, form: str, events: Path | None, *, force: bool
+) -> int:
+    if output is not None:
+        _draw(_of_one(recording), output, form, force=force)
+    if events is not None:
+        _write_events(recording_scalars(recording), recording.ranks, events, force=force)
+    return ExitCode.AGREES
+
+
+def _write_events(
+    scalars: Iterable[Scalar], ranks: Iterable[str], folder: Path, *, force: bool
+) -> None:
+    try:
+        for written in write_scalars(scalars, run_folders(folder, ranks), force=force):
+            click.echo(f"wrote {written}")
+    except OSError as error:
+        raise OutputExistsError(
+            f"{folder}: cannot be written to ({error.strerror or error}); give another directory"
+        ) from error
+
+
+def _check_events(events: Path) -> None:
+    """Check before a comparison that nothing of what will be written is there."""
+    for side in _SIDES:
+        for folder in (events / side, *(events / side).glob("*")):
+            check_run(folder, force=False)
 
 
 def _of_two(data: ComparisonData, metrics: list[Metric]) -> Iterator[Drawn]:
