@@ -22,7 +22,7 @@ __all__ = ["LockstepError", "__version__", "compare_recordings", "open", "readin
 
 _LAZY = {
     "compare_recordings": ("lockstep.report.comparison.printing", "compare_recordings"),
-    "open": ("lockstep.store.reader", "open_recording"),
+    "open": ("lockstep.report.notebook", "open_recording"),
     "record": ("lockstep.capture.api", "record"),
 }
 

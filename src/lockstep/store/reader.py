@@ -5,10 +5,11 @@ Everything is read lazily and checked on the way in: a damaged, foreign or hosti
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,10 @@ class Recording:
     def __repr__(self) -> str:
         return f"Recording({str(self.path)!r}, ranks={list(self.ranks)})"
 
+    def _repr_html_(self) -> str:
+        """A small table in a notebook, once `lockstep.report` is loaded: see `show_recordings_as`."""
+        return _shown_by(self)
+
     @cached_property
     def missing(self) -> tuple[str, ...]:
         """What a reader should know is not here: a run cut short, or nothing recorded at all; one sentence each."""
@@ -137,6 +142,19 @@ class Recording:
             for step in rank.steps:
                 for call in rank.calls(step):
                     yield from call.records
+
+
+def _name_alone(recording: Recording) -> str:
+    return f"<pre>{html.escape(repr(recording))}</pre>"
+
+
+_shown_by: Callable[[Recording], str] = _name_alone
+
+
+def show_recordings_as(html_of: Callable[[Recording], str]) -> None:
+    """Have a notebook show what a floor above draws of a recording: this one knows no HTML."""
+    global _shown_by
+    _shown_by = html_of
 
 
 class RankRecording:
