@@ -22,6 +22,7 @@ from lockstep.core.text import message, printable
 from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.replay.budget import TooLarge
 from lockstep.replay.chained import Chained, chained_of
+from lockstep.replay.equal_forms.substitute import Substitute, substitute_of
 from lockstep.replay.held_results import Result, result_of
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.smaller.shrunk import Shrunk, shrunk_of
@@ -138,7 +139,9 @@ def _nothing() -> None:
 
 
 def answer(
-    ask: Callable[[], Judgement | Sequence[Result] | Explanation | Shrunk | Chained | None],
+    ask: Callable[
+        [], Judgement | Sequence[Result] | Explanation | Shrunk | Chained | Substitute | None
+    ],
 ) -> dict[str, Any]:
     """What is said, or why nothing can be, as JSON values."""
     try:
@@ -149,6 +152,8 @@ def answer(
             return {"explanation": None if found is None else asdict(found)}
         if isinstance(found, Shrunk):
             return {"shrunk": asdict(found)}
+        if isinstance(found, Substitute):
+            return {"substitute": asdict(found)}
         if isinstance(found, Chained):
             return {"chained": asdict(found)}
         return {"results": [asdict(one) for one in found]}
@@ -217,6 +222,17 @@ def chained_in(line: bytes) -> Chained:
         As `judgement_in`.
     """
     return _said(line, "chained", chained_of)
+
+
+def substitute_in(line: bytes) -> Substitute:
+    """The form of an operator that an answer gives.
+
+    Raises
+    ------
+    CannotReplay, CorruptError
+        As `judgement_in`.
+    """
+    return _said(line, "substitute", substitute_of)
 
 
 def _said(line: bytes, wanted: str, read: Callable[[Any], Said]) -> Said:

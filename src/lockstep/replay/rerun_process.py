@@ -19,9 +19,11 @@ from typing import Any
 from lockstep.core.finding import CallPair, Explanation
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.text import message
+from lockstep.devices.support.support_list import SupportList
 from lockstep.judge.protocol import Judgement, Operation, Region
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.chained import Chained, ModuleCall
+from lockstep.replay.equal_forms.substitute import Substitute
 from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.held_results import Result
 from lockstep.replay.imported import Import
@@ -36,6 +38,7 @@ from lockstep.replay.messages import (
     results_in,
     send,
     shrunk_in,
+    substitute_in,
 )
 from lockstep.replay.refusals import Crashed
 from lockstep.replay.smaller.shrunk import Makes, Shrunk
@@ -176,6 +179,17 @@ class RerunsApart:
         """
         about = [record for call in module.inside for record in call.records]
         return chained_in(self._asked("module", module, like_its_own, about=about))
+
+    def substitute(self, name: str, calls: Sequence[Call], support: SupportList) -> Substitute:
+        """As `Verdicts.substitute`.
+
+        Raises
+        ------
+        CannotReplay
+            As `operator`.
+        """
+        about = [record for call in calls for record in call.records]
+        return substitute_in(self._asked("substitute", name, tuple(calls), support, about=about))
 
     def explanation(self, question: Unexplained) -> Explanation | None:
         """As `Verdicts.explanation`.

@@ -14,12 +14,15 @@ from lockstep.core.finding import CallPair, Explanation, Kind
 from lockstep.core.operators import Family
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.devices.support.support_list import SupportList
 from lockstep.judge.protocol import Judgement, Operation, Region, is_gradient
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.again import again
 from lockstep.replay.chain import chained
 from lockstep.replay.chained import Chained, ModuleCall
 from lockstep.replay.decisions import Dropped, decided, decision_words, dropped
+from lockstep.replay.equal_forms.equal_form import substitute
+from lockstep.replay.equal_forms.substitute import Substitute
 from lockstep.replay.explanation.explained import explained
 from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.held_results import Result
@@ -190,6 +193,11 @@ class Verdicts:
         """
         with threads_for(*module.inside):
             return chained(module, HERE, like_its_own=like_its_own, memory_bytes=self._memory_bytes)
+
+    def substitute(self, name: str, calls: Sequence[Call], support: SupportList) -> Substitute:
+        """A form of an operator out of what a device has, held against it on inputs like those of some calls."""
+        with threads_for(*calls):
+            return substitute(name, calls, support, self._memory_bytes)
 
     def explanation(self, question: Unexplained) -> Explanation | None:
         """What the candidate computes instead; None where nothing explains it to its noise floor.

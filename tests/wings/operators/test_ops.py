@@ -117,6 +117,44 @@ def test_what_a_device_lacks_stands_first_and_its_twin_stays_silent(
     assert "list: 7; " in out
 
 
+def test_what_takes_the_place_of_what_is_lacking_is_said(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a list without silu and without logsumexp, which torch composes, and without products
+    _, out, _ = run(capsys, recorded, "--device", "cpu", "--json", "--no-rerun")
+    lacking = {"aten::silu", "aten::logsumexp", "aten::mm"}
+    listed = tmp_path / "short.csv"
+    others = {"aten::sigmoid", "aten::sigmoid_backward", "aten::mul.Tensor", "aten::add.Tensor"}
+    listed.write_text("\n".join(["operator", *(set(operators(out)) - lacking | others)]))
+
+    # when what ran is held against it
+    code, out, _ = run(capsys, recorded, "--device", listed, "--json")
+    found = operators(out)
+
+    # then silu has a form that was run beside it, forward and backward
+    assert code == 1
+    instead = found["aten::silu"]["instead"]
+    assert instead["form"] == "self * torch.sigmoid(self)"
+    assert (instead["proven"], instead["gradients"], instead["runs"]) == (True, True, 1)
+    assert instead["cpu"]["copies"] == 2
+    assert instead["cpu"]["bytes"] == 2 * 2 * 4 * 4
+    # and the composed one is not there, since its parts are not
+    assert found["aten::logsumexp"]["answer"] == "not in the list"
+    assert "of which the list lacks aten::" in found["aten::logsumexp"]["why"]
+    # and what has no form is left to the CPU
+    assert found["aten::mm"]["instead"]["form"] is None
+    assert found["aten::mm"]["instead"]["proven"] is False
+
+    # and the table says so, and nothing of what is there
+    _, out, _ = run(capsys, recorded, "--device", listed)
+    assert "instead of aten::silu\n  an equal form, proven forward and backward as it ran" in out
+    assert "instead of aten::addmm" not in out
+
+    # and nothing is proven where nothing is run
+    _, out, _ = run(capsys, recorded, "--device", listed, "--json", "--no-rerun")
+    assert operators(out)["aten::silu"]["instead"] is None
+
+
 def test_dtypes_are_held_against_those_of_the_list(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def known_list(name: str, torch_version: str) -> SupportList:
                 f"torch {torch_version}",
                 "native_functions.yaml, which torch ships",
                 {one: Entry() for one in own},
+                is_of_torch=True,
                 lacks_dtypes=_LACKS.get(name, {}),
             )
         )

@@ -61,6 +61,8 @@ class SupportList:
         Whether what it does not name is not there; of another nothing is known.
     namespaces
         Those of the operators that it speaks of; of others it knows nothing.
+    is_of_torch
+        Whether it is torch's own, whose composed operators are written for the backend.
     lacks_dtypes
         Dtypes that no tensor on the device has, with the source.
     """
@@ -72,6 +74,7 @@ class SupportList:
     for_all_overloads: frozenset[str] = frozenset()
     is_whole: bool = True
     namespaces: frozenset[str] = frozenset({"aten"})
+    is_of_torch: bool = False
     lacks_dtypes: Mapping[str, str] = field(default_factory=dict)
 
     def entry_of(self, operator: str) -> Entry | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -15,6 +15,9 @@ from lockstep.devices.support.native_functions import dispatch_keys
 from lockstep.devices.support.support_list import Answer, Standing, SupportList
 from lockstep.wings.operators.ran import Ran, RanOperator
 
+if TYPE_CHECKING:
+    from lockstep.wings.operators.alternatives import Alternative
+
 _CHOICES = Path(__file__).with_name("device_choices.yaml")
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_dtensor"})
 _ORDER = (Standing.MISSING, Standing.OTHER_DTYPES, Standing.UNKNOWN, Standing.SUPPORTED)
@@ -22,10 +25,11 @@ _ORDER = (Standing.MISSING, Standing.OTHER_DTYPES, Standing.UNKNOWN, Standing.SU
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An operator with what the list says of it; without a list nothing is said."""
+    """An operator with what the list says of it, and what takes its place; without a list nothing is said."""
 
     operator: RanOperator
     answer: Answer | None
+    alternative: Alternative | None = None
 
     @property
     def standing(self) -> Standing | None:
@@ -35,9 +39,13 @@ class Answered:
 
 def answered(ran: Ran, support: SupportList | None) -> list[Answered]:
     """Every operator that ran, what the device lacks first, then by how often it ran."""
-    found = [
-        Answered(one, None if support is None else _answer(one, support)) for one in ran.operators
-    ]
+    return in_order(
+        [Answered(one, None if support is None else _answer(one, support)) for one in ran.operators]
+    )
+
+
+def in_order(found: Iterable[Answered]) -> list[Answered]:
+    """What the device lacks first, then by how often it ran."""
     return sorted(
         found,
         key=lambda one: (

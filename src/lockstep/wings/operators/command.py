@@ -22,6 +22,7 @@ from lockstep.report.csv_tables import write_csv_table
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.output import check_output_file
 from lockstep.store.reader import open_recording
+from lockstep.wings.operators.alternatives import with_alternatives
 from lockstep.wings.operators.answers import answered
 from lockstep.wings.operators.ran import Ran, ran_in
 from lockstep.wings.operators.screen import TITLES, as_values, csv_rows, render
@@ -46,6 +47,11 @@ class _Command(TrainingBehind):
 @options.force
 @options.limit("Print at most so many operators.", default=40)
 @options.as_json
+@click.option(
+    "--no-rerun", is_flag=True,
+    help="Run no operator again: composed ones are not looked into, and no equal form is looked for.",
+)  # fmt: skip
+@options.memory_bytes("Memory that re-runs may take; what takes more is not proven.")
 def ops(
     recording: Path | None,
     device: str | None,
@@ -54,12 +60,18 @@ def ops(
     force: bool,
     limit: int,
     as_json: bool,
+    no_rerun: bool,
+    memory_bytes: int,
 ) -> int:
     """List the operators that a training really runs, and say which of them a device has.
 
     With a COMMAND that training is run up to the end of the last step looked at, and every operator that torch's
     dispatcher runs is seen, forward, backward and in the optimizer. A RECORDING is best one of `--level aten`; of
     another level names of the API are all there is.
+
+    For an operator that is lacking, a form out of operators that are there is looked for, in our table and in torch's
+    decompositions, and run beside it on numbers drawn for the dtypes, shapes and strides that were recorded, forward
+    and backward. It is called proven only where it was, and judged as any kernel of that operator is.
 
     Lists of torch's own backends come out of the table that the installed torch ships, so they are of its version. A
     file names operators (`aten::add.Tensor`), and may give dtypes and versions: see docs/rooms/operators.md.
@@ -79,6 +91,8 @@ def ops(
     support = None if device is None else _list(device)
     ran = _ran_by(command, steps) if recording is None else ran_in(open_recording(recording))
     found = answered(ran, support)
+    if support is not None and not no_rerun:
+        found = with_alternatives(found, ran, support, memory_bytes)
     if output is not None:
         try:
             write_csv_table(output, TITLES, csv_rows(found))

@@ -10,8 +10,10 @@ from lockstep.core.site import Phase
 from lockstep.core.text import printable
 from lockstep.devices.support.known_lists import KNOWN
 from lockstep.devices.support.support_list import Standing, SupportList
+from lockstep.replay.equal_forms.substitute import Substitute
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, terminal_width
 from lockstep.report.table import Column, add_table
+from lockstep.wings.operators.alternatives import Alternative
 from lockstep.wings.operators.answers import Answered
 from lockstep.wings.operators.ran import Form, Ran, TensorForm
 
@@ -29,7 +31,7 @@ _MOST_TENSORS = 3
 _MOST_NOT_SEEN = 5
 
 TITLES = (
-    "operator", "answer", "why", "forward", "backward", "optimizer", "calls", "dtypes", "forms", "shapes",
+    "operator", "answer", "why", "instead", "forward", "backward", "optimizer", "calls", "dtypes", "forms", "shapes",
 )  # fmt: skip
 """Columns of the CSV file."""
 
@@ -75,10 +77,50 @@ def render(ran: Ran, found: Sequence[Answered], support: SupportList | None, *, 
         limit=limit,
         width=terminal_width(),
     )
+    _add_alternatives(text, found, limit)
     if any("*" in row[_SHAPES] for row in rows[:limit]):
         add_line(text, "* does not lie row after row")
     text.rstrip()
     return text
+
+
+def _add_alternatives(text: Page, found: Sequence[Answered], limit: int) -> None:
+    for one in found[:limit]:
+        if one.alternative is not None:
+            add_line(text, "")
+            add_line(text, f"instead of {one.operator.name}")
+            for sentence in _instead(one.alternative, len(one.operator.forms)):
+                add_paragraph(text, printable(sentence))
+
+
+def _instead(alternative: Alternative, forms: int) -> Iterable[str]:
+    """What takes an operator's place, in sentences."""
+    substitute, cpu = alternative.substitute, alternative.cpu
+    if substitute.form:
+        yield f"{proof_words(substitute, forms)}: {substitute.form}"
+        if substitute.parts:
+            yield f"made of {', '.join(substitute.parts)}"
+    else:
+        yield f"no equal form: {substitute.why or 'none is known'}"
+    if cpu is not None:
+        yield f"on the CPU: {cpu.copies:.4g} copies, {cpu.copied_bytes / 1e6:.4g} MB a step; {cpu.how}"
+    elif not substitute.form:
+        yield "none: the CPU has no kernel of it either"
+
+
+def proof_words(substitute: Substitute, forms: int) -> str:
+    """How far a form is known to be equal."""
+    if not substitute.is_proven:
+        return f"a form that is not proven equal ({substitute.why or 'it was not run'})"
+    ways = "forward and backward" if substitute.gradients else "forward"
+    where = (
+        f"on {substitute.proven} of {counted(forms, 'form')} of inputs"
+        if forms > 1
+        else "as it ran"
+    )
+    return (
+        f"an equal form, proven {ways} {where} (off by {substitute.worst:.2g} of what is allowed)"
+    )
 
 
 def _source(support: SupportList) -> str:
@@ -166,11 +208,28 @@ def _operator(one: Answered) -> dict[str, Any]:
         "answer": _said(one) or None,
         "why": _why(one),
         "calls": {phase.value: operator.calls[phase] for phase in _PHASES},
+        "instead": None if one.alternative is None else _alternative(one.alternative),
         "dtypes": sorted(operator.dtypes),
         "forms": [
             {"count": count, "inputs": [_tensor(tensor) for tensor in form]}
             for form, (count, _) in operator.forms.items()
         ],
+    }
+
+
+def _alternative(alternative: Alternative) -> dict[str, Any]:
+    substitute, cpu = alternative.substitute, alternative.cpu
+    return {
+        "form": substitute.form or None,
+        "parts": list(substitute.parts),
+        "proven": substitute.is_proven,
+        "runs": substitute.runs,
+        "gradients": substitute.gradients,
+        "worst": substitute.worst,
+        "why": substitute.why,
+        "cpu": None
+        if cpu is None
+        else {"copies": cpu.copies, "bytes": cpu.copied_bytes, "how": cpu.how},
     }
 
 
@@ -192,6 +251,9 @@ def csv_rows(found: Sequence[Answered]) -> Iterable[list[str | int]]:
             operator.name,
             _said(one),
             _why(one),
+            ""
+            if one.alternative is None
+            else "; ".join(_instead(one.alternative, len(operator.forms))),
             *(operator.calls[phase] for phase in _PHASES),
             operator.calls.total(),
             " ".join(sorted(operator.dtypes)),
