@@ -575,6 +575,7 @@ class Recorder:
             fail=self.fail,
             border=Calls.run_within.__code__,
             out_of_sight=self._calls.out_of_sight,
+            optimizer_state=self._options.optimizer_state,
         )
         return self._session
 

@@ -107,6 +107,8 @@ class Session:
         See `capture.stacks.Stacks`.
     out_of_sight
         What the model has computed where no step was open.
+    optimizer_state
+        Whether an optimizer's state is recorded beside its parameters.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class Session:
         fail: Callable[[Exception], None],
         border: CodeType,
         out_of_sight: OutOfSight,
+        optimizer_state: bool = True,
     ) -> None:
         self.writer = writer
         self.names = names
@@ -146,6 +149,7 @@ class Session:
         self._init_done: set[int] = set()
         self._has_ended_a_step = False
         self._out_of_sight = out_of_sight
+        self._optimizer_state = optimizer_state
         self._read_by_python: deque[int] = deque(maxlen=_LATEST_READ)
 
     @property
@@ -631,7 +635,7 @@ class Session:
         name: str,
         formulas: Mapping[str, Formula],
     ) -> None:
-        state = optimizer.state.get(parameter) or {}
+        state = (optimizer.state.get(parameter) or {}) if self._optimizer_state else {}
         for index, (key, tensor) in enumerate(tensors_in(dict(state), "")):
             if role is Role.STATE_AFTER:
                 self.contents.changed(tensor)

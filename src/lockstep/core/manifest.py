@@ -42,6 +42,8 @@ class Options:
     no_shuffle: bool = False
     no_dropout: bool = False
     max_steps: int | None = None
+    optimizer_state: bool = True
+    """Whether an optimizer's state is recorded beside its parameters."""
     ends_when_asked: bool = False
     """Whoever follows the training may ask it to end, see `core.last_step`."""
     before_backward: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,7 @@ def test_dead_relus_are_named_with_their_line(place: Place) -> None:
     hits = {one["rule"]: one for one in place.events() if one["event"] == "hit"}
     assert set(hits) == {"dead-relu", "zero-gradient"}
     assert hits["dead-relu"]["source"] == "train.py:10"
+    assert [one["zero_count"] for one in hits["dead-relu"]["history"]] == [512] * 3
 
 
 def test_overflow_names_the_operator(place: Place) -> None:
@@ -141,6 +143,46 @@ def test_a_step_is_kept_for_replay_and_the_training_ends(place: Place) -> None:
     assert f"lockstep replay kept --site '{site}'" in ended.stderr
     again = place.run("replay", "kept", "--site", site)
     assert "sound" in again.stdout, again.stdout + again.stderr
+
+
+def test_on_a_terminal_there_is_a_panel_and_the_training_prints_above(place: Place) -> None:
+    # Given a terminal
+    master, slave = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "lockstep",
+        "watch",
+        "--events",
+        "e",
+        "--",
+        sys.executable,
+        "train.py",
+        "dead",
+    ]
+    # When a training is watched in it
+    with subprocess.Popen(
+        command, cwd=place.path, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"}
+    ) as ran:
+        os.close(slave)
+        shown = _all_of(master)
+    # Then the panel has its numbers, its losses stand there and so does what came of it
+    assert ran.returncode == 1
+    assert "gradient norm" in shown
+    assert shown.count("0x1.") >= 6
+    assert "2 rules fired in 6 steps" in shown
+
+
+def _all_of(master: int) -> str:
+    parts = []
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # the terminal is left
+            part = b""
+        if not part:
+            return b"".join(parts).decode()
+        parts.append(part)
 
 
 @pytest.mark.parametrize(

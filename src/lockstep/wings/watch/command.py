@@ -7,19 +7,20 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
-from lockstep.cli.notices import say, tell
+from lockstep.cli.notices import say
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
 from lockstep.core.selection import StepSelection
-from lockstep.launch import Ended, Event, WrittenStep
+from lockstep.launch import Ended, Event, NotArmed, Notice, WrittenStep
 from lockstep.plugins import manager
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.wings.watch.acting import Acting
 from lockstep.wings.watch.chosen_rules import choose, rules_in
 from lockstep.wings.watch.event_file import EventFile, hit_values
-from lockstep.wings.watch.lines import conclusion, line_of
+from lockstep.wings.watch.lines import Lines, conclusion
+from lockstep.wings.watch.panel import Panel, is_wanted
 from lockstep.wings.watch.places import own_streams, path_of_events
 from lockstep.wings.watch.running import watch_training
 from lockstep.wings.watch.watcher import Watched, Watcher, WatchEvent
@@ -70,6 +71,10 @@ from lockstep.wings.watch.watcher import Watched, Watcher, WatchEvent
     "--events", type=click.Path(path_type=Path), metavar="FILE",
     help="The event file, JSON lines.  [default: watch-DATE.jsonl here]",
 )  # fmt: skip
+@click.option(
+    "--lines", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
+    help="Where there is no terminal: print the latest step every so often; 0 for never.",
+)  # fmt: skip
 @options.force
 @options.as_json
 def watch(
@@ -86,6 +91,7 @@ def watch(
     output: Path,
     budget: float | None,
     events: Path | None,
+    lines: float,
     force: bool,
     as_json: bool,
 ) -> int:
@@ -112,30 +118,32 @@ def watch(
     acting = Acting(stop_on, save_on, output, [rule.name for rule in rules])
     StepSelection.parse(steps)
     file = EventFile(path_of_events(events), say, force=force)
+    shown = Panel() if is_wanted() and not as_json else Lines(lines)
 
     def told(event: WatchEvent) -> None:
         file.add(event)
-        line = line_of(event)
-        if line:
-            say(line)
+        shown.told(event)
 
     def hear(event: Event) -> None:
         file.add(event)
-        tell(event)
+        if isinstance(event, NotArmed | Notice):
+            shown.say(str(event))
 
     watcher = Watcher(rules, told)
 
     def look(step: WrittenStep) -> None:
         for sentence in acting.act(step, watcher.look(step)):
-            say(sentence)
+            shown.say(sentence)
 
     recorded = Options(
         steps=options.thinned(steps, every), level=level, only=list(only),
-        save="tensors" if save_on else "sketch",
+        save="tensors" if save_on else "sketch", optimizer_state=bool(save_on),
     )  # fmt: skip
-    ended = watch_training(
-        command, recorded, look, hear, budget=budget, may_end=bool(stop_on), **own_streams(as_json=as_json)
-    )  # fmt: skip
+    with shown:
+        streams = {**own_streams(as_json=as_json), **shown.streams}
+        ended = watch_training(
+            command, recorded, look, hear, budget=budget, may_end=bool(stop_on), **streams
+        )
     file.close()
     return _conclude(watcher.watched, ended, as_json=as_json)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -108,4 +109,8 @@ def hit_values(hit: Hit) -> dict[str, Any]:
         "words": hit.words,
         "site": None if hit.site is None else str(hit.site),
         "source": hit.source,
+        "history": [
+            {"step": step, **{name: plain(value) for name, value in asdict(numbers).items()}}
+            for step, numbers in hit.history
+        ],
     }

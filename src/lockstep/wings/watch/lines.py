@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
 
+from lockstep.cli.notices import say
 from lockstep.core.text import printable
 from lockstep.report.paragraphs import counted
 from lockstep.report.table import Column, table_text
@@ -16,6 +20,45 @@ from lockstep.wings.watch.watcher import (
     Watched,
     WatchEvent,
 )
+
+
+class Lines:
+    """Prints what fires as it comes, and the latest step every so many seconds."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._said_s = time.monotonic()
+
+    @property
+    def streams(self) -> dict[str, Any]:
+        """The command prints where this process does."""
+        return {}
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is left to do."""
+
+    def told(self, event: WatchEvent) -> None:
+        """Print what is new."""
+        line = line_of(event)
+        if line:
+            self.say(line)
+        elif isinstance(event, StepWatched) and self._every_s:
+            now = time.monotonic()
+            if now - self._said_s >= self._every_s:
+                self._said_s = now
+                self.say(step_line(event))
+
+    def say(self, sentence: str) -> None:
+        """Print a line."""
+        say(sentence)
 
 
 def line_of(event: WatchEvent) -> str | None:
@@ -38,7 +81,7 @@ def fired_line(hits: Sequence[Hit]) -> str:
 
 def step_line(event: StepWatched) -> str:
     """The numbers of a step."""
-    parts = [f"loss {_number(event.loss)}", f"gradient norm {_number(event.gradient_norm)}"]
+    parts = [f"loss {number_text(event.loss)}", f"gradient norm {number_text(event.gradient_norm)}"]
     if event.loss_scale is not None:
         parts.append(f"loss scale {event.loss_scale:g}")
     if event.skipped:
@@ -74,7 +117,8 @@ def _place(hit: Hit) -> str:
     return f" [{'; '.join(parts)}]" if parts else ""
 
 
-def _number(value: float | None) -> str:
+def number_text(value: float | None) -> str:
+    """A number in four digits, NaN and inf by their names."""
     if value is None:
         return "unknown"
     return f"{value:.4g}" if math.isfinite(value) else str(value)

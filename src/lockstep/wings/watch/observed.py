@@ -41,6 +41,9 @@ class Hit:
         The operator or module, where there is one.
     source
         `file:line` of the user's code that it comes from, or "".
+    history
+        What the tensor's numbers were in the latest watched steps, this one last, each with its step; empty where it is
+        of no one tensor.
     """
 
     rule: str
@@ -52,6 +55,7 @@ class Hit:
     words: str
     site: Site | None = None
     source: str = ""
+    history: tuple[tuple[int, Statistics], ...] = ()
 
 
 @dataclass(slots=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lockstep.launch import WrittenStep
 from lockstep.wings.watch.chosen_rules import ChosenRule
+from lockstep.wings.watch.history import History
 from lockstep.wings.watch.observed import Hit, Memory, ObservedStep
 
 
@@ -89,6 +90,7 @@ class Watcher:
         self.watched = Watched()
         self._rules, self._tell = rules, tell
         self._memories: dict[str, Memory] = {}
+        self._histories: dict[str, History] = {}
         self._holding: dict[tuple[str, str], set[str]] = {}
 
     def look(self, written: WrittenStep) -> list[Hit]:
@@ -97,12 +99,15 @@ class Watcher:
         step = ObservedStep(written.rank, written.name, written.number, memory)
         self._count(step)
         self._tell(_told_of(step))
+        history = self._histories.setdefault(written.name, History())
+        history.add(step)
         new: list[Hit] = []
         for rule in self._rules:
             was_on = not rule.off_because
             hits = rule.hits(step)
             if was_on and rule.off_because:
                 self._tell(RuleSwitchedOff(rule.name, rule.off_because))
+            hits = [replace(hit, history=history.of(hit, step)) for hit in hits]
             new += self._fired(rule.name, written.name, hits)
         return new
 
