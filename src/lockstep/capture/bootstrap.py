@@ -27,6 +27,7 @@ from lockstep.capture.environment import (
     request_from,
 )
 from lockstep.capture.lineage import count_forks
+from lockstep.capture.rank_places import RankPlaces
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import seed_everything
 from lockstep.capture.tracebacks import show_tracebacks_without_us
@@ -57,6 +58,8 @@ def arm_from_environment() -> None:
     leave_trace(directory, Reached.TORCH)
     if not _registered:
         _registered = True
+        if options.places:
+            RankPlaces(directory).start()
         show_tracebacks_without_us()
         atexit.register(_finish)
         Endings(_finish_recorder, _save).listen()

@@ -46,6 +46,8 @@ class Options:
     """Whether an optimizer's state is recorded beside its parameters."""
     ends_when_asked: bool = False
     """Whoever follows the training may ask it to end, see `core.last_step`."""
+    places: bool = False
+    """Each process of a group of ranks notes where it is, see `lockstep.capture.rank_places`."""
     before_backward: bool = False
     """Every process ends before its first backward: what it is set up by is known by then."""
 

@@ -69,10 +69,11 @@ CASES = {
 """What is planted, and what is named first."""
 
 
-def start(programs: Path, place: Path, *command: str) -> subprocess.Popen[str]:
-    """Start a command beside the script."""
+def start(programs: Path | None, place: Path, *command: str) -> subprocess.Popen[str]:
+    """Start a command beside the script; without `programs`, those that a user starts."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCKSTEP")}
-    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+    own = [] if programs is None else [str(programs)]
+    path = os.pathsep.join([*own, str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.Popen(
         command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**kept, "PATH": path, "OMP_NUM_THREADS": "1"},
@@ -91,7 +92,7 @@ def place(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def check(programs: Path, place: Path, *arguments: str) -> tuple[int, str, str]:
+def check(programs: Path | None, place: Path, *arguments: str) -> tuple[int, str, str]:
     with start(programs, place, "lockstep", "check", *arguments) as process:
         out, err = process.communicate(timeout=120)
     return process.returncode, out, err
@@ -146,3 +147,73 @@ def test_a_recording_of_one_rank_is_refused(programs: Path, place: Path) -> None
     code, _, err = check(programs, place, "one")
     assert code == 2
     assert "has one rank: check takes two recordings, or one of several ranks" in err
+
+
+HANGING = """
+import sys, threading
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, what = dist.get_rank(), sys.argv[1]
+model = torch.nn.Linear(4, 4)
+if what == "backward":
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4 if what != "sound" else 1000):
+    optimizer.zero_grad()
+    if what == "backward" and step == 2 and rank:
+        threading.Event().wait()
+    model(torch.ones(2, 4)).sum().backward()
+    for parameter in model.parameters() if what != "backward" else ():
+        if what == "left out" and step == 3 and rank:
+            break
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("what", "waits", "behind"),
+    [
+        (
+            "left out",
+            "rank 0 waits in all_reduce at hang.py:20",
+            "rank 1 waits in barrier at hang.py:22",
+        ),
+        ("backward", "rank 0 waits in backward at hang.py:16", "rank 1 is at hang.py:15"),
+    ],
+)
+def test_a_rank_that_waits_for_ever_is_named_with_the_one_that_never_comes(
+    tmp_path: Path, what: str, waits: str, behind: str
+) -> None:
+    # given two ranks, of which one leaves out a collective
+    (tmp_path / "hang.py").write_text(HANGING)
+    launcher = ("torchrun", "--nproc_per_node", "2", "--standalone", "hang.py", what)
+    # when they are watched
+    code, out, err = check(None, tmp_path, "--hang", "2", "--", *launcher)
+    # then the command is ended, and it is said who waits where, and where the other one is
+    assert code == 1, err
+    told = " ".join(out.split("\n  rank")[0].split())
+    assert told.startswith("HANGS: ")
+    assert waits in told
+    assert behind in told
+
+
+def test_ranks_that_meet_are_watched_to_their_end(programs: Path, tmp_path: Path) -> None:
+    (tmp_path / "hang.py").write_text(HANGING)
+    launcher = ("torchrun", "--nproc_per_node", "2", "--standalone", "hang.py", "sound")
+    code, out, err = check(programs, tmp_path, "--hang", "30", "--", *launcher)
+    assert (code, out) == (
+        0,
+        "NO RANK WAITED FOR EVER: the command of 2 ranks ended by itself\n",
+    ), err
+
+
+def test_a_command_without_ranks_is_refused(programs: Path, tmp_path: Path) -> None:
+    code, _, err = check(programs, tmp_path, "--hang", "9", "--", "python", "-c", "import torch")
+    assert code == 2
+    assert "no process of the command was seen in a group of ranks" in err

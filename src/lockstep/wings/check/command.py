@@ -24,7 +24,7 @@ _NOT_THE_PROJECTS = frozenset({"site-packages", "node_modules", "__pycache__"})
 class _Command(TrainingBehind):
     usage = (
         "{REFERENCE CANDIDATE | RECORDING | --against REFERENCE -- COMMAND... | --repeat N -- COMMAND..."
-        " | --script FILE}"
+        " | --hang SECONDS -- COMMAND... | --script FILE}"
     )
 
 
@@ -41,6 +41,10 @@ class _Command(TrainingBehind):
     "--repeat", "times", type=click.IntRange(min=2), help="Run COMMAND so many times instead."
 )
 @click.option(
+    "--hang", "patience_s", type=click.FloatRange(min=1.0), metavar="SECONDS",
+    help="Run COMMAND until one of its ranks has waited so long for the others.",
+)  # fmt: skip
+@click.option(
     "--script", "scripts", multiple=True, type=click.Path(path_type=Path),
     help="Look at a script, or a folder of them, without running it.",
 )  # fmt: skip
@@ -53,6 +57,7 @@ def check(
     mapping: Path | None,
     against: Path | None,
     times: int | None,
+    patience_s: float | None,
     scripts: tuple[Path, ...],
     steps: str,
     keep: Path | None,
@@ -75,6 +80,9 @@ def check(
     With --repeat the COMMAND is run several times and recorded: the first tensor that is not equal bit by bit is named,
     with what makes it so and the switch that cures it, which is tried.
 
+    With --hang the COMMAND of several ranks is run, and ended when one has waited so many seconds in one collective or
+    backward: which rank waits where, and which never came there.
+
     With --script a script is read, and not run: shuffling without a generator, augmentation, dropout, workers that are
     not seeded, kernels that are chosen by timing or add in any order are listed, with what to write instead.
 
@@ -85,6 +93,7 @@ def check(
     lockstep check two-ranks
     lockstep check --against ref -- python train.py
     lockstep check --repeat 2 -- python train.py
+    lockstep check --hang 60 -- torchrun --nproc_per_node 2 train.py
     lockstep check --script train.py
     """
     command, against = _without_against(training_command(), against)
@@ -92,6 +101,10 @@ def check(
         if times is not None or command or recordings or against is not None:
             raise UsageError("--script stands alone: nothing is run and no recording is read")
         return _scripts(scripts, limit=limit, as_json=as_json)
+    if patience_s is not None:
+        if times is not None or not command or recordings or against is not None:
+            raise UsageError("give --hang SECONDS and a training's command behind --")
+        return _hang(command, patience_s, as_json=as_json)
     if against is not None:
         if times is not None or not command or recordings:
             raise UsageError("give --against REFERENCE and a training's command behind --")
@@ -99,7 +112,7 @@ def check(
     if times is not None or command:
         if times is None or not command or recordings:
             raise UsageError(
-                "give a training's command behind -- with --against REFERENCE or --repeat N, and no recordings"
+                "give a training's command behind -- with --against, --repeat or --hang, and no recordings"
             )
         return _repeat(command, times, steps, keep, as_json=as_json)
     if len(recordings) == 1:
@@ -157,6 +170,14 @@ def _beforehand(
             answers.notes.append(f"the command ended with exit code {recorded.ended.code}")
         _print(as_values(answers) if as_json else render(answers, limit=limit))
     return code_of(differs=differs(answers), looked=not recorded.ended.code)
+
+
+def _hang(command: tuple[str, ...], patience_s: float, *, as_json: bool) -> ExitCode:
+    from lockstep.wings.check.ranks.hang import as_values, render, watch
+
+    watched = watch(command, patience_s, **({"stdout": sys.stderr} if as_json else {}))
+    _print(as_values(watched) if as_json else render(watched))
+    return code_of(differs=watched.hangs, looked=not watched.code)
 
 
 def _ranks(recording: Path, *, as_json: bool) -> ExitCode:
