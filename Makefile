@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-migrate bench-page kills docs screenshots clean
+.PHONY: demo test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-migrate bench-watch bench-page kills docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -72,6 +72,10 @@ bench-audit: $(READY)
 # The scripts are other people's: OPTIONS="--mirror DIR" names a folder of clones, benchmarks/migrate/corpus.yaml which.
 bench-migrate: $(READY)
 	$(BIN)/python benchmarks/migrate $(OPTIONS)
+
+# Watches sound trainings, which fire no rule, and such with one thing wrong: OPTIONS="--only 'gpt2*'".
+bench-watch: $(READY)
+	$(BIN)/python benchmarks/watch $(OPTIONS)
 
 # Kills N trainings at random moments, and looks what their recordings hold.
 kills: $(READY)

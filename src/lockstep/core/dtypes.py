@@ -16,6 +16,28 @@ _UNIT_ROUNDOFF = {
     "float8_e5m2fnuz": 2.0**-3,
 }
 
+_LARGEST_FINITE = {
+    "float64": (2 - 2.0**-52) * 2.0**1023,
+    "float32": (2 - 2.0**-23) * 2.0**127,
+    "float16": 65504.0,
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    "float8_e4m3fn": 448.0,
+    "float8_e4m3fnuz": 240.0,
+    "float8_e5m2": 57344.0,
+    "float8_e5m2fnuz": 57344.0,
+}
+
+_SMALLEST_POSITIVE = {
+    "float64": 2.0**-1074,
+    "float32": 2.0**-149,
+    "float16": 2.0**-24,
+    "bfloat16": 2.0**-133,
+    "float8_e4m3fn": 2.0**-9,
+    "float8_e4m3fnuz": 2.0**-10,
+    "float8_e5m2": 2.0**-16,
+    "float8_e5m2fnuz": 2.0**-17,
+}
+
 
 def is_floating(dtype: str) -> bool:
     """Whether numbers of this dtype are rounded (real or complex floating point)."""
@@ -33,3 +55,21 @@ def unit_roundoff(dtype: str) -> float:
     True
     """
     return _UNIT_ROUNDOFF.get(dtype, 0.0)
+
+
+def largest_finite(dtype: str) -> float | None:
+    """The largest number that a real floating-point dtype holds; None for others.
+
+    >>> largest_finite("float16"), largest_finite("int64")
+    (65504.0, None)
+    """
+    return _LARGEST_FINITE.get(dtype)
+
+
+def smallest_positive(dtype: str) -> float | None:
+    """The smallest positive number that a real floating-point dtype holds, a subnormal one; None for others.
+
+    >>> smallest_positive("float16") == 2.0**-24
+    True
+    """
+    return _SMALLEST_POSITIVE.get(dtype)

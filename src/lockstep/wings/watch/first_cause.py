@@ -19,11 +19,10 @@ from typing import Any
 
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.wings.watch.observed import ObservedStep, is_finite
+from lockstep.wings.watch.observed import ObservedStep, is_finite, numbers_in
 
 _FORWARD_OUT = (Role.OUTPUT, Role.BUFFER)
 _BACKWARD_OUT = (Role.GRAD_INPUT, Role.PARAM_GRAD)
-_SPELLED = {"inf", "-inf", "nan", "infinity", "-infinity"}
 
 
 class Part(Enum):
@@ -247,11 +246,5 @@ def _nan_count(record: TensorRecord) -> int:
     return 0 if record.statistics is None else record.statistics.nan_count
 
 
-def _has_infinite(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, str):
-        return value.lower() in _SPELLED
-    if isinstance(value, dict):
-        return any(_has_infinite(one) for one in value.values())
-    return isinstance(value, list) and any(_has_infinite(one) for one in value)
+def _has_infinite(arguments: dict[str, Any]) -> bool:
+    return any(not math.isfinite(one) for one in numbers_in(arguments))

@@ -13,12 +13,14 @@ import numpy as np
 
 from lockstep.core.manifest import RankManifest, StepSummary
 from lockstep.core.operators import canonical_name
-from lockstep.core.records import Call, Statistics, TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.store.reader import RankRecording
 
 Key = tuple[str, str]
 """What a number is remembered under: of what kind it is, and of which tensor."""
+
+_NOT_FINITE = {"inf", "nan", "infinity"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,24 @@ class Memory:
         The latest numbers under each key, the newest last, at most `length` of them.
     counts
         In how many watched steps in a row something has held, by what it is.
+    facts
+        What a rule keeps else, by its name.
+    losses
+        The loss of each step, this one's the last.
+    rates
+        The largest learning rate of each step, this one's the last.
+    shared
+        What a rule keeps of all ranks, by its name.
     """
 
-    length: int = 32
+    length: int = 1024
     numbers: dict[Key, list[float]] = field(default_factory=lambda: defaultdict(list))
     counts: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
     facts: dict[Key, Any] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    largest_rate: float = 0.0
+    shared: dict[Key, Any] = field(default_factory=dict)
 
     def before(self, kind: str, subject: str = "") -> list[float]:
         """Numbers of the steps before this one, the newest last."""
@@ -84,6 +98,13 @@ class Memory:
         kept = self.numbers[kind, subject]
         kept.append(value)
         del kept[: -self.length]
+
+    def note(self, loss: float | None, rate: float | None) -> None:
+        """Keep the numbers of a step that several rules ask for; it is the newest from here on."""
+        self.losses += [] if loss is None else [loss]
+        self.rates += [] if rate is None else [rate]
+        self.largest_rate = max(self.largest_rate, rate or 0.0)
+        del self.losses[: -self.length], self.rates[: -self.length]
 
     def in_a_row(self, kind: str, subject: str, holds: bool) -> int:
         """For how many watched steps in a row, with this one, something has held."""
@@ -116,6 +137,11 @@ class Update:
     def is_weight(self) -> bool:
         """Whether it has two axes or more: biases and scales are often zero, and their gradients often but noise."""
         return self.before is not None and len(self.before.shape) >= 2
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the optimizer took a gradient that is finite and not zero in all elements."""
+        return self.gradient is not None and bool(norm_of(self.gradient))
 
     @property
     def is_unchanged(self) -> bool:
@@ -156,6 +182,7 @@ class ObservedStep:
         self.rank, self.number, self.memory = name, number, memory
         self.manifest: RankManifest = rank.manifest
         self.calls: list[Call] = rank.calls(number)
+        memory.note(self.loss, max(self.learning_rates, default=None))
 
     @property
     def summary(self) -> StepSummary | None:
@@ -175,7 +202,7 @@ class ObservedStep:
     @cached_property
     def losses(self) -> list[TensorRecord]:
         """What backward began from, in order; several where gradients are accumulated."""
-        return [one for call in self._of(CallKind.LOSS) for one in call.with_role(Role.LOSS)]
+        return [one for call in self.calls_of(CallKind.LOSS) for one in call.with_role(Role.LOSS)]
 
     @cached_property
     def loss(self) -> float | None:
@@ -190,11 +217,28 @@ class ObservedStep:
         rates = [group.get("lr") for one in setups for group in one.groups]
         return [float(rate) for rate in rates if isinstance(rate, int | float)]
 
+    @property
+    def is_at_full_rate(self) -> bool:
+        """Whether the learning rate is what it was in the watched step before, and the largest so far.
+
+        A warm-up raises it and a decay lowers it: what is small meanwhile is meant to be.
+        """
+        rates = self.memory.rates
+        if not rates:
+            return not self.learning_rates
+        return rates[-1] > 0.0 and rates[-2:] == [self.memory.largest_rate] * 2
+
     @cached_property
     def held_parameters(self) -> set[str]:
-        """Names of all parameters that optimizers hold, where that is known."""
-        setups = [one for one in self.manifest.optimizers if one.step == self.number]
-        return {name for one in setups for group in one.parameters for name in group}
+        """Names of all parameters that the optimizers hold that stepped, where that is known."""
+        setups = self.manifest.optimizers
+        stepped = {one.index for one in setups if one.step == self.number}
+        latest = {  # they stand where they are others than before
+            one.index: one.parameters
+            for one in sorted(setups, key=lambda setup: setup.step)
+            if one.index in stepped and one.step <= self.number and any(one.parameters)
+        }
+        return {name for groups in latest.values() for group in groups for name in group}
 
     @cached_property
     def updates(self) -> list[Update]:
@@ -205,7 +249,7 @@ class ObservedStep:
     def gradients(self) -> dict[str, tuple[Call, TensorRecord]]:
         """The gradient that backward left in each parameter, before clipping; with a scaler's factor in it."""
         found: dict[str, tuple[Call, TensorRecord]] = {}
-        for call in self._of(CallKind.GRADIENT):
+        for call in self.calls_of(CallKind.GRADIENT):
             for record in call.with_role(Role.PARAM_GRAD):
                 found[record.name] = call, record
         if not found:  # as where an engine reduces them out of sight
@@ -231,6 +275,15 @@ class ObservedStep:
             squares += norm * norm
         return math.sqrt(squares) / self.gradient_scale if self.gradients else None
 
+    @cached_property
+    def operators(self) -> list[Call]:
+        """Calls of operators in forward, which are seen at level `api`; what a custom function computes is its own."""
+        return [
+            call
+            for call in self.calls_of(CallKind.OPERATOR)
+            if call.site.phase is Phase.FORWARD and call.site.op.startswith("torch.")
+        ]
+
     def outputs(self, *operators: str) -> Iterator[tuple[Call, TensorRecord]]:
         """Results of operators in forward, each where it was made: of the operators of these names, or of all."""
         inner = {call.parent for call in self.calls if call.kind is CallKind.OPERATOR}
@@ -247,7 +300,7 @@ class ObservedStep:
     @cached_property
     def batch(self) -> list[TensorRecord]:
         """The largest tensors that came from outside of the step: what is most likely data."""
-        data = [one for call in self._of(CallKind.DATA) for one in call.with_role(Role.OUTPUT)]
+        data = [one for call in self.calls_of(CallKind.DATA) for one in call.with_role(Role.OUTPUT)]
         largest = max((one.content.numel for one in data), default=0)
         return [one for one in data if one.content.numel == largest and largest > 1]
 
@@ -264,11 +317,12 @@ class ObservedStep:
         site, source = (None, "") if call is None else (call.site, call.source)
         return Hit("", self.number, self.rank, subject, value, limit, words, site, source)
 
-    def _of(self, kind: CallKind) -> list[Call]:
+    def calls_of(self, kind: CallKind) -> list[Call]:
+        """Its calls of one kind, in order of time."""
         return [call for call in self.calls if call.kind is kind]
 
     def _updates(self) -> Iterator[Update]:
-        for call in self._of(CallKind.OPTIMIZER):
+        for call in self.calls_of(CallKind.OPTIMIZER):
             found = {record.role: record for record in call.records}
             held = found.get(Role.PARAM) or found.get(Role.PARAM_AFTER)
             if held is not None:
@@ -308,6 +362,21 @@ def rms_of(record: TensorRecord) -> float | None:
     return None if norm is None else norm / math.sqrt(max(1, record.content.numel))
 
 
-def largest_magnitude(numbers: Statistics) -> float:
-    """The largest magnitude of the finite elements."""
+def largest_magnitude(record: TensorRecord) -> float | None:
+    """The largest magnitude of the finite elements; None where there is none or nothing is known."""
+    numbers = record.statistics
+    if numbers is None or math.isnan(numbers.minimum):
+        return None
     return max(abs(numbers.minimum), abs(numbers.maximum))
+
+
+def numbers_in(value: Any) -> Iterator[float]:
+    """The numbers that a script wrote as arguments of a call, nested as they may be; NaN and inf by their names."""
+    if isinstance(value, str):
+        if value.lower().lstrip("-") in _NOT_FINITE:
+            yield float(value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value) if abs(value) < 1e308 else math.copysign(math.inf, value)
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from numbers_in(one)

@@ -121,9 +121,9 @@ def _story(rank: str, step: int, source: Source) -> list[str]:
         f"  step {step}, {rank}, {source.part.value}: {made.role.value} {made.name} holds {source.words}"
     )
     for record in source.taken[:_MOST_TAKEN]:
-        numbers = record.statistics
-        if numbers is not None and record is not made:
-            size = f"largest magnitude {largest_magnitude(numbers):.4g}"
+        largest = largest_magnitude(record)
+        if largest is not None and record is not made:
+            size = f"largest magnitude {largest:.4g}"
             lines.append(
                 f"  from {record.role.value} {record.name}: finite, {size} ({record.content.dtype})"
             )

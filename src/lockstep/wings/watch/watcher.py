@@ -6,11 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lockstep.launch import WrittenStep
 from lockstep.wings.watch.chosen_rules import ChosenRule
 from lockstep.wings.watch.history import History
-from lockstep.wings.watch.observed import Hit, Memory, ObservedStep
+from lockstep.wings.watch.observed import Hit, Key, Memory, ObservedStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +92,12 @@ class Watcher:
         self._rules, self._tell = rules, tell
         self._memories: dict[str, Memory] = {}
         self._histories: dict[str, History] = {}
+        self._shared: dict[Key, Any] = {}
         self._holding: dict[tuple[str, str], set[str]] = {}
 
     def look(self, written: WrittenStep) -> list[Hit]:
         """Hold a step against all rules; gives what is new."""
-        memory = self._memories.setdefault(written.name, Memory())
+        memory = self._memories.setdefault(written.name, Memory(shared=self._shared))
         step = ObservedStep(written.rank, written.name, written.number, memory)
         self._count(step)
         self._tell(_told_of(step))

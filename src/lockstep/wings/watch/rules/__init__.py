@@ -9,12 +9,30 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from lockstep.wings.watch.observed import Hit
+from lockstep.wings.watch.rules.batch_constant import batch_constant
+from lockstep.wings.watch.rules.batch_not_finite import batch_not_finite
+from lockstep.wings.watch.rules.batch_repeated import batch_repeated
+from lockstep.wings.watch.rules.constant_weights import constant_weights
 from lockstep.wings.watch.rules.dead_relu import dead_relu
 from lockstep.wings.watch.rules.exploding_gradient import exploding_gradient
+from lockstep.wings.watch.rules.flushed_to_zero import flushed_to_zero
 from lockstep.wings.watch.rules.gradient_norm_spike import gradient_norm_spike
+from lockstep.wings.watch.rules.learning_rate_zero import learning_rate_zero
+from lockstep.wings.watch.rules.loss_not_falling import loss_not_falling
 from lockstep.wings.watch.rules.loss_not_finite import loss_not_finite
+from lockstep.wings.watch.rules.loss_scale_falling import loss_scale_falling
 from lockstep.wings.watch.rules.loss_spike import loss_spike
+from lockstep.wings.watch.rules.low_headroom import low_headroom
 from lockstep.wings.watch.rules.not_finite import not_finite
+from lockstep.wings.watch.rules.parameter_without_gradient import parameter_without_gradient
+from lockstep.wings.watch.rules.replicas_differ import replicas_differ
+from lockstep.wings.watch.rules.saturated_dtype import saturated_dtype
+from lockstep.wings.watch.rules.saturated_sigmoid import saturated_sigmoid
+from lockstep.wings.watch.rules.saturated_tanh import saturated_tanh
+from lockstep.wings.watch.rules.tensor_too_large import tensor_too_large
+from lockstep.wings.watch.rules.tensor_too_small import tensor_too_small
+from lockstep.wings.watch.rules.update_too_large import update_too_large
+from lockstep.wings.watch.rules.update_too_small import update_too_small
 from lockstep.wings.watch.rules.vanishing_gradient import vanishing_gradient
 from lockstep.wings.watch.rules.weight_unchanged import weight_unchanged
 from lockstep.wings.watch.rules.zero_gradient import zero_gradient
@@ -25,13 +43,31 @@ Rule = Callable[..., Iterable[Hit]]
 BUILT_IN: tuple[Rule, ...] = (
     not_finite,
     loss_not_finite,
+    batch_not_finite,
+    saturated_dtype,
+    low_headroom,
+    flushed_to_zero,
+    loss_scale_falling,
     loss_spike,
+    loss_not_falling,
     gradient_norm_spike,
     exploding_gradient,
     vanishing_gradient,
     zero_gradient,
+    parameter_without_gradient,
     weight_unchanged,
+    update_too_large,
+    update_too_small,
+    learning_rate_zero,
+    constant_weights,
     dead_relu,
+    saturated_tanh,
+    saturated_sigmoid,
+    tensor_too_large,
+    tensor_too_small,
+    batch_constant,
+    batch_repeated,
+    replicas_differ,
 )
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from statistics import median
 
 from lockstep.wings.watch.observed import Hit, ObservedStep
+from lockstep.wings.watch.rules.usual import usual
 
 
 def gradient_norm_spike(
-    step: ObservedStep, *, factor: float = 20.0, window: int = 10
+    step: ObservedStep, *, factor: float = 20.0, window: int = 10, ratio: float = 4.0
 ) -> Iterator[Hit]:
     """The norm of all gradients is far above that of the steps before.
 
-    Formula: n > factor * median and n > 2 * maximum of the last `window` watched steps, once there are as many; n is
-    taken before clipping and without a scaler's factor.
+    Formula: n > factor * m, n > 2 * maximum and log(n / m) > ratio * s', where m is the median of the last `window`
+    watched steps and s' the spread of their logarithms (as for `loss-spike`), once there are as many; n is taken before
+    clipping and without a scaler's factor.
 
     Usual cause: a bad batch (an outlier, wrong labels), a learning rate that is too large, a recurrent net.
 
@@ -28,8 +29,9 @@ def gradient_norm_spike(
         return
     before = step.memory.before("gradient norm")[-window:]
     if len(before) == window and math.isfinite(norm):
-        usual = median(before)
-        if norm > factor * usual and norm > 2.0 * max(before):
-            words = f"the norm of all gradients is {norm:.3g}; over the last {window} watched steps it was {usual:.3g}"
-            yield step.hit("gradient norm", words, value=norm, limit=factor * usual)
+        was = usual(before)
+        limit = max(factor, math.exp(min(700.0, ratio * was.ratio))) * was.median
+        if norm > limit and norm > 2.0 * max(before):
+            words = f"the norm of all gradients is {norm:.3g}; over the last {window} watched steps {was.median:.3g}"
+            yield step.hit("gradient norm", words, value=norm, limit=limit)
     step.memory.remember("gradient norm", norm)

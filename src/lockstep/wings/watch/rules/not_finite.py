@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockstep.wings.watch.first_cause import sources_of
+from lockstep.wings.watch.first_cause import Part, sources_of
 from lockstep.wings.watch.observed import Hit, ObservedStep
 
 
@@ -12,7 +12,7 @@ def not_finite(step: ObservedStep) -> Iterator[Hit]:
     """A NaN or an inf comes out of an operator that none went into, and gets into the loss, a gradient or an update.
 
     Formula: an output holds NaN or inf, all inputs are finite; an inf written on purpose (a mask) does not count, nor
-    what a gradient scaler skips.
+    what a gradient scaler skips. A batch that brings it is told by `batch-not-finite`.
 
     Usual cause: fp16 overflow, division by zero, log or sqrt of zero, a softmax over a row that is masked whole, a
     learning rate that is too large.
@@ -23,6 +23,8 @@ def not_finite(step: ObservedStep) -> Iterator[Hit]:
     Source: MindInsight's debugger, watchpoint "tensor overflow".
     """
     for source in sources_of(step):
+        if source.part is Part.BATCH:
+            continue
         made, op, part = source.made, source.call.site.op, source.part.value
         words = f"{source.words} in {made.role.value} {made.name}, made from finite numbers by {op} in {part}"
         subject = f"{source.call.site}: {made.name}"

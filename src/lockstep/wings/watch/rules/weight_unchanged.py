@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from lockstep.wings.watch.observed import Hit, ObservedStep, Update, norm_of
+from lockstep.wings.watch.observed import Hit, ObservedStep, Update, norm_of, rms_of
+
+_CONVERGED = 1e-3
+_ROUNDING = 1e-5
 
 
 def weight_unchanged(
@@ -20,7 +23,11 @@ def weight_unchanged(
 
     Formula: w' = w to the last bit in `steps` watched steps in a row, or |w' - w| <= absolute * sqrt(n) + relative *
     |w| in Euclidean norms - which holds wherever it holds of each element - in `steps_if_any`, with a gradient that is
-    not zero. Steps that a scaler skips and learning rates of zero do not count.
+    not zero. Not counted are steps that a scaler skips, learning rates of zero, gradients of less than a thousandth of
+    what they were, as where the training has converged, or of less than 1e-5 of the largest of the step (root mean
+    squares), as of the bias of an attention's keys, which is but rounding. Small changes count of two axes or more and
+    at the full learning rate only, neither while it rises nor while it falls. Scales and biases (one axis) in half
+    precision do not count: a scale of 1 stands still in bfloat16 under most learning rates, in sound trainings too.
 
     Usual cause: a learning rate that the dtype swallows (bf16 weights), one that is zero for this group, an optimizer
     that holds a copy of the parameter.
@@ -29,12 +36,17 @@ def weight_unchanged(
 
     Source: MindInsight's debugger, watchpoint "weight not changed" (1e-8, 1e-5).
     """
+    largest = max((_gradient_rms(one) for one in step.updates), default=0.0)
     for update in step.updates:
-        counts = not step.is_skipped and _learns(update) and _has_gradient(update)
+        learns = not step.is_skipped and _learns(update) and not _is_narrow_scale(update)
+        counts = learns and _is_pulled(step, update, _ROUNDING * largest)
         change, bound = update.change, _bound(update, absolute, relative)
-        little = counts and change is not None and bound is not None and change <= bound
+        little = update.is_weight and change is not None and bound is not None and change <= bound
         none = step.memory.in_a_row("unchanged", update.name, counts and update.is_unchanged)
-        if step.memory.in_a_row("little", update.name, little) >= steps_if_any or none >= steps:
+        row = step.memory.in_a_row(
+            "little", update.name, counts and little and step.is_at_full_rate
+        )
+        if row >= steps_if_any or none >= steps:
             how = "not at all" if not change else f"by {change:.2g} only"
             words = f"{update.name} changes {how}, though it gets a gradient"
             yield step.hit(
@@ -47,9 +59,22 @@ def _learns(update: Update) -> bool:
     return not isinstance(rate, int | float) or rate != 0
 
 
-def _has_gradient(update: Update) -> bool:
-    """Whether it gets one that is finite and not zero."""
-    return update.gradient is not None and bool(norm_of(update.gradient))
+def _is_narrow_scale(update: Update) -> bool:
+    before = update.before
+    return before is not None and len(before.shape) < 2 and before.dtype != "float32"
+
+
+def _is_pulled(step: ObservedStep, update: Update, least: float) -> bool:
+    """Whether there is a gradient that is no rounding, and no mere rest of what it was."""
+    rms = _gradient_rms(update)
+    key = "weight-unchanged", update.name
+    largest: float = max(rms, step.memory.facts.get(key, 0.0))
+    step.memory.facts[key] = largest
+    return rms > max(least, _CONVERGED * largest)
+
+
+def _gradient_rms(update: Update) -> float:
+    return (None if update.gradient is None else rms_of(update.gradient)) or 0.0
 
 
 def _bound(update: Update, absolute: float, relative: float) -> float | None:

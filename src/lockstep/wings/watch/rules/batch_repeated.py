@@ -1,0 +1,59 @@
+"""A batch that comes again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lockstep.core.site import CallKind, Role
+from lockstep.wings.watch.observed import Hit, Memory, ObservedStep
+
+_LAST = ("batch-repeated", "last batch")
+_RUN = ("batch-repeated", "steps with it")
+_LONGEST = ("batch-repeated", "most steps with one before")
+_CHANGES = ("batch-repeated", "changes")
+
+
+def batch_repeated(step: ObservedStep, *, steps: int = 3, others: int = 5) -> Iterator[Hit]:
+    """The same batch comes several times in a row, where batches differed before.
+
+    Formula: all tensors of two elements or more that enter the step are to the last bit those of the watched step
+    before, in so many steps with the same ones, after `others` changes of the batch and more than twice as long as any
+    batch stayed before. Training on all data at once repeats from the start, and several passes over a batch (as in
+    PPO) repeat all along: neither is told.
+
+    Usual cause: a loader whose iterator is made anew and read once, a cache that is not moved on, a worker that hangs
+    and hands out its last batch.
+
+    Cure: make the iterator once an epoch; look at the sampler and its seed.
+
+    Source: MindInsight's method for accuracy problems ("look at the input data"); the numbers are Lockstep's.
+    """
+    batch = _batch(step)
+    if batch is None:
+        return
+    memory = step.memory
+    run = _run(memory, batch)
+    longest, changes = memory.facts.get(_LONGEST, 0), memory.facts.get(_CHANGES, 0)
+    if run >= steps and run > 2 * longest and changes >= others:
+        words = f"the same batch has come in {run} watched steps in a row"
+        yield step.hit("batch", words, value=float(run), limit=float(steps))
+
+
+def _batch(step: ObservedStep) -> tuple[str, ...] | None:
+    records = [one for call in step.calls_of(CallKind.DATA) for one in call.with_role(Role.OUTPUT)]
+    digests = [one.digest for one in records if one.content.numel > 1]
+    known = [one for one in digests if one]
+    return tuple(sorted(known)) if known and len(known) == len(digests) else None
+
+
+def _run(memory: Memory, batch: tuple[str, ...]) -> int:
+    """In how many watched steps in a row this batch has come."""
+    facts = memory.facts
+    if facts.get(_LAST) != batch:
+        if _LAST in facts:
+            facts[_CHANGES] = facts.get(_CHANGES, 0) + 1
+            facts[_LONGEST] = max(facts.get(_LONGEST, 0), facts[_RUN])
+        facts[_LAST], facts[_RUN] = batch, 0
+    facts[_RUN] += 1
+    run: int = facts[_RUN]
+    return run

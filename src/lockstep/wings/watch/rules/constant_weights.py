@@ -1,0 +1,40 @@
+"""Weights that start with one and the same number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lockstep.core.operators import Family, family_of
+from lockstep.core.site import CallKind, Role
+from lockstep.wings.watch.observed import Hit, ObservedStep
+
+
+def constant_weights(step: ObservedStep) -> Iterator[Hit]:
+    """All elements of a weight start with the same number, so that all its units learn the same.
+
+    Formula: minimum = maximum != 0 before the first step, of a parameter with two axes of two or more, that is trained
+    and that an operator multiplies with in sums (linear, convolution, matmul). Scales that start at 1 are multiplied
+    with element by element, and weights that start at zero (LoRA's B, a last layer) learn beside others that do not.
+
+    Usual cause: `constant_` or `ones_` on a weight, an initialisation that was replaced by a placeholder, a checkpoint
+    that was not loaded.
+
+    Cure: draw it at random (Glorot, He), load the checkpoint before the optimizer is made.
+
+    Source: MindInsight's debugger, watchpoint "initial weight" (too large, too small, all zero, constant).
+    """
+    started = [one for call in step.calls_of(CallKind.INIT) for one in call.with_role(Role.PARAM)]
+    summed = {
+        record.content.id
+        for call in step.operators
+        if family_of(call.site.op) is Family.BILINEAR
+        for record in call.with_role(Role.INPUT)
+    }
+    for record in started:
+        numbers = record.statistics
+        wide = sum(extent >= 2 for extent in record.shape) >= 2
+        if numbers is None or not wide or numbers.minimum != numbers.maximum or not numbers.maximum:
+            continue
+        if record.content.id in summed and step.manifest.trainable.get(record.name, True):
+            words = f"{record.name} starts with {numbers.maximum:g} in all {record.content.numel} elements"
+            yield step.hit(record.name, words, value=numbers.maximum)

@@ -1,0 +1,56 @@
+"""Results in half precision that are next to overflowing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from lockstep.core.dtypes import largest_finite
+from lockstep.core.records import Call
+from lockstep.core.site import Role
+from lockstep.wings.watch.observed import (
+    Hit,
+    ObservedStep,
+    is_finite,
+    largest_magnitude,
+    numbers_in,
+)
+
+
+def low_headroom(
+    step: ObservedStep, *, binades: float = 1.0, float8_binades: float | None = None
+) -> Iterator[Hit]:
+    """A result of forward in float16 comes within a factor of two of overflowing.
+
+    Formula: log2(largest finite number / max |y|) < binades, where no input and no number among the arguments is as
+    large. What a script masks with is none, nor the loss times a gradient scaler's factor, which is to come close.
+    Float8 is held against `float8_binades`, if that is set: a scale is chosen so that it is filled.
+
+    Usual cause: attention scores that are not divided by the root of their width, residuals that add up, activations
+    that grow with a learning rate that is too large.
+
+    Cure: compute that operator in float32 or bfloat16, divide before the product rather than behind it.
+
+    Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), for the range that activations need; the limit is
+    Lockstep's.
+    """
+    losses = {one.content.id for one in step.losses}
+    for call in step.operators:
+        for record in call.with_role(Role.OUTPUT):
+            needed = binades if record.dtype == "float16" else float8_binades
+            if needed is None or not record.dtype.startswith(("float16", "float8")):
+                continue
+            largest, value = largest_finite(record.dtype), largest_magnitude(record)
+            if not largest or not value or not is_finite(record) or record.content.id in losses:
+                continue
+            left = math.log2(largest / value)
+            if left < needed and not _is_given(call, largest * 2.0**-needed):
+                words = f"{call.site.op} gives {value:.4g}, {left:.2g} binades below the overflow of {record.dtype}"
+                subject = f"{call.site}: {record.name}"
+                yield step.hit(subject, words, value=left, limit=needed, call=call)
+
+
+def _is_given(call: Call, limit: float) -> bool:
+    inputs = (largest_magnitude(one) for one in call.with_role(Role.INPUT))
+    written = (abs(one) for one in numbers_in(call.arguments))
+    return any(one is not None and one > limit for one in (*inputs, *written))

@@ -1,0 +1,30 @@
+"""How large an update is beside its weight, and whether the loss falls meanwhile."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+from lockstep.wings.watch.observed import ObservedStep, Update, norm_of
+
+_FIVE = 5
+
+
+def ratio_of(update: Update) -> float | None:
+    """|w' - w| / (|w| + 1e-9 sqrt(n)), dimensionless; None where it is not known."""
+    norm = None if update.before is None else norm_of(update.before)
+    change = update.change
+    if update.before is None or norm is None or change is None:
+        return None
+    return change / (norm + 1e-9 * math.sqrt(max(1, update.before.content.numel)))
+
+
+def has_fallen(step: ObservedStep, row: int) -> bool:
+    """Whether the loss has fallen over the last `row` watched steps; True where too few are known to tell."""
+    losses = step.memory.losses[-row:]
+    if len(losses) < 2 * _FIVE:
+        return True
+    first, last = losses[:_FIVE], losses[-_FIVE:]
+    if not all(math.isfinite(one) for one in (*first, *last)):
+        return False
+    return median(last) < median(first)

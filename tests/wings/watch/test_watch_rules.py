@@ -1,0 +1,187 @@
+"""Rules: each fires on the training that it is for, and none on sound ones."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import lockstep
+from lockstep.core.errors import UsageError
+from lockstep.launch import WrittenStep
+from lockstep.wings.watch.chosen_rules import ChosenRule, choose
+from lockstep.wings.watch.observed import Hit
+from lockstep.wings.watch.watcher import Watcher
+
+TRAININGS = Path(__file__).parents[3] / "benchmarks" / "watch"
+RANKS = {
+    "ddp_two_ranks",
+    "fsdp2_two_ranks",
+    "independent_two_ranks",
+    "drifting_replica",
+    "trainer",
+    "compiled",
+}
+"""What needs processes of its own, or longer; `python benchmarks/watch` runs it."""
+
+
+def trainings_of(file: str, name: str) -> dict[str, Any]:
+    """The trainings of a file of the benchmark."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TRAININGS)
+        found: dict[str, Any] = vars(importlib.import_module(file))[name]
+    return {name: one for name, one in found.items() if name not in RANKS}
+
+
+SOUND, PLANTED = trainings_of("sound", "SOUND"), trainings_of("planted", "PLANTED")
+
+
+def hits_in(
+    path: Path,
+    train: Callable[[int], None],
+    steps: int,
+    rules: list[ChosenRule] | None = None,
+) -> list[Hit]:
+    """What is told of a training that is recorded and looked at step by step."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # trainings of the benchmark may warn
+        with lockstep.record(path, steps=steps):
+            train(steps)
+    rank = lockstep.open(path).ranks["rank0"]
+    watcher = Watcher(choose([]) if rules is None else rules, lambda event: None)
+    return [
+        hit
+        for number in rank.steps
+        for hit in watcher.look(WrittenStep(rank, "rank0", number, None))
+    ]
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_training_fires_nothing(name: str, tmp_path: Path) -> None:
+    # Given a sound training
+    # When it is watched for 50 steps
+    found = hits_in(tmp_path / "rec", SOUND[name], 50)
+    # Then no rule fires
+    assert [(hit.rule, hit.step, hit.words) for hit in found] == []
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_wrong_fires_its_rules_alone(name: str, tmp_path: Path) -> None:
+    # Given a training with one thing wrong
+    planted = PLANTED[name]
+    # When it is watched for 50 steps
+    found = {hit.rule for hit in hits_in(tmp_path / "rec", planted.train, 50)}
+    # Then its rules fire, and none but what follows from them
+    assert planted.fires <= found <= planted.fires | planted.may_fire
+
+
+class Half(nn.Module):
+    """Scores in half precision, with what is added to them."""
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.inner, self.change = nn.Linear(4, 4), change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.change(self.inner(x).half()).float()
+
+
+def half_training(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[int], None]:
+    """A few steps of it."""
+
+    def train(steps: int) -> None:
+        model = Half(change)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).softmax(-1).square().mean().backward()
+            optimizer.step()
+
+    return train
+
+
+def to_fill_float8(x: torch.Tensor) -> torch.Tensor:
+    """As training in float8 scales what it converts."""
+    return (x * (448 / x.abs().amax())).to(torch.float8_e4m3fn)
+
+
+LEAST = torch.finfo(torch.float16).min
+BESIDE_OVERFLOW = {
+    "a mask": (lambda x: x.masked_fill(x > 0, LEAST), set()),
+    "a mask that is added": (lambda x: x + (x > 0).half() * LEAST, set()),
+    "where": (lambda x: torch.where(x > 0, x, LEAST), set()),
+    "a clamp": (lambda x: (x * 1e3).clamp(-65504, 65504), set()),
+    "a tenth of the range": (lambda x: x * (6e3 / x.detach().abs().amax()), set()),
+    "next to overflow": (lambda x: x / x.detach().abs().amax() * 300 * 200, {"low-headroom"}),
+    "saturated": (
+        lambda x: (x.float() * 1e6).to(torch.float8_e4m3fn).half(), {"saturated-dtype"},
+    ),
+    "scaled to fill float8": (
+        lambda x: to_fill_float8(x.detach().float()).half() / 448 + x, set(),
+    ),
+    "flushed": (lambda x: (x.float() * 1e-9).half(), {"flushed-to-zero"}),
+    "the tail of a softmax": (
+        lambda x: (x.float() * 1e3).softmax(-1).half(), set(),
+    ),
+}  # fmt: skip
+OF_DTYPES = ["low-headroom", "saturated-dtype", "flushed-to-zero"]
+
+
+@pytest.mark.parametrize("what", BESIDE_OVERFLOW)
+def test_numbers_at_the_ends_of_a_dtype(what: str, tmp_path: Path) -> None:
+    # Given scores in half precision that are masked, scaled or that overflow
+    change, fires = BESIDE_OVERFLOW[what]
+    # When that is watched by the rules that ask of dtypes
+    found = hits_in(tmp_path / "rec", half_training(change), 1, choose([], only=OF_DTYPES))
+    # Then they fire on what is at its end and was not put there
+    assert {hit.rule for hit in found} == fires
+
+
+def test_limits_that_are_not_set_are_silent_and_can_be_set(tmp_path: Path) -> None:
+    # Given a training
+    train = half_training(lambda x: x)
+    # When limits are set to two rules that have none
+    settings = ["tensor-too-large.rms=0.001", "tensor-too-small.maximum=1e3"]
+    both = ["tensor-too-large", "tensor-too-small"]
+    silent = hits_in(tmp_path / "silent", train, 1, choose([], only=both))
+    found = hits_in(tmp_path / "set", train, 1, choose([], only=both, settings=settings))
+    # Then they fire, and did not before
+    assert silent == []
+    assert {hit.rule for hit in found} == set(both)
+    assert any("the rms of result is" in hit.words for hit in found)
+
+
+def test_a_limit_has_to_be_a_number() -> None:
+    # Given a setting that is not set
+    # When it is set to a word
+    # Then that is refused
+    with pytest.raises(UsageError, match="'much' is no number"):
+        choose([], settings=["tensor-too-large.rms=much"])
+
+
+@pytest.mark.parametrize(("rate", "fires"), [(0.0, {"loss-not-falling"}), (0.05, set())])
+def test_a_loss_that_stays_where_it_began(rate: float, fires: set[str], tmp_path: Path) -> None:
+    # Given a training that does not learn, or its twin that does
+    def train(steps: int) -> None:
+        model, x = nn.Linear(4, 1), torch.randn(64, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            F.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+            optimizer.step()
+
+    # When it is watched with a window that is short
+    rules = choose([], only=["loss-not-falling"], settings=["loss-not-falling.window=20"])
+    found = hits_in(tmp_path / "rec", train, 25, rules)
+    # Then that is told where the loss has not fallen
+    assert {hit.rule for hit in found} == fires
