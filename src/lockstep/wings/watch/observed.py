@@ -13,7 +13,7 @@ import numpy as np
 
 from lockstep.core.manifest import RankManifest, StepSummary
 from lockstep.core.operators import canonical_name
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import Call, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.store.reader import RankRecording
 
