@@ -156,6 +156,7 @@ def test_everything_can_be_done_by_keys(page: Any) -> None:
     assert page.locator("dialog[open]").count() == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("width", "scheme"),
     [(320, "light"), (800, "dark"), (1400, "light"), (1400, "dark"), (3840, "dark")],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,27 +39,27 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Run:
     """Runs Lockstep in a folder with a script and its reference `ref`."""
     folder = tmp_path_factory.mktemp("follow")
     (folder / "train.py").write_text(SCRIPT)
     kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCKSTEP")}
+    path = os.pathsep.join([str(programs), os.environ["PATH"]])
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "lockstep", *words]
         return subprocess.run(
-            [sys.executable if word == "PYTHON" else word for word in command], cwd=folder,
-            capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env={**kept, "OMP_NUM_THREADS": "1"},
+            ["lockstep", *words], cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+            env={**kept, "PATH": path, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
 
-    assert run("record", "-o", "ref", "--steps", "0:10", "--", "PYTHON", "train.py").returncode == 0
+    assert run("record", "-o", "ref", "--steps", "0:10", "--", "python", "train.py").returncode == 0
     return run
 
 
 def test_the_same_training_agrees_to_its_end(run: Run) -> None:
     # Given a reference of ten steps
     # When the same training follows it
-    ended = run("follow", "ref", "-o", "same", "--", "PYTHON", "train.py")
+    ended = run("follow", "ref", "-o", "same", "--", "python", "train.py")
     # Then all are compared, and it goes on to its own end
     assert ended.returncode == 0, ended.stderr
     assert "AGREE: steps 0-9 of 12 trained" in ended.stdout
@@ -70,7 +69,7 @@ def test_the_same_training_agrees_to_its_end(run: Run) -> None:
 def test_a_fault_that_begins_late_ends_the_training_where_compare_points(run: Run) -> None:
     # Given a training that would take for hours, with another activation from step 5 on
     # When it follows the reference
-    ended = run("follow", "ref", "-o", "late", "--json", "--", "PYTHON", "train.py", "late")
+    ended = run("follow", "ref", "-o", "late", "--json", "--", "python", "train.py", "late")
     # Then it ends, the operator of step 5 is named as it comes, and compare says the same
     assert ended.returncode == 1
     assert "step 5: 1 / torch.nn.functional.gelu leaves the reference (train.py:13)" in ended.stderr
@@ -85,7 +84,7 @@ def test_a_fault_that_begins_late_ends_the_training_where_compare_points(run: Ru
 def test_a_reference_of_another_model_is_no_agreement(run: Run) -> None:
     # Given a reference of another model
     # When a training follows it
-    ended = run("follow", "ref", "-o", "wide", "--go-on", "--", "PYTHON", "train.py", "wide")
+    ended = run("follow", "ref", "-o", "wide", "--go-on", "--", "python", "train.py", "wide")
     # Then the training goes on to its end, and nobody says that they agree
     assert ended.returncode in (1, 2)
     assert "AGREE" not in ended.stdout

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,21 +44,24 @@ def broken(step):
 class Place:
     """A folder with a script and rules."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, programs: Path) -> None:
+        self.path, self._programs = path, programs
         (path / "train.py").write_text(SCRIPT)
         (path / "my_rules.py").write_text(RULES)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of programs which start at once."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCKSTEP")}
+        path = os.pathsep.join([str(self._programs), os.environ["PATH"]])
+        return {**kept, "PATH": path, "OMP_NUM_THREADS": "1"}
+
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run Lockstep, or with `python` first the script alone."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCKSTEP")}
-        words = (
-            sys.executable,
-            *(command[1:] if command[0] == "python" else ("-m", "lockstep", *command)),
-        )
+        words = command if command[0] == "python" else ("lockstep", *command)
         return subprocess.run(
-            [sys.executable if word == "PYTHON" else word for word in words], cwd=self.path,
-            capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env={**kept, "OMP_NUM_THREADS": "1"},
+            words, cwd=self.path, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+            env=self.environment,
         )  # fmt: skip
 
     def events(self, name: str = "events.jsonl") -> list[dict[str, Any]]:
@@ -68,15 +70,15 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path, programs: Path) -> Place:
+    return Place(tmp_path, programs)
 
 
 def test_a_sound_training_fires_nothing_and_prints_the_same(place: Place) -> None:
     # Given a sound training
     bare = place.run("python", "train.py").stdout
     # When it is watched
-    ended = place.run("watch", "--events", "events.jsonl", "--", "PYTHON", "train.py")
+    ended = place.run("watch", "--events", "events.jsonl", "--", "python", "train.py")
     # Then no rule fires, its losses are the same to the last bit, and each step has a line
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == bare + "no rule fired in 6 steps\n"
@@ -89,7 +91,7 @@ def test_a_sound_training_fires_nothing_and_prints_the_same(place: Place) -> Non
 def test_dead_relus_are_named_with_their_line(place: Place) -> None:
     # Given a training whose ReLUs let nothing through
     # When it is watched
-    ended = place.run("watch", "--events", "events.jsonl", "--", "PYTHON", "train.py", "dead")
+    ended = place.run("watch", "--events", "events.jsonl", "--", "python", "train.py", "dead")
     # Then that is said once as it is seen, with the line, and what follows from it
     assert ended.returncode == 1
     assert "dead-relu" in ended.stdout
@@ -103,7 +105,7 @@ def test_dead_relus_are_named_with_their_line(place: Place) -> None:
 def test_overflow_names_the_operator(place: Place) -> None:
     # Given a training that takes the root of zero from step 3 on
     # When its first overflow is looked for
-    ended = place.run("overflow", "--json", "--", "PYTHON", "train.py", "root")
+    ended = place.run("overflow", "--json", "--", "python", "train.py", "root")
     # Then the root's backward is named, in that step
     values = json.loads(ended.stdout)
     assert ended.returncode == 1
@@ -117,7 +119,7 @@ def test_own_rules_and_settings(place: Place) -> None:
     # Given a file of rules, one of which raises
     options = ["--rules", "my_rules.py", "--set", "loud.limit=0.001", "--events", "events.jsonl"]
     # When a sound training is watched with them
-    ended = place.run("watch", *options, "--json", "--", "PYTHON", "train.py")
+    ended = place.run("watch", *options, "--json", "--", "python", "train.py")
     # Then the sound one fires, and the other is named once and is off
     values = json.loads(ended.stdout)
     assert set(values["fired"]) == {"loud"}
@@ -133,7 +135,7 @@ def test_a_step_is_kept_for_replay_and_the_training_ends(place: Place) -> None:
     options = ["--stop-on", "not-finite", "--save-on", "not-finite", "-o", "kept", "--every", "3"]
     # When it is watched, to keep that step and to end there
     ended = place.run(
-        "watch", *options, "--events", "events.jsonl", "--", "PYTHON", "train.py", "root", "long"
+        "watch", *options, "--events", "events.jsonl", "--", "python", "train.py", "root", "long"
     )
     # Then it ends long before its time, and the operator can be run again
     assert ended.returncode == 1
@@ -148,22 +150,11 @@ def test_a_step_is_kept_for_replay_and_the_training_ends(place: Place) -> None:
 def test_on_a_terminal_there_is_a_panel_and_the_training_prints_above(place: Place) -> None:
     # Given a terminal
     master, slave = pty.openpty()
-    command = [
-        sys.executable,
-        "-m",
-        "lockstep",
-        "watch",
-        "--events",
-        "e",
-        "--",
-        sys.executable,
-        "train.py",
-        "dead",
-    ]
+    command = ["lockstep", "watch", "--events", "e", "--", "python", "train.py", "dead"]
     # When a training is watched in it
     with subprocess.Popen(
-        command, cwd=place.path, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"}
-    ) as ran:
+        command, cwd=place.path, stdout=slave, stderr=slave, env={**place.environment, "TERM": "xterm"}
+    ) as ran:  # fmt: skip
         os.close(slave)
         shown = _all_of(master)
     # Then the panel has its numbers, its losses stand there and so does what came of it
@@ -205,7 +196,7 @@ def test_what_is_wrong_is_said_before_the_training_starts(
     # Given a file of rules that cannot be parsed
     (place.path / "bad.py").write_text("def rule(step):\n    yield (\n")
     # When a training is watched with what is wrong
-    ended = place.run("watch", *options, "--", "PYTHON", "train.py")
+    ended = place.run("watch", *options, "--", "python", "train.py")
     # Then one sentence says it, and nothing is run
     assert ended.returncode == 2
     assert says in ended.stderr
