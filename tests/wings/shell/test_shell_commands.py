@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import shlex
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,8 +84,9 @@ def test_a_pair_is_compared_once_and_its_pairs_are_listed(
     monkeypatch.setattr(
         comparing, "compared", lambda *args, **manner: made.append(1) or compared(*args, **manner)
     )
-    # when it is asked again and again
-    commands = ["compare", "ac -c", "vc", "list --by MaxAbsErr --limit 3", "compare"]
+    # when it is asked again and again, and behind another recording
+    commands = ["compare", "ac -c", "vc", "list --by MaxAbsErr --limit 3"]
+    commands += [f"open {pair[1]}", f"open {pair[0]} {pair[1]}", "compare"]
     printed = ask(*pair, commands=commands, code=1)
     # then that is once, and the verdict is that of `compare`
     assert made == [1]
@@ -386,3 +389,24 @@ def test_bad_folders_are_refused(tmp_path: Path, ask: Ask, lockstep_recording: P
     shutil.rmtree(bare / "rank0")
     for line in ("ls", "find relu"):
         assert "nothing was recorded" in ask(bare, commands=[line], code=2)
+
+
+def test_a_reader_that_is_gone_ends_it_and_odd_bytes_do_not(
+    lockstep_recording: Path, programs: Path
+) -> None:
+    command = [programs / "lockstep", "shell", lockstep_recording]
+    # given a pipe that nobody reads, then it ends without a word
+    read, nobody = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [*command, "-c", "ls", "-c", "nonsense"], stdout=nobody, stderr=subprocess.PIPE, check=False
+    )
+    os.close(nobody)
+    assert (done.returncode, done.stderr) == (2, b"")
+    # given what is no text, then that line alone is refused
+    lines = b"\xff\xfe\x00\x1b[31m\nsteps\n"
+    done = subprocess.run(command, input=lines, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"lockstep: no command '")
+    assert b"\x1b" not in done.stderr
+    assert b"complete" in done.stdout

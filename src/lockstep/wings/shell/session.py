@@ -75,7 +75,6 @@ class Session:
         recordings = [open_recording(path) for path in paths]
         self.opened = tuple(map(Opened, SIDES, recordings))
         self.step = self.rank = self.side = None
-        self._compared.clear()
         self._manner.clear()
         for known in ("names", "sites"):
             self.__dict__.pop(known, None)
@@ -106,7 +105,7 @@ class Session:
         return self.opened[0].recording, self.opened[1].recording
 
     def comparison(self, manner: dict[str, Any] | None = None) -> Comparison:
-        """The comparison of the pair, made once for each manner of comparing; without one that of the last.
+        """The comparison of the pair, made once for each manner of comparing; without one in that of the last.
 
         Raises
         ------
@@ -115,7 +114,7 @@ class Session:
         """
         reference, candidate = self.pair()
         manner = dict(manner or self._manner or _defaults())
-        key = tuple(manner.items())
+        key = self._key(manner)
         if key not in self._compared:
             found = comparing.compared(reference.path, candidate.path, **manner)
             self._compared[key] = found.comparison
@@ -125,7 +124,13 @@ class Session:
     @property
     def kept(self) -> Comparison | None:
         """The comparison that was made last, if one was."""
-        return self._compared.get(tuple(self._manner.items()))
+        return self._compared.get(self._key(self._manner))
+
+    def _key(self, manner: dict[str, Any]) -> tuple[object, ...]:
+        """What a comparison is kept under: one of other recordings at the same paths is another one."""
+        recordings = [one.recording for one in self.opened]
+        both = [(one.path.absolute(), one.manifest.created) for one in recordings]
+        return (*both, *manner.items())
 
     def each(self, told: Callable[[Opened], str]) -> None:
         """Print what is told of each chosen recording, under its name where there are two that are not alike.
