@@ -161,9 +161,11 @@ function drawMarks(pen, layout, width) {
 }
 
 function markName(pen, row, x, y, width) {
-  const words = `${kindOf(row).name}: ${tail(moduleOf(row), 24)} ${tail(shortOperator(cell("operator", row)), 24)}`;
+  const kind = kindOf(row).name, module = moduleOf(row);
+  const longer = [`${kind}: ${tail(module, 24)} ${tail(shortOperator(cell("operator", row)), 24)}`, `${kind}: ${tail(module, 24)}`, `${kind}: ${lastParts(module, 8)}`];
   pen.font = fonts.bold;
-  const wide = pen.measureText(words).width, left = x + 9 + wide < width;
+  const widthOf = (one) => pen.measureText(one).width, room = Math.max(x, width - x) - 10;
+  const words = longer.find((one) => widthOf(one) < room) || kind, wide = widthOf(words), left = x + 9 + wide < width;
   pen.fillStyle = paint("surface");
   if (y > strip.top) pen.fillRect(left ? x + 7 : x - 11 - wide, y - 12, wide + 4, 12);
   write(pen, words, left ? x + 9 : x - 9, y - 3, "fault", left ? "left" : "right", true);

@@ -55,8 +55,11 @@ function fitColumns() { // columns that were asked for stay, and the table scrol
   table.icons = !found.some((one) => one.form === "kind"); // then the icon stands before the name
   const same = found.length === table.columns.length && found.every((one, i) => one === table.columns[i]);
   table.columns = found;
-  if (!same) redrawRows();
   drawHead();
+  const site = found.findIndex((one) => one.form === "site"), letters = site < 0 ? 26 : Math.max(10, Math.round(table.head.children[site].clientWidth / 12));
+  const fits = table.letters === letters;
+  table.letters = letters; // of a module's name: its end tells most, and its operator needs room too
+  if (!same || !fits) redrawRows();
 }
 
 function drawHead() {
@@ -148,7 +151,7 @@ const CELLS = {
     const module = name(""), operator = name("", { class: "op" }), mark = h("span", { class: "kind-mark" });
     const at = cellOf({}, [mark, module, operator], (row) => {
       if (table.icons) { mark.dataset.colour = kindOf(row).colour; mark.replaceChildren(icon(kindOf(row).icon), h("span", { class: "sr" }, kindOf(row).name), " "); }
-      module.textContent = lastParts(moduleOf(row), 26);
+      module.textContent = lastParts(moduleOf(row), table.letters);
       operator.textContent = tail(shortOperator(cell("operator", row)), 60);
       at.title = tail(`${moduleOf(row)} / ${cell("operator", row)}`, 400);
     });
