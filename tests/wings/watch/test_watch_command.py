@@ -56,12 +56,12 @@ class Place:
         path = os.pathsep.join([str(self._programs), os.environ["PATH"]])
         return {**kept, "PATH": path, "OMP_NUM_THREADS": "1"}
 
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, typed: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run Lockstep, or with `python` first the script alone."""
         words = command if command[0] == "python" else ("lockstep", *command)
         return subprocess.run(
             words, cwd=self.path, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
-            env=self.environment,
+            env=self.environment, input=typed,
         )  # fmt: skip
 
     def events(self, name: str = "events.jsonl") -> list[dict[str, Any]]:
@@ -162,6 +162,33 @@ def test_on_a_terminal_there_is_a_panel_and_the_training_prints_above(place: Pla
     assert "gradient norm" in shown
     assert shown.count("0x1.") >= 6
     assert "2 rules fired in 6 steps" in shown
+
+
+def test_a_step_can_be_asked_about_while_the_training_waits(place: Place) -> None:
+    # Given a training whose ReLUs die only by another limit
+    asked = [
+        "stats nothing", "stats 0", "hist relu", "slice 0 result 0:1,:2", "set dead-relu.share=0.01",
+        "set dead-relu.steps=1", "check", "next 2", "diff 0", "stop",
+    ]  # fmt: skip
+    # When it is asked at its first step, told to go on for two and to stop there
+    ended = place.run(
+        "watch", "--interactive", "--tensorboard", "runs", "--events", "events.jsonl", "--",
+        "python", "train.py", "long", typed="\n".join(asked),
+    )  # fmt: skip
+    # Then each is answered, the new limit fires, and the training ends
+    said = ended.stdout
+    assert ended.returncode == 1, ended.stderr
+    assert "nothing of this step is 'nothing'" in said
+    assert "param_after" in said
+    assert "#####" in said
+    assert "torch.nn.Linear #0, forward: output result float32[32, 16]" in said
+    assert "step 0, rank0: dead-relu" in said
+    assert "->" in said
+    assert "asked to end behind step 2" in said
+    assert list((place.path / "runs" / "rank0").glob("events.out.tfevents.*"))
+    steps = [one["step"] for one in place.events() if one["event"] == "step"]
+    assert steps[:3] == [0, 1, 2]
+    assert len(steps) < 6
 
 
 def _all_of(master: int) -> str:

@@ -81,7 +81,7 @@ def choose(
     chosen = [name for name in rules if (not only or name in only) and name not in off]
     found = {name: ChosenRule(name, rules[name], settings_of(rules[name])) for name in chosen}
     for text in settings:
-        _set(found, text)
+        apply_setting(found, text)
     return list(found.values())
 
 
@@ -133,7 +133,14 @@ def _is_rule(value: object) -> bool:
     return next(iter(inspect.signature(value).parameters), "") == "step"
 
 
-def _set(found: dict[str, ChosenRule], text: str) -> None:
+def apply_setting(found: dict[str, ChosenRule], text: str) -> None:
+    """Give a rule another setting, as typed: `dead-relu.share=0.9`.
+
+    Raises
+    ------
+    UsageError
+        If the rule or the setting is unknown, or the value is no number.
+    """
     left, _, value = text.partition("=")
     name, _, setting = left.strip().partition(".")
     if not (name and setting and value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import click
@@ -17,6 +18,8 @@ from lockstep.launch import Ended, Event, NotArmed, Notice, WrittenStep
 from lockstep.plugins import manager
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.wings.watch.acting import Acting
+from lockstep.wings.watch.asking import Asking, typed
+from lockstep.wings.watch.boards import Boards
 from lockstep.wings.watch.chosen_rules import choose, rules_in
 from lockstep.wings.watch.event_file import EventFile, hit_values
 from lockstep.wings.watch.lines import Lines, conclusion
@@ -64,6 +67,14 @@ from lockstep.wings.watch.watcher import Watched, Watcher, WatchEvent
     help="The recording of the step that --save-on keeps.",
 )  # fmt: skip
 @click.option(
+    "--interactive", is_flag=True,
+    help="Wait at the end of each step and ask: numbers, histograms, slices, the step before, other limits.",
+)  # fmt: skip
+@click.option(
+    "--tensorboard", type=click.Path(path_type=Path), metavar="DIR",
+    help="Write loss, gradient norm and loss scale of each rank as TensorBoard event files.",
+)  # fmt: skip
+@click.option(
     "--budget", type=options.SHARE,
     help="What watching may cost, as a share of the training's time; steps beyond it are left out.",
 )  # fmt: skip
@@ -89,6 +100,8 @@ def watch(
     stop_on: tuple[str, ...],
     save_on: tuple[str, ...],
     output: Path,
+    interactive: bool,
+    tensorboard: Path | None,
     budget: float | None,
     events: Path | None,
     lines: float,
@@ -107,6 +120,7 @@ def watch(
     lockstep watch -- python train.py
     lockstep watch --level module --every 10 -- torchrun --nproc_per_node 2 train.py
     lockstep watch --stop-on not-finite --save-on not-finite -- python train.py
+    lockstep watch --interactive -- python train.py
     lockstep watch --rules my_rules.py --set dead-relu.share=0.9 --off loss-spike -- python train.py
     """
     command = training_command()
@@ -118,10 +132,13 @@ def watch(
     acting = Acting(stop_on, save_on, output, [rule.name for rule in rules])
     StepSelection.parse(steps)
     file = EventFile(path_of_events(events), say, force=force)
-    shown = Panel() if is_wanted() and not as_json else Lines(lines)
+    boards = Boards(tensorboard, force=force)
+    panel = is_wanted() and not (as_json or interactive)
+    shown = Panel() if panel else Lines(0.0 if interactive else lines)
 
     def told(event: WatchEvent) -> None:
         file.add(event)
+        boards.told(event)
         shown.told(event)
 
     def hear(event: Event) -> None:
@@ -130,20 +147,29 @@ def watch(
             shown.say(str(event))
 
     watcher = Watcher(rules, told)
+    asking = Asking(rules, typed, click.echo) if interactive else None
 
     def look(step: WrittenStep) -> None:
-        for sentence in acting.act(step, watcher.look(step)):
+        if asking is not None:
+            asking.before(watcher.memory_of(step.name))
+        hits = watcher.look(step)
+        for sentence in acting.act(step, hits):
             shown.say(sentence)
+        if asking is not None:
+            asking.after(step, hits)
 
+    whole = bool(save_on) or interactive
     recorded = Options(
         steps=options.thinned(steps, every), level=level, only=list(only),
-        save="tensors" if save_on else "sketch", optimizer_state=bool(save_on),
+        save="tensors" if whole else "sketch", optimizer_state=whole,
     )  # fmt: skip
-    with shown:
+    with shown, boards:
         streams = {**own_streams(as_json=as_json), **shown.streams}
+        streams |= {"stdin": subprocess.DEVNULL} if interactive else {}
         ended = watch_training(
-            command, recorded, look, hear, budget=budget, may_end=bool(stop_on), **streams
-        )
+            command, recorded, look, hear, budget=budget, may_end=bool(stop_on) or interactive,
+            one_by_one=interactive, **streams,
+        )  # fmt: skip
     file.close()
     return _conclude(watcher.watched, ended, as_json=as_json)
 

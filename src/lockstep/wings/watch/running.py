@@ -22,6 +22,7 @@ def watch_training(
     *,
     budget: float | None = None,
     may_end: bool = False,
+    one_by_one: bool = False,
     **streams: Any,
 ) -> Ended:
     """Run a command to its end and look at the steps of its training as they come.
@@ -39,6 +40,8 @@ def watch_training(
         waits for each step to be looked at.
     may_end
         Whether `look` may ask the training to end.
+    one_by_one
+        Whether the training waits until each step was looked at, before it goes on.
     streams
         As `lockstep.launch.launch` takes them.
 
@@ -48,9 +51,8 @@ def watch_training(
         If the command cannot be started.
     """
     full = WhenFull.WAIT if budget is None else WhenFull.LEAVE_OUT
-    follow = Follow(
-        look, waiting_steps=WAITING_STEPS, when_full=full, budget=budget, may_end=may_end
-    )
+    waiting = 1 if one_by_one else WAITING_STEPS
+    follow = Follow(look, waiting_steps=waiting, when_full=full, budget=budget, may_end=may_end)
     with tempfile.TemporaryDirectory(
         prefix="lockstep-watch-", ignore_cleanup_errors=True
     ) as temporary:

@@ -95,9 +95,13 @@ class Watcher:
         self._shared: dict[Key, Any] = {}
         self._holding: dict[tuple[str, str], set[str]] = {}
 
+    def memory_of(self, rank: str) -> Memory:
+        """What is known of a rank's steps so far."""
+        return self._memories.setdefault(rank, Memory(shared=self._shared))
+
     def look(self, written: WrittenStep) -> list[Hit]:
         """Hold a step against all rules; gives what is new."""
-        memory = self._memories.setdefault(written.name, Memory(shared=self._shared))
+        memory = self.memory_of(written.name)
         step = ObservedStep(written.rank, written.name, written.number, memory)
         self._count(step)
         self._tell(_told_of(step))
