@@ -16,7 +16,7 @@ import yaml
 
 from lockstep.cli.main import main
 from lockstep.core.exit_codes import ExitCode
-from lockstep.core.finding import Evidence, Kind, Verdict
+from lockstep.core.finding import Course, Evidence, Kind, Verdict
 from lockstep.core.version import VERSION
 from lockstep.hookspecs import Verb
 from lockstep.plugins import verbs
@@ -156,6 +156,7 @@ def test_words_and_codes_of_the_page_are_those_of_the_tool(page: str) -> None:
     known |= {"local-error", "calibration", "error-model", "fixed"}
     assert set(re.findall(r'"([^"]+)"', fields)) <= known
     assert {one.value for one in Verdict} <= set(re.findall(r'"([^"]+)"', fields))
+    assert f'"{Course.APART.value}"' in page
     codes = page.partition("## Exit codes")[2].partition("## ")[0]
     assert {int(one) for one in re.findall(r"^\| (\d+) \|", codes, re.MULTILINE)} == set(ExitCode)
 
