@@ -214,12 +214,13 @@ def rate_far_too_small(steps: int) -> None:
     fit(model, regression(steps), F.mse_loss, torch.optim.Adam(model.parameters(), lr=5e-6))
 
 
-@planted("update-too-large", may_fire=("loss-spike", "gradient-norm-spike"))
+@planted("update-too-large", may_fire=("loss-spike", "gradient-norm-spike", "saturated-tanh"))
 def rate_far_too_large(steps: int) -> None:
     """Each step throws the weights to and fro."""
-    model = mlp(act=nn.Tanh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.2, weight_decay=2.0)
-    fit(model, regression(steps), F.mse_loss, optimizer)
+    model = mlp(out=4, act=nn.Tanh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2.0, weight_decay=0.4)
+    batches = ((x + 0.1 * torch.randn_like(x), y.flip(0)) for x, y in classes(steps))
+    fit(model, batches, F.cross_entropy, optimizer)
 
 
 @planted("replicas-differ")

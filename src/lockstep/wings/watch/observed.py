@@ -20,6 +20,8 @@ from lockstep.store.reader import RankRecording
 Key = tuple[str, str]
 """What a number is remembered under: of what kind it is, and of which tensor."""
 
+_AT_START = 10
+_LEARNED = 1e-3
 _NOT_FINITE = {"inf", "nan", "infinity"}
 
 
@@ -87,6 +89,7 @@ class Memory:
     losses: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     largest_rate: float = 0.0
+    first_losses: list[float] = field(default_factory=list)
     shared: dict[Key, Any] = field(default_factory=dict)
 
     def before(self, kind: str, subject: str = "") -> list[float]:
@@ -102,9 +105,16 @@ class Memory:
     def note(self, loss: float | None, rate: float | None) -> None:
         """Keep the numbers of a step that several rules ask for; it is the newest from here on."""
         self.losses += [] if loss is None else [loss]
+        if loss is not None and math.isfinite(loss) and len(self.first_losses) < _AT_START:
+            self.first_losses.append(loss)
         self.rates += [] if rate is None else [rate]
         self.largest_rate = max(self.largest_rate, rate or 0.0)
         del self.losses[: -self.length], self.rates[: -self.length]
+
+    @property
+    def loss_at_start(self) -> float | None:
+        """The largest of the first ten losses."""
+        return max(self.first_losses, default=None)
 
     def in_a_row(self, kind: str, subject: str, holds: bool) -> int:
         """For how many watched steps in a row, with this one, something has held."""
@@ -227,6 +237,12 @@ class ObservedStep:
         if not rates:
             return not self.learning_rates
         return rates[-1] > 0.0 and rates[-2:] == [self.memory.largest_rate] * 2
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether the loss is below a thousandth of what it began with: gradients are next to nothing by right then."""
+        start = self.memory.loss_at_start
+        return start is not None and self.loss is not None and 0 <= self.loss < _LEARNED * start
 
     @cached_property
     def held_parameters(self) -> set[str]:

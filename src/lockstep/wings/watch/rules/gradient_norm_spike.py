@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from lockstep.wings.watch.observed import Hit, ObservedStep
 from lockstep.wings.watch.rules.usual import usual
 
+_START = ("gradient-norm-spike", "largest of the first ones")
+
 
 def gradient_norm_spike(
     step: ObservedStep, *, factor: float = 20.0, window: int = 10, ratio: float = 4.0
@@ -15,8 +17,8 @@ def gradient_norm_spike(
     """The norm of all gradients is far above that of the steps before.
 
     Formula: n > factor * m, n > 2 * maximum and log(n / m) > ratio * s', where m is the median of the last `window`
-    watched steps and s' the spread of their logarithms (as for `loss-spike`), once there are as many; n is taken before
-    clipping and without a scaler's factor.
+    watched steps and s' the spread of their logarithms (as for `loss-spike`), once there are as many; and n is above
+    the largest of the first ones. It is taken before clipping and without a scaler's factor.
 
     Usual cause: a bad batch (an outlier, wrong labels), a learning rate that is too large, a recurrent net.
 
@@ -30,7 +32,8 @@ def gradient_norm_spike(
     before = step.memory.before("gradient norm")[-window:]
     if len(before) == window and math.isfinite(norm):
         was = usual(before)
-        limit = max(factor, math.exp(min(700.0, ratio * was.ratio))) * was.median
+        start = step.memory.facts.setdefault(_START, max(before))
+        limit = max(start, max(factor, math.exp(min(700.0, ratio * was.ratio))) * was.median)
         if norm > limit and norm > 2.0 * max(before):
             words = f"the norm of all gradients is {norm:.3g}; over the last {window} watched steps {was.median:.3g}"
             yield step.hit("gradient norm", words, value=norm, limit=limit)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from lockstep.wings.watch.observed import Hit, ObservedStep
 from lockstep.wings.watch.rules.usual import usual
 
+_OF_START = 0.5
+
 
 def loss_spike(
     step: ObservedStep,
@@ -19,9 +21,10 @@ def loss_spike(
 ) -> Iterator[Hit]:
     """The loss is far above that of the steps before.
 
-    Formula: l - m > factor * s, l - m > share * |m| and log(l / m) > ratio * s', where m is the median of the last
-    `window` watched steps, s their spread and s' that of their logarithms (medians of deviations, times 1.4826), once
-    there are as many. The loss of what has been learned is small and jumps by factors from batch to batch: that is s'.
+    Formula: l - m > factor * s, l - m > share * |m|, log(l / m) > ratio * s' and l > l0 / 2, where m is the median of
+    the last `window` watched steps, s their spread and s' that of their logarithms (medians of deviations, times
+    1.4826), once there are as many, and l0 the largest of the first ten. The loss of what has been learned is small and
+    jumps by factors from batch to batch: that is what s' and l0 are for.
 
     Usual cause: a bad batch (an outlier, wrong labels, padding), a learning rate that is too large, state that was
     lost at a restart.
@@ -40,6 +43,7 @@ def loss_spike(
     limit = was.median + max(factor * was.spread, share * abs(was.median))
     if was.median > 0.0:
         limit = max(limit, was.median * math.exp(min(700.0, ratio * was.ratio)))
+    limit = max(limit, _OF_START * (step.memory.loss_at_start or 0.0))
     if loss > limit:
         words = (
             f"the loss is {loss:.4g}; over the last {window} watched steps it was {was.median:.4g}"

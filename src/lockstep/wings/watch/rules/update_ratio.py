@@ -19,12 +19,10 @@ def ratio_of(update: Update) -> float | None:
     return change / (norm + 1e-9 * math.sqrt(max(1, update.before.content.numel)))
 
 
-def has_fallen(step: ObservedStep, row: int) -> bool:
-    """Whether the loss has fallen over the last `row` watched steps; True where too few are known to tell."""
-    losses = step.memory.losses[-row:]
-    if len(losses) < 2 * _FIVE:
+def has_fallen(step: ObservedStep) -> bool:
+    """Whether the loss is below what it was at the start; True where too few are known to tell."""
+    first, last = step.memory.first_losses[:_FIVE], step.memory.losses[-_FIVE:]
+    if len(step.memory.losses) < 2 * _FIVE or not first:
         return True
-    first, last = losses[:_FIVE], losses[-_FIVE:]
-    if not all(math.isfinite(one) for one in (*first, *last)):
-        return False
-    return median(last) < median(first)
+    is_finite = all(math.isfinite(one) for one in last)
+    return is_finite and median(last) < min(first[0], median(first))

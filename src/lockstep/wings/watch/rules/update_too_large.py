@@ -9,11 +9,12 @@ from lockstep.wings.watch.rules.update_ratio import has_fallen, ratio_of
 
 
 def update_too_large(step: ObservedStep, *, limit: float = 0.1, steps: int = 10) -> Iterator[Hit]:
-    """A weight is changed by a tenth of itself, step after step, and the loss does not fall.
+    """A weight is changed by a tenth of itself, step after step, and the loss has not fallen.
 
     Formula: |w' - w| / (|w| + 1e-9 sqrt(n)) > limit in Euclidean norms, in so many watched steps in a row, for
-    parameters of two axes or more, while the median loss of the last five watched steps is not below that of the first
-    five of the row. Weights that start at zero (LoRA's B) grow by more than a tenth for a while, and learn by it.
+    parameters of two axes or more, while the median loss of the last five watched steps is not below the first loss and
+    the median of the first five. Weights that start at zero (LoRA's B) grow by more than a tenth for a while, and learn
+    by it.
 
     Usual cause: a learning rate that is too large for this weight, a warm-up that is missing, a scaler's factor that
     was not taken out of the gradients.
@@ -27,6 +28,6 @@ def update_too_large(step: ObservedStep, *, limit: float = 0.1, steps: int = 10)
         if value is None or not update.is_weight or step.is_skipped:
             continue
         row = step.memory.in_a_row("large update", update.name, value > limit)
-        if row >= steps and not has_fallen(step, row):
+        if row >= steps and not has_fallen(step):
             words = f"{update.name} changes by {value:.3g} of itself in a step, {row} watched steps in a row"
             yield step.hit(update.name, words, value=value, limit=limit, call=update.call)

@@ -17,7 +17,7 @@ def update_too_small(step: ObservedStep, *, limit: float = 1e-4, steps: int = 20
     Formula: median over weights (two axes or more, with a gradient) of |w' - w| / (|w| + 1e-9 sqrt(n)) < limit in
     Euclidean norms, in so many watched steps in a row, while the largest learning rate is what it was in the step
     before and the largest so far: warm-up and decay do not count. A training whose updates were once larger converges,
-    and one whose loss falls (the median of the last five watched steps below that of the first five) learns.
+    and one whose loss falls (as for `update-too-large`) learns.
 
     Usual cause: a learning rate that is too small by orders of magnitude, gradients that are clipped to nothing or
     divided twice, weights that start too large.
@@ -34,6 +34,6 @@ def update_too_small(step: ObservedStep, *, limit: float = 1e-4, steps: int = 20
     value, facts = median(known), step.memory.facts
     facts[_LARGEST] = max(value, facts.get(_LARGEST, 0.0))
     row = step.memory.in_a_row("small updates", "", value < limit)
-    if row >= steps and facts[_LARGEST] < limit and not has_fallen(step, row):
+    if row >= steps and facts[_LARGEST] < limit and not has_fallen(step):
         words = f"half of the weights change by less than {value:.2g} of themselves in a step"
         yield step.hit("weights", words, value=value, limit=limit)
