@@ -1,5 +1,5 @@
-"""`make docs`: write docs/cli.md from the commands' own --help, docs/tolerances.md from the file that has them, and the
-call graph in docs/architecture.md from a comparison."""
+"""`make docs`: write docs/cli.md from the commands' own --help, docs/tolerances.md from the file that has them,
+docs/rules.md from the rules' docstrings, and the call graph in docs/architecture.md from a comparison."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from click.testing import CliRunner
 from lockstep.cli.main import cli
 from lockstep.judge import tolerances
 from lockstep.plugins import verbs
+from lockstep.wings.watch.rule_texts import page as page_of_rules
+from lockstep.wings.watch.rules import BUILT_IN
 
 PAGE = Path(__file__).parent / "cli.md"
 _OTHER_JOBS = (["migrate", "undo"], ["migrate", "rules"])
 ARCHITECTURE = Path(__file__).parent / "architecture.md"
 _GRAPH = re.compile(r"(?<=<!-- call graph -->\n).*?(?=\n<!-- /call graph -->)", re.DOTALL)
 TOLERANCES = Path(__file__).parent / "tolerances.md"
+RULES = Path(__file__).parent / "rules.md"
 
 
 def page() -> str:
@@ -45,6 +48,11 @@ def tolerances_page() -> str:
     about = "Every number that decides between noise and fault. Made by `make docs` from"
     head = f"# Tolerances\n\n{about} `judge/tolerances.py`.\n"
     return "\n".join([head, *_rows(source)]) + "\n"
+
+
+def rules_page() -> str:
+    """The rules that a running training is held against."""
+    return page_of_rules(BUILT_IN)
 
 
 def architecture_page() -> str:
@@ -84,6 +92,7 @@ if __name__ == "__main__":
     for path, text in (
         (PAGE, page()),
         (TOLERANCES, tolerances_page()),
+        (RULES, rules_page()),
         (ARCHITECTURE, architecture_page()),
     ):
         path.write_text(text)

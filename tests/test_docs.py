@@ -14,6 +14,8 @@ import pytest
 from lockstep.cli.main import main
 from lockstep.core.variables import VARIABLES
 from lockstep.judge import tolerances
+from lockstep.wings.watch.rule_texts import PARTS, text_of
+from lockstep.wings.watch.rules import BUILT_IN
 
 ROOT = Path(__file__).parents[1]
 
@@ -101,6 +103,18 @@ def test_the_page_of_tolerances_lists_every_one_with_its_reason() -> None:
     rows = {row.split(" = ")[0]: row for row in page.splitlines() if " = " in row}
     assert [name for name in names if len(rows[f"| `{name}"]) < 50] == []
     assert (ROOT / "docs" / "tolerances.md").read_text() == page
+
+
+def test_the_page_of_rules_says_of_each_what_its_docstring_has() -> None:
+    # given the rules that a running training is held against
+    page = runpy.run_path(str(ROOT / "docs" / "build.py"))["rules_page"]()
+    # then each has formula, cause, cure and source on the page
+    for rule in BUILT_IN:
+        text = text_of(rule)
+        assert list(text.parts) == list(PARTS), text.name
+        assert f"## {text.name}\n" in page
+        assert all(f"{name} = " in page for name in text.settings)
+    assert (ROOT / "docs" / "rules.md").read_text() == page
 
 
 def test_the_call_graph_is_that_of_a_comparison(

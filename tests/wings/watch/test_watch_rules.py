@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,7 +18,9 @@ import lockstep
 from lockstep.core.errors import UsageError
 from lockstep.launch import WrittenStep
 from lockstep.wings.watch.chosen_rules import ChosenRule, choose
+from lockstep.wings.watch.command import watch
 from lockstep.wings.watch.observed import Hit
+from lockstep.wings.watch.rules import BUILT_IN
 from lockstep.wings.watch.watcher import Watcher
 
 TRAININGS = Path(__file__).parents[3] / "benchmarks" / "watch"
@@ -185,3 +188,19 @@ def test_a_loss_that_stays_where_it_began(rate: float, fires: set[str], tmp_path
     found = hits_in(tmp_path / "rec", train, 25, rules)
     # Then that is told where the loss has not fallen
     assert {hit.rule for hit in found} == fires
+
+
+def test_rules_are_listed_with_what_they_are_for(tmp_path: Path) -> None:
+    # Given a rule of one's own beside the built-in ones
+    own = tmp_path / "own.py"
+    own.write_text(
+        "def loud(step, *, limit=0.5, least=None):\n    'The loss is loud.'\n    return []\n"
+    )
+    # When the rules are listed
+    shown = CliRunner().invoke(watch, ["--list-rules", "--rules", str(own)])
+    # Then each has what it fires on, its settings, formula, cause, cure and source
+    assert shown.exit_code == 0
+    assert shown.output.endswith(
+        "loud\n  The loss is loud.\n  Settings: limit = 0.5, least = not set.\n"
+    )
+    assert shown.output.count("\n  Cure: ") == len(BUILT_IN)

@@ -25,8 +25,11 @@ from lockstep.wings.watch.event_file import EventFile, hit_values
 from lockstep.wings.watch.lines import Lines, conclusion
 from lockstep.wings.watch.panel import Panel, is_wanted
 from lockstep.wings.watch.places import own_streams, path_of_events
+from lockstep.wings.watch.rule_texts import listing
 from lockstep.wings.watch.running import watch_training
 from lockstep.wings.watch.watcher import Watched, Watcher, WatchEvent
+
+_WIDTH = 100
 
 
 @click.command(cls=TrainingBehind)
@@ -86,6 +89,7 @@ from lockstep.wings.watch.watcher import Watched, Watcher, WatchEvent
     "--lines", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
     help="Where there is no terminal: print the latest step every so often; 0 for never.",
 )  # fmt: skip
+@click.option("--list-rules", is_flag=True, help="Say of each rule what it fires on, and end.")
 @options.force
 @options.as_json
 def watch(
@@ -105,6 +109,7 @@ def watch(
     budget: float | None,
     events: Path | None,
     lines: float,
+    list_rules: bool,
     force: bool,
     as_json: bool,
 ) -> int:
@@ -122,13 +127,17 @@ def watch(
     lockstep watch --stop-on not-finite --save-on not-finite -- python train.py
     lockstep watch --interactive -- python train.py
     lockstep watch --rules my_rules.py --set dead-relu.share=0.9 --off loss-spike -- python train.py
+    lockstep watch --list-rules
     """
-    command = training_command()
-    if not command:
-        raise UsageError("give the training's command behind --")
     added = [rule for rules in manager().hook.lockstep_watch_rules() for rule in rules]
     added += [rule for path in rule_files for rule in rules_in(path)]
     rules = choose(added, only=only_rules, off=off, settings=settings)
+    if list_rules:
+        click.echo(listing([rule.function for rule in rules], width=_WIDTH))
+        return 0
+    command = training_command()
+    if not command:
+        raise UsageError("give the training's command behind --")
     acting = Acting(stop_on, save_on, output, [rule.name for rule in rules])
     StepSelection.parse(steps)
     file = EventFile(path_of_events(events), say, force=force)
