@@ -26,6 +26,7 @@ from lockstep.replay.equal_forms.substitute import Substitute, substitute_of
 from lockstep.replay.held_results import Result, result_of
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.smaller.shrunk import Shrunk, shrunk_of
+from lockstep.replay.time_alone import Timed, timed_of
 from lockstep.store.integrity import Files
 from lockstep.store.stored_contents import StoredSketch
 from lockstep.store.stored_tensor import StoredTensor
@@ -140,7 +141,8 @@ def _nothing() -> None:
 
 def answer(
     ask: Callable[
-        [], Judgement | Sequence[Result] | Explanation | Shrunk | Chained | Substitute | None
+        [],
+        Judgement | Sequence[Result] | Explanation | Shrunk | Chained | Substitute | Timed | None,
     ],
 ) -> dict[str, Any]:
     """What is said, or why nothing can be, as JSON values."""
@@ -152,6 +154,8 @@ def answer(
             return {"explanation": None if found is None else asdict(found)}
         if isinstance(found, Shrunk):
             return {"shrunk": asdict(found)}
+        if isinstance(found, Timed):
+            return {"timed": asdict(found)}
         if isinstance(found, Substitute):
             return {"substitute": asdict(found)}
         if isinstance(found, Chained):
@@ -233,6 +237,17 @@ def substitute_in(line: bytes) -> Substitute:
         As `judgement_in`.
     """
     return _said(line, "substitute", substitute_of)
+
+
+def timed_in(line: bytes) -> Timed:
+    """The times that an answer gives.
+
+    Raises
+    ------
+    CannotReplay, CorruptError
+        As `judgement_in`.
+    """
+    return _said(line, "timed", timed_of)
 
 
 def _said(line: bytes, wanted: str, read: Callable[[Any], Said]) -> Said:

@@ -39,9 +39,11 @@ from lockstep.replay.messages import (
     send,
     shrunk_in,
     substitute_in,
+    timed_in,
 )
 from lockstep.replay.refusals import Crashed
 from lockstep.replay.smaller.shrunk import Makes, Shrunk
+from lockstep.replay.time_alone import Timed
 from lockstep.replay.worker import ONE_THREAD, READY
 from lockstep.store.tensors import TensorFiles
 
@@ -190,6 +192,17 @@ class RerunsApart:
         """
         about = [record for call in calls for record in call.records]
         return substitute_in(self._asked("substitute", name, tuple(calls), support, about=about))
+
+    def timed(self, calls: Sequence[Call]) -> Timed:
+        """As `Verdicts.timed`.
+
+        Raises
+        ------
+        CannotReplay
+            As `operator`.
+        """
+        about = [record for call in calls for record in call.records]
+        return timed_in(self._asked("timed", tuple(calls), about=about))
 
     def explanation(self, question: Unexplained) -> Explanation | None:
         """As `Verdicts.explanation`.

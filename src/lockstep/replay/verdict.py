@@ -36,6 +36,8 @@ from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.side import Side
 from lockstep.replay.smaller.attempts import Failure, shrunk
 from lockstep.replay.smaller.shrunk import Makes, Shrunk
+from lockstep.replay.time_alone import Timed
+from lockstep.replay.timing import timed
 
 _KEPT_CALLS = 6
 """Calls whose re-runs are kept in memory: outputs of one call are asked for one after the other."""
@@ -198,6 +200,11 @@ class Verdicts:
         """A form of an operator out of what a device has, held against it on inputs like those of some calls."""
         with threads_for(*calls):
             return substitute(name, calls, support, self._memory_bytes)
+
+    def timed(self, calls: Sequence[Call]) -> Timed:
+        """How much processor time each of some calls takes alone; see `lockstep.replay.time_alone`."""
+        with single_thread():
+            return timed(calls, self._memory_bytes)
 
     def explanation(self, question: Unexplained) -> Explanation | None:
         """What the candidate computes instead; None where nothing explains it to its noise floor.

@@ -15,7 +15,13 @@ import lockstep
 from lockstep.cli.main import main
 
 TRAINING = """
+import tempfile
+
 import torch
+
+torch.distributed.init_process_group(
+    "gloo", init_method=f"file://{tempfile.mktemp()}", rank=0, world_size=1
+)
 
 @torch.library.custom_op("mylib::twice", mutates_args=())
 def twice(x: torch.Tensor) -> torch.Tensor:
@@ -28,7 +34,9 @@ optimizer = torch.optim.Adam([*model.parameters(), *compiled.parameters()])
 for step in range(9):
     optimizer.zero_grad()
     compiled(twice(model(torch.ones(2, 4)).t().t())).erfinv().nansum().backward()
+    torch.distributed.all_reduce(model[0].weight.grad)
     optimizer.step()
+torch.distributed.destroy_process_group()
 print("trained to the end")
 """
 
@@ -87,6 +95,13 @@ def test_a_command_shows_all_that_it_runs(script: Path, capfd: pytest.CaptureFix
     assert found["mylib::twice"]["answer"] == "unknown"
     assert {name for name, one in found.items() if one["answer"] != "supported"} == {"mylib::twice"}
     assert code == 1
+    # and what ranks say to each other is no operator of a device
+    assert json.loads(out)["ran"]["collectives"] == {"c10d::allreduce_": 2}
+    # and what each takes
+    assert all(
+        one["seconds"] > 0 for name, one in found.items() if name in ("aten::addmm", "aten::erfinv")
+    )
+    assert found["mylib::twice"]["seconds"] is None
     # and nothing that computes nothing
     assert not [name for name in found if name.startswith(("prim", "profiler"))]
     assert "trained to the end" not in out
@@ -153,6 +168,7 @@ def test_what_takes_the_place_of_what_is_lacking_is_said(
     # and nothing is proven where nothing is run
     _, out, _ = run(capsys, recorded, "--device", listed, "--json", "--no-rerun")
     assert operators(out)["aten::silu"]["instead"] is None
+    assert operators(out)["aten::silu"]["seconds"] is None
 
 
 def test_dtypes_are_held_against_those_of_the_list(

@@ -10,12 +10,13 @@ from dataclasses import replace
 import torch
 
 from lockstep.core.dtypes import is_floating
-from lockstep.core.records import Array, Call, Content, Layout, TensorRecord
+from lockstep.core.records import Array, Call, Content, Layout, Statistics, TensorRecord
 from lockstep.core.site import Role
 from lockstep.replay.rebuild import torch_dtype
 from lockstep.replay.refusals import CannotReplay
 
 _SEED = 0
+_SHARE_OF_NONE = 1 / 16
 _WIDENED = (torch.bfloat16,)
 _MOST_SPREAD = 0.5
 """How far a constant is drawn apart, as a share of it: a constant alone would prove little."""
@@ -32,7 +33,7 @@ def drawn(call: Call, written: Collection[str] = ()) -> Call:
     Raises
     ------
     CannotReplay
-        If it is not known which numbers an input had, or they were not finite.
+        If it is not known which numbers an input had, or some were none.
     """
     generator = torch.Generator().manual_seed(_SEED)
     numbers = itertools.count()
@@ -48,7 +49,9 @@ def drawn(call: Call, written: Collection[str] = ()) -> Call:
         if ".".join((one.argument or one.name).split(".")[:2]) in written
     )
     outputs = [replace_content(one, next(numbers)) for one in results]
-    return replace(call, records=(*inputs, *outputs), random_state=None)
+    # Of a layout its class alone was recorded; strided is what it is without one.
+    arguments = {key: value for key, value in call.arguments.items() if key != "kwargs.layout"}
+    return replace(call, arguments=arguments, records=(*inputs, *outputs), random_state=None)
 
 
 def with_gradients(call: Call, outputs: Collection[int]) -> Call:
@@ -127,22 +130,45 @@ def _drawn(content: Content, generator: torch.Generator) -> torch.Tensor:
     dtype, found = torch_dtype(content.dtype), content.statistics
     if content.numel == 0:
         return torch.empty(content.shape, dtype=dtype)
-    if found is None:
-        raise CannotReplay("the numbers of its inputs are not known")
-    if found.nan_count or found.inf_count:
-        raise CannotReplay("its inputs held inf or NaN, which are not drawn")
+    if found is None and not dtype.is_floating_point:
+        raise CannotReplay("which numbers its inputs held is not known")
+    if found is None:  # memory as it was found, which is then written to
+        return torch.rand(content.shape, generator=generator, dtype=torch.float64).to(dtype)
+    if found.nan_count:
+        raise CannotReplay("its inputs held NaN, which is not drawn")
     if dtype.is_complex:
         parts = torch.randn((*content.shape, 2), generator=generator, dtype=torch.float64)
         return torch.view_as_complex(parts).to(dtype)
     if not dtype.is_floating_point:
-        low, high = int(found.minimum), int(found.maximum)
-        whole = torch.randint(low, high + 1, content.shape, generator=generator)
-        return whole.to(dtype)
+        return _whole(int(found.minimum), int(found.maximum), content, generator).to(dtype)
+    numbers = _numbers(found, content, generator)
+    if found.inf_count:
+        # A mask: -inf stands for what is left out.
+        share = found.inf_count / content.numel
+        masked = torch.rand(content.shape, generator=generator) < share
+        numbers = numbers.masked_fill(masked, -math.inf)
+    return numbers.to(dtype)
+
+
+def _whole(low: int, high: int, content: Content, generator: torch.Generator) -> torch.Tensor:
+    """Whole numbers of a range; of one that begins below 0 its first alone, for it may stand for no index at all."""
+    if low >= 0 or high < 0:
+        return torch.randint(low, high + 1, content.shape, generator=generator)
+    whole = torch.randint(0, high + 1, content.shape, generator=generator)
+    none = torch.rand(content.shape, generator=generator) < _SHARE_OF_NONE
+    return whole.masked_fill(none, low)
+
+
+def _numbers(found: Statistics, content: Content, generator: torch.Generator) -> torch.Tensor:
+    """Numbers in double precision with the mean, the spread and the range of what was recorded."""
     numbers = torch.randn(content.shape, generator=generator, dtype=torch.float64)
+    finite = content.numel - found.inf_count
+    if finite == 0:
+        return numbers
     if found.minimum == found.maximum:
-        return _around(found.minimum, torch.sigmoid(numbers), content).to(dtype)
-    spread = math.sqrt(max(found.norm**2 / content.numel - found.mean**2, 0.0))
-    return (found.mean + spread * numbers).clamp(found.minimum, found.maximum).to(dtype)
+        return _around(found.minimum, torch.sigmoid(numbers), content)
+    spread = math.sqrt(max(found.norm**2 / finite - found.mean**2, 0.0))
+    return (found.mean + spread * numbers).clamp(found.minimum, found.maximum)
 
 
 def _around(value: float, shares: torch.Tensor, content: Content) -> torch.Tensor:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lockstep.wings.operators.alternatives import Alternative
 
 _CHOICES = Path(__file__).with_name("device_choices.yaml")
-_COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_dtensor"})
 _ORDER = (Standing.MISSING, Standing.OTHER_DTYPES, Standing.UNKNOWN, Standing.SUPPORTED)
 
 
@@ -45,11 +44,12 @@ def answered(ran: Ran, support: SupportList | None) -> list[Answered]:
 
 
 def in_order(found: Iterable[Answered]) -> list[Answered]:
-    """What the device lacks first, then by how often it ran."""
+    """What the device lacks first, then by how long it took, then by how often it ran."""
     return sorted(
         found,
         key=lambda one: (
             _ORDER.index(one.standing) if one.standing is not None else 0,
+            -one.operator.seconds if one.operator.seconds > 0 else 0.0,
             -one.operator.calls.total(),
             one.operator.name,
         ),
@@ -59,8 +59,6 @@ def in_order(found: Iterable[Answered]) -> list[Answered]:
 def _answer(operator: RanOperator, support: SupportList) -> Answer:
     if not operator.of_dispatcher:
         return _answer_of_api(operator, support)
-    if operator.name.partition("::")[0] in _COLLECTIVES:
-        return Answer(Standing.UNKNOWN, "a collective: the backend of the process group runs it")
     answer = support.answer(operator.name, operator.dtypes)
     choice = _choices().get(operator.name)
     entry = support.entry_of(operator.name)

@@ -26,6 +26,7 @@ from lockstep.wings.operators.alternatives import with_alternatives
 from lockstep.wings.operators.answers import answered
 from lockstep.wings.operators.ran import Ran, ran_in
 from lockstep.wings.operators.screen import TITLES, as_values, csv_rows, render
+from lockstep.wings.operators.times import take_times
 
 
 class _Command(TrainingBehind):
@@ -49,7 +50,7 @@ class _Command(TrainingBehind):
 @options.as_json
 @click.option(
     "--no-rerun", is_flag=True,
-    help="Run no operator again: composed ones are not looked into, and no equal form is looked for.",
+    help="Run no operator again: none is timed, composed ones are not looked into, no equal form is looked for.",
 )  # fmt: skip
 @options.memory_bytes("Memory that re-runs may take; what takes more is not proven.")
 def ops(
@@ -90,6 +91,8 @@ def ops(
         check_output_file(output, force=force)
     support = None if device is None else _list(device)
     ran = _ran_by(command, steps) if recording is None else ran_in(open_recording(recording))
+    if ran.of_dispatcher and not no_rerun:
+        take_times(ran, memory_bytes)
     found = answered(ran, support)
     if support is not None and not no_rerun:
         found = with_alternatives(found, ran, support, memory_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -53,6 +54,8 @@ class RanOperator:
         The forms of what they took, each with how often it came and one call of it.
     dtypes
         Of all tensors that they took and gave.
+    seconds
+        What they take in a step of a rank, each run alone; NaN where that is not known.
     """
 
     name: str
@@ -60,6 +63,7 @@ class RanOperator:
     calls: Counter[Phase] = field(default_factory=Counter)
     forms: dict[Form, tuple[int, Call]] = field(default_factory=dict)
     dtypes: set[str] = field(default_factory=set)
+    seconds: float = math.nan
 
     @property
     def asked_as(self) -> str:
@@ -93,6 +97,8 @@ class Ran:
         By name.
     of_dispatcher
         Whether these are the dispatcher's operators, so that none is missing of what was seen.
+    collectives
+        What ranks say to each other, which the backend of their process group runs.
     steps, ranks
         How many were recorded.
     torch, devices
@@ -102,6 +108,7 @@ class Ran:
     """
 
     operators: tuple[RanOperator, ...]
+    collectives: tuple[RanOperator, ...]
     of_dispatcher: bool
     steps: int
     ranks: int
@@ -133,7 +140,8 @@ def ran_in(recording: Recording) -> Ran:
     ranks = recording.ranks.values()
     manifests = [rank.manifest for rank in ranks]
     return Ran(
-        operators=tuple(found.values()),
+        operators=tuple(one for one in found.values() if not _is_collective(one.name)),
+        collectives=tuple(one for one in found.values() if _is_collective(one.name)),
         of_dispatcher=of_dispatcher,
         steps=max(len(rank.steps) for rank in ranks),
         ranks=len(manifests),
@@ -166,6 +174,10 @@ def _calls(rank: RankRecording, *, of_dispatcher: bool) -> Iterator[tuple[str, C
             if named is not None and call.id not in parents and named[1] not in _PLUMBING:
                 overload = "" if named[3] == "default" else f".{named[3]}"
                 yield f"{named[1]}::{named[2]}{overload}", call
+
+
+def _is_collective(name: str) -> bool:
+    return name.partition("::")[0] in ("c10d", "_c10d_functional")
 
 
 def _has_tensors(records: tuple[TensorRecord, ...]) -> bool:

@@ -11,6 +11,7 @@ from lockstep.core.text import printable
 from lockstep.devices.support.known_lists import KNOWN
 from lockstep.devices.support.support_list import Standing, SupportList
 from lockstep.replay.equal_forms.substitute import Substitute
+from lockstep.report.csv_tables import Cell
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, terminal_width
 from lockstep.report.table import Column, add_table
 from lockstep.wings.operators.alternatives import Alternative
@@ -21,6 +22,7 @@ _PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _COLUMNS = (
     Column("operator"),
     Column("answer"),
+    Column("time", right=True),
     *(Column(phase.value, right=True) for phase in _PHASES),
     Column("dtypes"),
     Column("shapes"),
@@ -31,7 +33,8 @@ _MOST_TENSORS = 3
 _MOST_NOT_SEEN = 5
 
 TITLES = (
-    "operator", "answer", "why", "instead", "forward", "backward", "optimizer", "calls", "dtypes", "forms", "shapes",
+    "operator", "answer", "why", "instead", "seconds", "forward", "backward", "optimizer", "calls", "dtypes",
+    "forms", "shapes",
 )  # fmt: skip
 """Columns of the CSV file."""
 
@@ -62,10 +65,11 @@ def render(ran: Ran, found: Sequence[Answered], support: SupportList | None, *, 
     if support is not None:
         add_paragraph(text, f"list: {_source(support)}")
     add_paragraph(text, f"ran: {_where(ran)}")
-    for sentence in _warnings(ran):
+    total = _seconds(ran)
+    for sentence in (*_warnings(ran), _of_times(ran, total)):
         add_paragraph(text, sentence)
     add_line(text, "")
-    rows = [_row(one) for one in found]
+    rows = [_row(one, total) for one in found]
     if support is None:
         chosen = [at for at, column in enumerate(_COLUMNS) if column.title not in ("answer", "why")]
     else:
@@ -143,20 +147,46 @@ def _warnings(ran: Ran) -> Iterable[str]:
             "recorded were functions of the API: what they call inside and in backward, and what the optimizer calls,"
             " is not known; names are looked up as they are"
         )
+    if ran.collectives:
+        named = ", ".join(f"{one.name} ({one.calls.total()} calls)" for one in ran.collectives)
+        yield printable(
+            f"not held against the list: {named}, which the process group's backend runs"
+        )
     for sentence in ran.not_seen[:_MOST_NOT_SEEN]:
         yield printable(f"not seen: {sentence}")
 
 
-def _row(one: Answered) -> list[str]:
+def _seconds(ran: Ran) -> float:
+    return sum(one.seconds for one in ran.operators if one.seconds == one.seconds)
+
+
+def _of_times(ran: Ran, total_s: float) -> str:
+    """What the times are, and are not."""
+    missing = sum(one.seconds != one.seconds for one in ran.operators)
+    if total_s == 0.0:
+        return "time: not known, since no operator was run alone"
+    lacking = f"; {counted(missing, 'operator')} could not be" if missing else ""
+    return (
+        f"time: processor time of each operator run alone here, on one thread and drawn numbers, as a share of their"
+        f" sum, {total_s:.3g} s a step{lacking}"
+    )
+
+
+def _row(one: Answered, total_s: float) -> list[str]:
     calls = one.operator.calls
     return [
         one.operator.name,
         _said(one),
+        _share(one.operator.seconds, total_s),
         *(str(calls[phase] or "") for phase in _PHASES),
         " ".join(sorted(one.operator.dtypes)),
         _shapes(one.operator.commonest, len(one.operator.forms)),
         _why(one),
     ]
+
+
+def _share(seconds: float, total_s: float) -> str:
+    return f"{seconds / total_s:.1%}" if seconds == seconds and total_s > 0.0 else "-"
 
 
 def _said(one: Answered) -> str:
@@ -196,6 +226,7 @@ def as_values(ran: Ran, found: Sequence[Answered], support: SupportList | None) 
             "torch": ran.torch,
             "devices": list(ran.devices),
             "not_seen": list(ran.not_seen),
+            "collectives": {one.name: one.calls.total() for one in ran.collectives},
         },
         "operators": [_operator(one) for one in found],
     }
@@ -208,6 +239,7 @@ def _operator(one: Answered) -> dict[str, Any]:
         "answer": _said(one) or None,
         "why": _why(one),
         "calls": {phase.value: operator.calls[phase] for phase in _PHASES},
+        "seconds": operator.seconds,
         "instead": None if one.alternative is None else _alternative(one.alternative),
         "dtypes": sorted(operator.dtypes),
         "forms": [
@@ -243,7 +275,7 @@ def _tensor(tensor: TensorForm) -> dict[str, Any]:
     }
 
 
-def csv_rows(found: Sequence[Answered]) -> Iterable[list[str | int]]:
+def csv_rows(found: Sequence[Answered]) -> Iterable[list[Cell]]:
     """A row an operator, as `TITLES` has them."""
     for one in found:
         operator = one.operator
@@ -254,6 +286,7 @@ def csv_rows(found: Sequence[Answered]) -> Iterable[list[str | int]]:
             ""
             if one.alternative is None
             else "; ".join(_instead(one.alternative, len(operator.forms))),
+            None if operator.seconds != operator.seconds else operator.seconds,
             *(operator.calls[phase] for phase in _PHASES),
             operator.calls.total(),
             " ".join(sorted(operator.dtypes)),
