@@ -33,6 +33,7 @@ import small_ops
 import start_up
 import step_cost
 import tiny_tensors
+import watch_cost
 import whole_tensors
 from bench import TOY, Bench, Row, Size
 
@@ -47,6 +48,7 @@ WORKLOADS: dict[str, tuple[str, Workload]] = {
     "compare": ("Comparing whole tensors", whole_tensors.rows),
     "compare-memory": ("Memory of comparing whole tensors", compare_memory.rows),
     "records": ("Comparing many sketches, as processes", sketch_records.rows),
+    "watch": ("Watching a GPT-2, as commands", watch_cost.rows),
     "logs": ("Looking through a log, as a process", log_scan.rows),
     "start": ("Start-up of a process", start_up.rows),
 }

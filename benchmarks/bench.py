@@ -35,6 +35,8 @@ class Size:
         Weights whose memory is taken.
     log_bytes
         Size of the log that is looked through.
+    watched_steps
+        Steps of a command that is watched.
     """
 
     layers: int = 6
@@ -55,6 +57,7 @@ class Size:
     armed_blocks: int = 40
     memory_weights: tuple[str, ...] = ("stats", "sketch", "tensors")
     log_bytes: int = 1 << 30
+    watched_steps: int = 12
 
     def __str__(self) -> str:
         return f"GPT-2 {self.layers} x {self.width}, batch {self.batch} x {self.tokens}, AdamW"
@@ -64,7 +67,7 @@ TOY = Size(
     layers=1, width=32, heads=2, vocabulary=64, batch=2, tokens=8, small_operations=20,
     tiny_parameters=20, chained_operators=40,
     slow_disk_bytes_per_s=20e6, probe_bytes=1 << 20, whole_bytes=(1 << 20,), many_bytes=(), records=(400,),
-    many_records=(), armed_blocks=2, memory_weights=("tensors",), log_bytes=1 << 20,
+    many_records=(), armed_blocks=2, memory_weights=("tensors",), log_bytes=1 << 20, watched_steps=4,
 )  # fmt: skip
 """Small enough for a test of the harness; the figures mean nothing."""
 

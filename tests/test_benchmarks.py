@@ -25,6 +25,13 @@ ROWS = {
         "20 operators in 4 modules",
         "20 modules of one operator (the harder reading)",
     },
+    "Watching a GPT-2, as commands": {
+        "bare step",
+        "default rules, level module",
+        "default rules, level api",
+        "nan and inf only, level module",
+        "follow",
+    },
     "Trainings of tiny tensors, level api, as commands": {
         "20 parameters in 10 Linear(2, 2)",
         "a graph of 40 operators, 2 steps",
