@@ -20,7 +20,7 @@ from lockstep.report.comparison.screen import (
 from lockstep.report.comparison.tally import tally_of
 from lockstep.report.csv_tables import Cell
 from lockstep.report.paragraphs import counted
-from lockstep.report.table import Column, add_table
+from lockstep.report.table import Column, add_more, add_table
 from lockstep.wings.shell import places
 from lockstep.wings.shell.places import Place
 from lockstep.wings.shell.session import Session
@@ -137,15 +137,11 @@ def _listed(
     beside = () if title in (*PAIR_TITLES, "RelEuclideanDistance") else (title,)
     columns = [Column(one, right=True) for one in (*PAIR_TITLES[1:-1], *beside)]
     rows = [
-        [*pair_cells(one)[:-1], *[cell for _ in beside], pair_cells(one)[-1]] for one, cell in known
+        [*cells[:-1], *[cell for _ in beside], cells[-1]]
+        for cells, cell in ((pair_cells(one), cell) for one, cell in known[:limit])
     ]
-    add_table(
-        text,
-        [Column("Outcome"), *columns, Column("Name")],
-        rows,
-        limit=limit,
-        more=f"(--limit {len(known)})",
-    )
+    add_table(text, [Column("Outcome"), *columns, Column("Name")], rows)
+    add_more(text, len(known) - limit, more=f"(--limit {len(known)})")
     return text.plain.rstrip("\n")
 
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding
-from lockstep.core.records import PIECE, Array, TensorRecord
+from lockstep.core.records import PIECE, Array, Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.core.text import printable
-from lockstep.reading import calls_matching, check_choice
+from lockstep.reading import calls_matching, check_choice, every_call, is_chosen
 from lockstep.report.comparison.pairs import tensor_name, tensor_role
 from lockstep.report.table import Column, figure, table_text
 from lockstep.store.reader import Recording
@@ -101,16 +101,23 @@ def _key(record: TensorRecord) -> tuple[object, ...]:
 def _tensor(recording: Recording, place: Place, session: Session) -> tuple[TensorRecord, list[str]]:
     """The record that is asked for, the first output where none is named, and the names of the others at its call."""
     rank = place.rank or session.rank
-    calls = calls_matching(recording, place.pattern, step=session.step, rank=rank)
-    known = [(call, record) for call in calls for record in call.records]
-    fitting = [one for one in known if place.is_of(one[1])]
-    outputs = [one for one in fitting if one[1].role is Role.OUTPUT]
-    if not fitting:
-        names = "; ".join(dict.fromkeys(_name(record) for _, record in known[:_SHOWN])) or "none"
+    chosen: tuple[Call, TensorRecord] | None = None
+    has_output = False
+    for call in every_call(recording, step=session.step, rank=rank):
+        if chosen is not None and call.step != chosen[0].step:
+            break  # what a later step has is not read
+        for record in call.records if is_chosen(place.pattern, call.site) else ():
+            if (chosen is None or (record.role is Role.OUTPUT and not has_output)) and place.is_of(
+                record
+            ):
+                chosen, has_output = (call, record), record.role is Role.OUTPUT
+    if chosen is None:
+        calls = calls_matching(recording, place.pattern, step=session.step, rank=rank)
+        known = dict.fromkeys(_name(record) for call in calls for record in call.records)
         wanted = ", ".join(filter(None, (place.phase, place.tensor)))
+        names = "; ".join(list(known)[:_SHOWN]) or "none"
         raise UsageError(f"{recording.path}: {place.pattern} has no {wanted}; it has {names}")
-    call, chosen = (outputs or fitting)[0]
-    return chosen, [_name(one) for one in call.records if one is not chosen]
+    return chosen[1], [_name(one) for one in chosen[0].records if one is not chosen[1]]
 
 
 def _name(record: TensorRecord) -> str:
