@@ -42,6 +42,7 @@ def _rank(run: TinyRun) -> Any:
     calls = [call for step in run.steps for call in step]
     modules = {call.site.module: call.module_class for call in calls if call.module_class}
     return SimpleNamespace(
+        is_of_another_tool=False,
         steps=numbers,
         complete_steps=numbers,
         states=(),

@@ -322,6 +322,9 @@ def _compare_step(
     progress: CountedProgress | None,
 ) -> None:
     gradients: dict[str, list[State]] = defaultdict(list)
+    pairing = gathered.pairing
+    both = pairing.reference, pairing.candidate
+    sees_every_call = not any(run.is_of_another_tool for run in both)
     known = {name: len(gathered.origins[name].found) for name in aligned}
     for name, step in aligned.items():
         ledger, origins = gathered.ledgers[name], gathered.origins[name]
@@ -330,7 +333,9 @@ def _compare_step(
         ledger.begin(number, (pair for item in step.aligned for pair in item.whole))
         SetupWalk(step, ledger, origins, gathered.judge).run()
         updated = partial(last_updates, gathered.ledgers.values())
-        StepWalk(step, ledger, origins, gathered.judge, updated).run(progress)
+        StepWalk(
+            step, ledger, origins, gathered.judge, updated, sees_every_call=sees_every_call
+        ).run(progress)
         for parameter, state in _last_gradients(step, ledger).items():
             gradients[parameter].append(state)
     backward = cache(partial(gradients_of_backward, aligned, gathered.ledgers))

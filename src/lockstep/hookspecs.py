@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # those who migrate or record compare nothing, and load no ar
     import click
 
     from lockstep.core.finding import Comparison
+    from lockstep.core.manifest import NotSeen
     from lockstep.store.written_calls import ReadCall
 
 NAME = "lockstep"
@@ -67,12 +68,13 @@ class Reader:
     recognises
         Whether a file or a folder has it, by a look at what is in it. Never asked of Lockstep's own recordings.
     read
-        Gives its calls, those of each rank in order of time, one at a time; what is read must not be executed.
+        Gives its calls, those of each rank in order of time, one at a time, and a `NotSeen` for each thing that the
+        form lacks or the tool left out, which a comparison then says; what is read must not be executed.
     """
 
     name: str
     recognises: Callable[[Path], bool]
-    read: Callable[[Path], Iterable[ReadCall]]
+    read: Callable[[Path], Iterable[ReadCall | NotSeen]]
 
 
 @hookspec

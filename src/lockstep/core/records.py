@@ -51,7 +51,7 @@ class Statistics:
     """Numbers about one tensor, each taken over all its elements in double precision.
 
     `minimum`, `maximum`, `mean` and `norm` (Euclidean) are over the finite elements only; NaN where there is none.
-    Boolean tensors count as 0 and 1, complex ones by magnitude.
+    Boolean tensors count as 0 and 1, complex ones by magnitude. NaN too is what another tool left out, also as a norm.
     """
 
     minimum: float
@@ -66,6 +66,13 @@ class Statistics:
 MEMORY_AS_FOUND = "memory as it was found, not written to yet"
 """Note of a content that means nothing: what `torch.empty` gives."""
 
+UNCOUNTED = "holds NaN or infinite elements, and how many was not written"
+"""Note of a content whose `nan_count` or `inf_count` of 1 means one or more."""
+
+OF_LAST_FUNCTION = "grad_fn."
+"""How the gradients of a call are called that the last function of its graph sends on: that of the log-softmax rather
+than of the logits for a cross entropy. Other tools tell those; they follow from the call, and may be no argument's."""
+
 PART_OF = re.compile(r"part of \(([\d, ]*)\): ")
 """How the note of a content begins that is one rank's part of a tensor; the shape of the whole."""
 
@@ -75,6 +82,17 @@ what a model computed there, so that it may follow from that."""
 
 ARRIVED_IN = "arrived_in"
 """Argument of what arrives within a call of a module: the path of that module."""
+
+
+def would_differ(left: str | None, right: str | None) -> bool:
+    """Whether digests of other tensors than these would be others: both are there, and of one kind.
+
+    >>> would_differ("crc32:1f", "62ed"), would_differ("crc32:1f", "crc32:20")
+    (False, True)
+    """
+    if left is None or right is None:
+        return False
+    return left.rpartition(":")[0].partition(":")[0] == right.rpartition(":")[0].partition(":")[0]
 
 
 @dataclass(slots=True)
@@ -88,7 +106,8 @@ class Content:
     dtype, shape, device
         As the framework names them, e.g. "float32", (4, 128), "cpu".
     digest
-        Hash over dtype, shape and bytes; equal digests mean bitwise equal tensors. None where it could not be read.
+        Hash over dtype, shape and bytes; equal digests mean bitwise equal tensors. None where it could not be read. One
+        that another tool took is `KIND:...`, and tells nothing beside one of another kind, see `would_differ`.
     sketch_loader
         Reads the linear sketch, see `lockstep.core.sketch`; None below `--save sketch` or for what does not round.
     note

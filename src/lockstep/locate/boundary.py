@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from lockstep.align.dataflow import Flow
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import OF_LAST_FUNCTION, Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.protocol import Region
 from lockstep.locate.ledger import Key, Ledger, State, key_of
@@ -186,6 +186,14 @@ class Tracer:
             for record in consumer.with_role(Role.INPUT)
             if record.content.id == content
         }
+        inner = [pair for pair in item.complete(Role.GRAD_INPUT) if _is_inside(pair)]
+        if (
+            inner
+        ):  # what is sent to the argument itself follows from these, by functions that nobody saw
+            side.calls[consumer.id] = consumer
+            for pair in inner:
+                boundary.add(self._ledger.measure(pair))
+            return []
         for pair in item.complete(*_GRADIENT_ROLES):
             own = side.record(pair)
             if own is not None and own.index in positions:
@@ -210,3 +218,8 @@ class Tracer:
                     continue
                 if key_of(pair) != key_of(gradient):
                     boundary.add(self._ledger.measure(pair))
+
+
+def _is_inside(pair: Pair) -> bool:
+    """Whether a gradient is one that the last function of a call sends on, rather than one of an argument."""
+    return pair.present.name.startswith(OF_LAST_FUNCTION)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from lockstep.align.step import AlignedStep
@@ -19,6 +19,7 @@ from lockstep.core.finding import (
     Verdict,
 )
 from lockstep.core.manifest import Event
+from lockstep.core.records import would_differ
 from lockstep.core.site import CallKind
 from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
@@ -33,7 +34,7 @@ from lockstep.locate.idle_calls import IdleCalls
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.lone_effects import lone_effects
 from lockstep.locate.model_setup import ModelSetup, compiled_in, model_setup
-from lockstep.locate.origins import Origins, once_over_ranks
+from lockstep.locate.origins import Origins, once_over_ranks, without_sent
 from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.processes import endings, ranks_compared
 from lockstep.locate.training_sides import training_sides
@@ -119,7 +120,8 @@ def conclusion(
     pairing = gathered.pairing
     reference, candidate = pairing.reference, pairing.candidate
     uniform = (*gathered.precision.hidden_changes(), *gathered.dtypes.uniform())
-    origins = once_over_ranks(gathered.precision.without_members(_ordered(gathered)))
+    found = without_sent(gathered.precision.without_members(_ordered(gathered)))
+    origins = once_over_ranks(found)
     if not (origins or uniform):  # what changed nothing is told where nothing else is
         idle = [origin for calls in gathered.idle.values() for origin in calls.origins]
         origins = once_over_ranks(sorted(idle, key=lambda one: (one.step, one.sequence, one.rank)))
@@ -127,7 +129,7 @@ def conclusion(
     not_compared = [stopper] if stopper else pairing.not_compared(steps)
     if stopper is None and gathered.aligned == 0:
         not_compared.append("no call of one run could be aligned with a call of the other")
-    not_compared.extend(gathered.coverage.gaps(findings))
+    not_compared.extend((*gathered.coverage.gaps(findings), *_known_by_numbers_alone(findings)))
     ends, held = None, list[HeldStates]()
     if stopper is None and steps is None:
         equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
@@ -179,6 +181,23 @@ def conclusion(
         ranks=ranks_compared(pairing.ranks.both, reference, candidate),
         endings=tuple(endings(reference, candidate)),
     )
+
+
+def _known_by_numbers_alone(findings: Iterable[Finding]) -> Iterator[str]:
+    """Tensors without elements, sketch or digest that both sides have: equal numbers do not make them equal."""
+    count = sum(
+        one.outcome is Outcome.AGREE
+        and one.metrics.evidence is Evidence.STATISTICS
+        and one.pair.reference is not None
+        and one.pair.candidate is not None
+        and not would_differ(one.pair.reference.digest, one.pair.candidate.digest)
+        for one in findings
+    )
+    if count:
+        yield (
+            f"{count} tensors agree in their extremes, mean and norm, as far as these were written, and nothing else is"
+            " known of them: others may have the same"
+        )
 
 
 def _compiled(reference: Recording, candidate: Recording) -> Iterator[str]:

@@ -223,6 +223,28 @@ def draws_differently(op: str, finding: Finding) -> bool:
 # --- several ranks ---------------------------------------------------------------------------------------------------
 
 
+def without_sent(origins: Iterable[Origin]) -> list[Origin]:
+    """Origins but for what a call between ranks brought from a rank that has an origin of its own before."""
+    found = list(origins)
+    kept = []
+    for origin in found:
+        sent = _is_between_ranks(origin) and any(
+            other.rank != origin.rank
+            and not _is_between_ranks(other)
+            and (other.step, other.sequence) < (origin.step, origin.sequence)
+            for other in found
+        )
+        if sent:
+            origin.finding.inherited = True
+        else:
+            kept.append(origin)
+    return kept
+
+
+def _is_between_ranks(origin: Origin) -> bool:
+    return origin.op.startswith("torch.distributed.") and origin.role is Role.OUTPUT
+
+
 def once_over_ranks(origins: Iterable[Origin]) -> list[Origin]:
     """Origins in their order; what several ranks have at one place stands at the first, with the others.
 

@@ -70,6 +70,8 @@ class StepWalk:
         Decides what is explained.
     updated
         Gives the last updates of a parameter of that name on all ranks; those of this one by default.
+    sees_every_call
+        Whether what no call was seen to send was sent by none; not in what another tool dumped.
     """
 
     def __init__(
@@ -79,7 +81,10 @@ class StepWalk:
         origins: Origins,
         judge: Judge,
         updated: Callable[[str], Sequence[Updated]] | None = None,
+        *,
+        sees_every_call: bool = True,
     ) -> None:
+        self._sees_every_call = sees_every_call
         self._updated = updated or partial(last_updates, [ledger])
         self._step = step
         self._ledger = ledger
@@ -354,6 +359,8 @@ class StepWalk:
                 for gradient in item.complete(Role.GRAD_OUTPUT):
                     boundary.add(self._ledger.measure(gradient))
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
+        if not (boundary.sources or self._sees_every_call) and self._ledger.any_tainted:
+            judgement = as_open(judgement)
         background = [] if forward is None else [self._ledger.measure(forward)]
         self._decide(item, measured, judgement, entering, place, background=background)
 

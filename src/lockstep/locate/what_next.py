@@ -121,19 +121,16 @@ class _Asked:
             for run, record in zip(self.both, (pair.reference, pair.candidate), strict=True)
             if record is not None
         ]
+        foreign = any(run.is_of_another_tool for run in self.both)
         if origin.kind is Kind.RANDOM and not any(
-            run.manifest.options.seed is not None for run in self.both
+            foreign or run.manifest.options.seed is not None for run in self.both
         ):
             return self._with_seed()
         if not origin.op:  # of no call: what the process holds
             return self._what_they_hold()
         calls = [call for call in made_at(origin, *self.both) if call is not None]
         if not calls:
-            lines = [
-                _line("show", run.path, record.site, "--step", record.step)
-                for run, record in records
-            ]
-            return WhatNext("look at what was recorded there", " && ".join(lines))
+            return self._at_site(records)
         if all(map(is_whole, calls)):
             site = (
                 ()
@@ -143,6 +140,8 @@ class _Asked:
             return WhatNext(
                 "run it again, alone, on its recorded inputs", _line("replay", *self._paths, *site)
             )
+        if foreign:
+            return self._at_site(records)
         recorded = [
             record_again(
                 run,
@@ -153,9 +152,17 @@ class _Asked:
         ]
         return self._recorded("record it with whole tensors, and run it again, alone", recorded)
 
+    def _at_site(self, records: Sequence[tuple[Recording, TensorRecord]]) -> WhatNext:
+        lines = [
+            _line("show", run.path, record.site, "--step", record.step) for run, record in records
+        ]
+        return WhatNext("look at what was recorded there", " && ".join(lines))
+
     def after_uniform(self, comparison: Comparison) -> WhatNext:
         if all(any(rank.has_tensors for rank in run.ranks.values()) for run in self.both):
             return WhatNext("run one of them again, alone", _line("replay", *self._paths))
+        if any(run.is_of_another_tool for run in self.both):
+            return self._what_they_hold()
         member = comparison.uniform[0].members[0]
         only, step = [pattern_for(member.module, member.op)], str(comparison.steps[0])
         recorded = [record_again(run, only=only, steps=step) for run in self.both]

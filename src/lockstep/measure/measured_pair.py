@@ -13,11 +13,24 @@ import numpy as np
 
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Evidence, Metrics, Pair
-from lockstep.core.records import MEMORY_AS_FOUND, PART_OF, Content, Sketch, TensorRecord
+from lockstep.core.records import (
+    MEMORY_AS_FOUND,
+    PART_OF,
+    Content,
+    Sketch,
+    TensorRecord,
+    would_differ,
+)
 from lockstep.core.sketch import distances
 from lockstep.measure.axis_order import measure_layouts
 from lockstep.measure.masks import is_same_mask
-from lockstep.measure.metrics import IDENTICAL, measure, measure_sketches, symmetric_difference
+from lockstep.measure.metrics import (
+    IDENTICAL,
+    measure,
+    measure_sketches,
+    norm_at_most,
+    symmetric_difference,
+)
 
 _RESOLUTION = 2.0**-44
 """Share of a tensor's norm below which its measured distance means nothing: distances come from
@@ -273,11 +286,14 @@ def _difference(left: Content, right: Content, metrics: Metrics) -> float:
         return symmetric_difference(left, right, metrics)
     if metrics.evidence is Evidence.TENSORS:
         return symmetric_difference(left, right, metrics)
-    return math.inf if left.dtype == right.dtype or metrics.rel_l2 > 0 else math.nan
+    apart = left.dtype == right.dtype and would_differ(left.digest, right.digest)
+    return math.inf if apart or metrics.rel_l2 > 0 or metrics.max_abs > 0 else math.nan
 
 
 def _norm(content: Content) -> float:
-    norm = content.statistics.norm if content.statistics is not None else 0.0
+    if content.statistics is None:
+        return 0.0
+    norm = norm_at_most(content, content.statistics)
     return norm if math.isfinite(norm) else 0.0
 
 

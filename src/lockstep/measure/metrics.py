@@ -49,7 +49,7 @@ import numpy as np
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Evidence, Metrics
-from lockstep.core.records import Array, Content, Pieces, Statistics
+from lockstep.core.records import UNCOUNTED, Array, Content, Pieces, Statistics
 from lockstep.core.sketch import distance
 from lockstep.measure.passes import sums_of
 from lockstep.measure.sums import clipped_cosine, ratio_of
@@ -191,15 +191,19 @@ def measure_statistics(reference: Content, candidate: Content) -> Metrics:
 
     `|d|_2` is at least `| |c|_2 - |r|_2 |` (triangle inequality), `sqrt(n) |mean(c) - mean(r)|`
     (Cauchy-Schwarz), `|max(c) - max(r)|` and `|min(c) - min(r)|`. A bound of 0 proves nothing: a
-    permuted tensor has it too.
+    permuted tensor has it too. A number that another tool left out proves nothing; where that is the norm, the distance
+    is related to the largest that it can be.
 
     Raises
     ------
     ValueError
         If the statistics are missing.
     """
+    if _is_uncounted(reference, candidate):
+        return Metrics(Evidence.NONE)
     left, right = _both_statistics(reference, candidate)
-    lower_distance, lower_max_abs = _lower_bounds(reference, left, right)
+    as_written = _as_written(reference, left), _as_written(candidate, right)
+    lower_distance, lower_max_abs = _lower_bounds(reference, *as_written)
     nan_mismatch, inf_mismatch = _count_mismatch(left, right)
     return Metrics(
         evidence=Evidence.STATISTICS,
@@ -243,8 +247,39 @@ def _both_statistics(reference: Content, candidate: Content) -> tuple[Statistics
 
 
 def _measurable(content: Content, statistics: Statistics) -> Statistics:
-    """The same with norm 0 where no element is finite, as sums over nothing are."""
-    return statistics if _finite_count(content, statistics) else replace(statistics, norm=0.0)
+    """The same with norm 0 where no element is finite, as sums over nothing are; the largest possible where unknown."""
+    if not _finite_count(content, statistics):
+        return replace(statistics, norm=0.0)
+    if math.isnan(statistics.norm):
+        return replace(statistics, norm=norm_at_most(content, statistics))
+    return statistics
+
+
+def _as_written(content: Content, statistics: Statistics) -> Statistics:
+    """The same without a norm that is only a bound."""
+    assert content.statistics is not None
+    unknown = math.isnan(content.statistics.norm)
+    return replace(statistics, norm=math.nan) if unknown else statistics
+
+
+def norm_at_most(content: Content, statistics: Statistics) -> float:
+    """The Euclidean norm, or the largest that it can be by the extremes where it was left out; NaN without those."""
+    if not math.isnan(statistics.norm):
+        return statistics.norm
+    peak = max(abs(statistics.minimum), abs(statistics.maximum))
+    return peak * math.sqrt(_finite_count(content, statistics))
+
+
+def _is_uncounted(left: Content, right: Content) -> bool:
+    """Whether both may hold the same elements that are NaN or infinite, of which one does not say how many."""
+    if UNCOUNTED not in (left.note, right.note):
+        return False
+    if left.statistics is None or right.statistics is None:
+        return True
+    one, two = left.statistics, right.statistics
+    if one.nan_count or two.nan_count:
+        return bool(one.nan_count and two.nan_count)
+    return bool(one.inf_count and two.inf_count)
 
 
 def _lower_bounds(content: Content, left: Statistics, right: Statistics) -> tuple[float, float]:
@@ -254,10 +289,16 @@ def _lower_bounds(content: Content, left: Statistics, right: Statistics) -> tupl
     root = math.sqrt(_finite_count(content, left))
     if root == 0:
         return 0.0, 0.0
-    gap = abs(right.norm - left.norm)
-    mean = abs(right.mean - left.mean)
-    extremes = max(abs(right.maximum - left.maximum), abs(right.minimum - left.minimum))
-    return max(gap, mean * root, extremes), max(gap / root, mean, extremes)
+    gap, mean, *extremes = (
+        _apart(left.norm, right.norm), _apart(left.mean, right.mean),
+        _apart(left.maximum, right.maximum), _apart(left.minimum, right.minimum),
+    )  # fmt: skip
+    return max(gap, mean * root, *extremes), max(gap / root, mean, *extremes)
+
+
+def _apart(left: float, right: float) -> float:
+    """How far apart two numbers are; 0 where one was left out."""
+    return 0.0 if math.isnan(left) or math.isnan(right) else abs(right - left)
 
 
 def _count_mismatch(left: Statistics, right: Statistics) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import CallPair, Pair
 from lockstep.core.operators import Family, Trait, operator_of
-from lockstep.core.records import Call
+from lockstep.core.records import Call, would_differ
 from lockstep.core.site import CallKind, Role
 from lockstep.reading.paired_steps import paired_steps
 from lockstep.store.reader import Recording
@@ -77,9 +77,10 @@ def _parting(step: AlignedStep) -> Iterator[Parting]:
     for item in step.aligned:
         for pair in item.whole:
             left, right = pair.reference, pair.candidate
-            if left is None or right is None or left.content.digest is None:
+            if left is None or right is None:
                 continue
-            if left.content.digest != right.content.digest:
+            digests = left.content.digest, right.content.digest
+            if would_differ(*digests) and digests[0] != digests[1]:
                 yield left.sequence, item.reference, pair, _kind(item, pair)
 
 

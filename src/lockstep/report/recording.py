@@ -67,6 +67,10 @@ def recording_json(
 def _setup_lines(recording: Recording) -> Iterator[str]:
     manifest = recording.manifest
     size = sum(file.stat().st_size for file in recording.path.rglob("*") if file.is_file())
+    if recording.is_of_another_tool:
+        yield f"{recording.path}: written by another tool, {size / 1e6:.2f} MB"
+        yield from (f"  MISSING {sentence}" for sentence in recording.missing)
+        return
     yield f"{recording.path}: {' '.join(manifest.command)}  ({_end_of(manifest)})"
     yield f"  made {manifest.created} by Lockstep {manifest.version} in {manifest.cwd}, {size / 1e6:.2f} MB"
     options = manifest.options
@@ -98,8 +102,9 @@ def _rank_lines(rank: RankRecording) -> Iterator[str]:
     manifest = rank.manifest
     versions = {"Python": manifest.python, **manifest.packages}
     software = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    yield f"{rank.name} of {manifest.world_size}: {software}"
-    yield f"  devices {', '.join(manifest.devices)}; {_pairs(manifest.platform)}"
+    yield f"{rank.name} of {manifest.world_size}{': ' * bool(software)}{software}"
+    if manifest.devices or manifest.platform:
+        yield f"  devices {', '.join(manifest.devices)}; {_pairs(manifest.platform)}"
     for name in ("asked", "numerics", "seeds", "mixed_precision", "distributed", "environment"):
         values = getattr(manifest, name)
         if values:

@@ -46,25 +46,36 @@ def recording_of(path: Path) -> Path | None:
 def _made_by(reader: Reader, path: Path) -> Path:
     command = [f"(read from {path} by {reader.name})"]
     options = Options(save="tensors")
-    directory = RunDirectory.create(_aside() / path.name, command, options, force=False)
+    directory = RunDirectory.create(
+        _aside() / (path.resolve().name or "recording"), command, options, force=False
+    )
     ranks: dict[int, tuple[CallsOfRank, RankOnDisk]] = {}
     steps: set[int] = set()
+    missing = [NotSeen(LEFT_OUT, f"it was written by another tool, and read by {reader.name}")]
     try:
-        for call in reader.read(path):
-            if call.rank not in ranks:
-                folder = directory.path / f"rank{call.rank}"
-                ranks[call.rank] = CallsOfRank(call.rank), RankOnDisk(folder)
-            calls, disk = ranks[call.rank]
-            disk.add(calls.made_of(call))
-            steps.add(call.step)
+        for given in reader.read(path):
+            if isinstance(given, NotSeen):
+                missing.append(given)
+                continue
+            if given.rank not in ranks:
+                folder = directory.path / f"rank{given.rank}"
+                ranks[given.rank] = CallsOfRank(given.rank), RankOnDisk(folder)
+            calls, disk = ranks[given.rank]
+            disk.add(calls.made_of(given))
+            steps.add(given.step)
     finally:  # each has a thread that writes
+        world_size = max(ranks, default=0) + 1
         for rank, (_, disk) in ranks.items():
-            disk.finish(replace(closed_manifest(rank, len(ranks), command), python=""))
+            manifest = closed_manifest(rank, world_size, command)
+            disk.finish(replace(manifest, python="", devices=[]))
     if not ranks:
         raise ValueError("it holds no call")
     options.steps = f"{min(steps)}:{max(steps) + 1}"
-    left_out = NotSeen(LEFT_OUT, f"it was written by another tool, and read by {reader.name}")
-    directory.manifest.not_seen.append(left_out)
+    directory.manifest.not_seen.extend(missing)
+    directory.manifest.git, directory.manifest.cwd = (
+        {},
+        "",
+    )  # those of this process, and not of the training
     directory.finish(exit_code=None)
     return directory.path
 

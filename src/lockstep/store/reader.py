@@ -24,7 +24,7 @@ from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.states import LaterLoss, StateRecord
 from lockstep.core.version import DISTRIBUTION
-from lockstep.store import schema
+from lockstep.store import later_tensors, schema
 from lockstep.store.context_texts import conditions_in, layout_in
 from lockstep.store.integrity import GROWING, Files, check_manifest
 from lockstep.store.limits import check_directory, read_manifest, values_of
@@ -73,7 +73,7 @@ def open_recording(path: str | os.PathLike[str], *, read_sketches: bool = True) 
         if made is None:
             raise
         recording = Recording(made, read_sketches=read_sketches)
-        recording.path = given
+        recording.path, recording.is_of_another_tool = given, True
         return recording
 
 
@@ -86,10 +86,13 @@ class Recording:
         Where it lies and what was run.
     ranks
         By directory name: `rank0`, `rank1` ...; a second process of the same rank is `rank0-1`.
+    is_of_another_tool
+        Whether another tool wrote what was read: Lockstep knows no command that makes it.
     """
 
     def __init__(self, path: Path, *, read_sketches: bool = True) -> None:
         self.path = path
+        self.is_of_another_tool = False
         self.manifest = _read_run_manifest(path)
         names = sorted(
             (entry.name for entry in path.iterdir() if RANK.fullmatch(entry.name)), key=rank_order
@@ -268,7 +271,7 @@ class RankRecording:
     @property
     def has_tensors(self) -> bool:
         """Whether a tensor was saved whole."""
-        return self.index().has_tensors
+        return self.index().has_tensors or bool(later_tensors.kept(self.path))
 
     @cached_property
     def module_table(self) -> pl.DataFrame:

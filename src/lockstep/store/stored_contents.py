@@ -13,7 +13,7 @@ import polars as pl
 from lockstep.core.errors import CorruptError
 from lockstep.core.records import Content, Sketch, Statistics
 from lockstep.core.sketch import SKETCH_SIZE
-from lockstep.store import schema
+from lockstep.store import later_tensors, schema
 from lockstep.store.limits import MOST_ELEMENTS
 from lockstep.store.stored_tensor import StoredTensor
 from lockstep.store.tables import Chunks, LatestChunks
@@ -42,6 +42,7 @@ class StoredContents:
         self._with_sketches = with_sketches
         self._rows = LatestChunks(chunks, "contents", schema.CONTENTS, self._split, _MOST_ROWS)
         self._tensors = TensorFiles(chunks.directory, chunks.files)
+        self._later = later_tensors.kept(chunks.directory)
         self._latest: dict[int, Content] = {}
         self._shapes: dict[tuple[int | None, ...], tuple[int, ...]] = {}
 
@@ -111,7 +112,8 @@ class StoredContents:
                 inf_count or 0,
                 zero_count or 0,
             )
-        tensor = None if shard is None else StoredTensor(self._tensors, shard, stored, shape)
+        later = self._later.get(number)
+        tensor = later if shard is None else StoredTensor(self._tensors, shard, stored, shape)
         return Content(
             number,
             sys.intern(dtype),

@@ -100,6 +100,12 @@ class RawTensor:
         return name, self.data.view(_raw_dtype(name))
 
 
+def decoded_elements(tensor: RawTensor) -> Array:
+    """The elements of a tensor that waits, shape (count,); bfloat16 and float8 are widened to float32, exactly."""
+    name, elements = tensor.elements
+    return decoded(elements, name)
+
+
 def can_store(dtype: str) -> bool:
     """Whether tensors of this dtype can be saved whole."""
     return dtype in _NAMES

@@ -8,7 +8,7 @@ import json
 import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ import numpy.typing as npt
 
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.manifest import RankManifest, StepSummary
-from lockstep.core.records import Call, Content, Statistics, TensorRecord
+from lockstep.core.records import Call, Content, Frame, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import sketch_of
 from lockstep.kernels.digest import digest_of_bytes
-from lockstep.store import schema
+from lockstep.store import later_tensors, schema
+from lockstep.store.later_tensors import LaterTensor, ReadLater
 from lockstep.store.small_tensors import columns_of
 from lockstep.store.tensors import RawTensor, can_store
 from lockstep.store.writer import RankWriter
@@ -41,20 +42,30 @@ class ReadTensor:
     name
         What the code calls it ("args.0", "result"), or the full name of a parameter.
     value
-        Its elements, of a dtype that NumPy has, in the framework's own shape.
+        Its elements, of a dtype that NumPy has, in the framework's own shape; or what is known of a tensor that is
+        read where it lies when somebody asks for it.
     argument
         Which argument a parameter was ("args.1"), where `name` does not say it: such a call can be run again.
+    phase
+        Part of the step that it belongs to; None for that of its call. A gradient of a forward call is of the backward.
+    moment
+        When it was seen; None for right after what stands before it.
+    index
+        Which of the tensors of its role it is; None for the next.
     """
 
     role: Role
     name: str
-    value: Array
+    value: Array | LaterTensor
     argument: str = ""
+    phase: Phase | None = None
+    moment: int | None = None
+    index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadCall:
-    """One call that another tool saw, in order of time within its rank.
+    """One call that another tool saw, in order of the time that it began, within its rank.
 
     Parameters
     ----------
@@ -68,6 +79,15 @@ class ReadCall:
         What was called, and when.
     arguments
         Plain arguments, `args.1` or `kwargs.dim`.
+    module_class
+        Class of the module that it is called in.
+    parent
+        How many calls of its rank were given before that of the module around it; -1 where that is not known.
+    stack
+        Where it was called from, innermost frame first.
+    moment
+        When it began, from 1; moments grow with time within a rank. None for right after what was given before, for
+        a reader that gives no moments at all.
     """
 
     step: int
@@ -78,6 +98,10 @@ class ReadCall:
     kind: CallKind = CallKind.OPERATOR
     phase: Phase = Phase.FORWARD
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    module_class: str = ""
+    parent: int = -1
+    stack: tuple[Frame, ...] = ()
+    moment: int | None = None
 
 
 class CallsOfRank:
@@ -86,6 +110,7 @@ class CallsOfRank:
     def __init__(self, rank: int) -> None:
         self._rank = f"rank{rank}"
         self._numbers: dict[tuple[str, tuple[int, ...], str], int] = {}
+        self._count = itertools.count()
         self._moments = itertools.count(1)
         self._calls = itertools.count()
         self._places: Counter[tuple[int, Phase, str, str]] = Counter()
@@ -95,36 +120,63 @@ class CallsOfRank:
         place = read.step, read.phase, read.module, read.op
         site = Site(read.module, read.op, self._places[place], read.phase)
         self._places[place] += 1
+        own_class = read.op if read.kind is CallKind.MODULE else ""
         return Call(
             id=next(self._calls), rank=self._rank, step=read.step, kind=read.kind, site=site,
-            module_class=read.op if read.kind is CallKind.MODULE else "", parent=-1, sequence=next(self._moments),
-            stack=(), arguments=dict(read.arguments), recomputed=False, records=tuple(self._records(read, site)),
+            module_class=read.module_class or own_class, parent=read.parent, sequence=self._moment(read.moment),
+            stack=read.stack, arguments=dict(read.arguments), recomputed=False,
+            records=tuple(self._records(read, site)),
         )  # fmt: skip
+
+    def _moment(self, given: int | None) -> int:
+        return next(self._moments) if given is None else given
 
     def _records(self, read: ReadCall, site: Site) -> Iterator[TensorRecord]:
         indices: Counter[Role] = Counter()
         for one in read.tensors:
+            phase = one.phase or site.phase
             yield TensorRecord(
-                rank=self._rank, step=read.step, site=site, role=one.role, index=indices[one.role], name=one.name,
-                sequence=next(self._moments), occurrence=0, content=self._content(one.value),
+                rank=self._rank, step=read.step, site=replace(site, phase=phase), role=one.role,
+                index=indices[one.role] if one.index is None else one.index, name=one.name,
+                sequence=self._moment(one.moment), occurrence=0, content=self._content(one.value),
                 argument=one.argument,
             )  # fmt: skip
             indices[one.role] += 1
 
-    def _content(self, value: Array) -> Content:
+    def _content(self, value: Array | LaterTensor) -> Content:
+        if isinstance(value, LaterTensor):
+            return self._later(value)
         # Not `ascontiguousarray`, which makes an axis where there is none.
         value = np.asarray(value, order="C")
         value = value.astype(value.dtype.newbyteorder("="), copy=False)
         if not can_store(str(value.dtype)):
             raise ValueError(f"a tensor of dtype {value.dtype}, which no framework has")
         dtype, digest = str(value.dtype), digest_of_bytes(value.reshape(-1).view(np.uint8))
-        known = (dtype, value.shape, digest) in self._numbers
-        number = self._numbers.setdefault((dtype, value.shape, digest), len(self._numbers))
+        number, known = self._number((dtype, value.shape, digest))
         if known:
             return Content(number, dtype, value.shape, "cpu", digest, None)
         sketch = partial(sketch_of, value) if value.dtype.kind in "fc" else None
         numbers, load = statistics_of(value), partial(np.asarray, value)
         return Content(number, dtype, value.shape, "cpu", digest, numbers, sketch, loader=load)
+
+    def _later(self, value: LaterTensor) -> Content:
+        number, known = next(self._count), False
+        if (known_by := value.known_by) is not None:
+            number, known = self._number((value.dtype, value.shape, known_by), number)
+        loader = None if value.load is None or known else ReadLater(value)
+        return Content(
+            number, value.dtype, value.shape, "", value.digest, value.statistics, note=value.note, loader=loader
+        )  # fmt: skip
+
+    def _number(
+        self, key: tuple[str, tuple[int, ...], str], free: int | None = None
+    ) -> tuple[int, bool]:
+        """The number of a content, and whether it was given before."""
+        known = self._numbers.get(key)
+        if known is not None:
+            return known, True
+        self._numbers[key] = next(self._count) if free is None else free
+        return self._numbers[key], False
 
 
 def statistics_of(value: Array) -> Statistics:
@@ -148,7 +200,9 @@ class RankOnDisk:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
+        self._folder = folder
         self._writer = RankWriter(folder)
+        self._stacks: dict[tuple[Frame, ...], int] = {}
         self._modules: dict[str, str] = {}
         self._steps: Counter[int] = Counter()
         self._known: set[int] = set()
@@ -158,18 +212,27 @@ class RankOnDisk:
         for record in call.records:
             if record.content.id not in self._known:
                 self._known.add(record.content.id)
-                _add_content(self._writer, record.content)
+                _add_content(self._writer, self._folder, record.content)
             self._writer.add_record(
                 (
                     call.id, record.site.phase.value, record.role.value, record.index, record.name,
                     record.sequence, record.occurrence, record.content.id, record.argument, "",
                 )
             )  # fmt: skip
-        self._writer.add_call(_call_row(call))
+        self._writer.add_call(_call_row(call, self._stack(call.stack)))
         self._steps[call.step] += 1
         if call.module_class and call.site.module not in self._modules:
             self._modules[call.site.module] = call.module_class
             self._writer.add_module((call.site.module, call.module_class, 0, True, "{}"))
+
+    def _stack(self, frames: tuple[Frame, ...]) -> int:
+        """The number of a stack; -1 for none."""
+        if not frames:
+            return -1
+        if frames not in self._stacks:
+            self._stacks[frames] = len(self._stacks)
+            self._writer.add_stack(self._stacks[frames], frames)
+        return self._stacks[frames]
 
     def finish(self, manifest: RankManifest) -> None:
         """Write the manifest, with the steps that there were, and wait for all of it.
@@ -182,6 +245,8 @@ class RankOnDisk:
         steps = sorted(self._steps.items())
         manifest.steps = [StepSummary(step, complete=True, calls=count) for step, count in steps]
         manifest.trained = len(steps)
+        frames = (frame for frames in self._stacks for frame in frames)
+        manifest.sources = sorted({frame.file for frame in frames if not frame.library})
         self._writer.end(lambda: dataclasses.asdict(manifest))
         self._writer.wait()
         if self._writer.failure:
@@ -196,25 +261,27 @@ def closed_manifest(rank: int, world_size: int, command: list[str]) -> RankManif
     )  # fmt: skip
 
 
-def _call_row(call: Call) -> tuple[object, ...]:
+def _call_row(call: Call, stack: int) -> tuple[object, ...]:
     return (
         call.id, call.step, call.kind.value, call.site.phase.value, call.site.module,
-        call.module_class, call.site.op, call.site.call, call.parent, call.sequence, -1,
+        call.module_class, call.site.op, call.site.call, call.parent, call.sequence, stack,
         json.dumps(call.arguments), call.recomputed, "", schema.NO_CONTENT,
     )  # fmt: skip
 
 
-def _add_content(writer: RankWriter, content: Content) -> None:
+def _add_content(writer: RankWriter, folder: Path, content: Content) -> None:
     stored = shard = None
-    if content.loader is not None:
+    if isinstance(content.loader, ReadLater):
+        later_tensors.keep(folder, content.id, content.loader.tensor)
+    elif content.loader is not None:
         data = np.ascontiguousarray(content.load()).reshape(-1).view(np.uint8)
         stored = content.id
         shard = writer.add_tensor(RawTensor(stored, content.dtype, content.shape, data))
     sketch = None if content.sketch is None else content.sketch.astype("<f8").tobytes()
-    assert content.statistics is not None
+    numbers = (None,) * 7 if content.statistics is None else columns_of(content.statistics)
     writer.add_content(
         (
             content.id, content.dtype, list(content.shape), content.device, content.digest,
-            *columns_of(content.statistics), sketch, stored, shard, None,
+            *numbers, sketch, stored, shard, content.note or None,
         )
     )  # fmt: skip

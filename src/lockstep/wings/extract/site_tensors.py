@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Array, Call, TensorRecord
 from lockstep.reading import calls_matching, check_choice
+from lockstep.store.later_tensors import ReadLater
 from lockstep.store.reader import Recording
 from lockstep.store.record_command import command_for_tensors
 from lockstep.store.stored_tensor import StoredTensor
@@ -32,7 +33,7 @@ class SiteTensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    stored: StoredTensor
+    stored: StoredTensor | ReadLater
 
     def widened(self) -> Array:
         """The tensor as NumPy has it, of this shape; bfloat16 and float8 as float32, exactly.
@@ -88,7 +89,7 @@ def choose(recording: Recording, site: str, *, step: int | None, rank: str | Non
     missing: list[str] = []
     for name, record in _named(calls):
         content = record.content
-        if isinstance(content.loader, StoredTensor) and can_store(content.dtype):
+        if isinstance(content.loader, (StoredTensor, ReadLater)) and can_store(content.dtype):
             tensors.append(SiteTensor(name, content.dtype, content.shape, content.loader))
         else:
             missing.append(f"{name} ({content.note})" if content.note else name)

@@ -11,7 +11,7 @@ from lockstep.align.settings import chosen_otherwise
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import CallPair, SetupDifference
 from lockstep.core.operators import canonical_name
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.locate.model_setup import ModelSetup
@@ -41,7 +41,10 @@ def look_at_start(step: AlignedStep, setup: ModelSetup, answers: Answers) -> Non
             elif left.shape != right.shape and pair.layout is None:
                 sides = str(list(left.shape)), str(list(right.shape))
                 answers.differ("model", SetupDifference(f"shape of {left.name}", *sides))
-            elif None in (left.content.digest, right.content.digest) or pair.layout is not None:
+            elif (
+                not would_differ(left.content.digest, right.content.digest)
+                or pair.layout is not None
+            ):
                 answers.not_known(["weights"], f"{left.name} could not be held against its partner")
             elif left.content.digest != right.content.digest:
                 other.append(left.name)

@@ -1,0 +1,37 @@
+"""What this wing registers: readers of what other tools wrote."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockstep.hookspecs import Reader, hookimpl
+
+if TYPE_CHECKING:
+    from lockstep.core.manifest import NotSeen
+    from lockstep.store.written_calls import ReadCall
+
+FORMS = {"mindstudio-probe": "mindstudio_probe"}
+"""The forms that are read, each with its file in `readers`."""
+
+
+@hookimpl
+def lockstep_readers() -> list[Reader]:
+    """One of each form; its file is loaded when something is looked at that is no recording."""
+    return [_reader(name, file) for name, file in FORMS.items()]
+
+
+def _reader(name: str, file: str) -> Reader:
+    def module() -> Any:
+        return importlib.import_module(f"lockstep.wings.interop.readers.{file}")
+
+    def recognises(path: Path) -> bool:
+        return bool(module().recognises(path))
+
+    def read(path: Path) -> Iterable[ReadCall | NotSeen]:
+        found: Iterable[ReadCall | NotSeen] = module().read(path)
+        return found
+
+    return Reader(name, recognises, read)
