@@ -30,6 +30,7 @@ from lockstep.capture.apart import StepsApart
 from lockstep.capture.before_backward import end_process
 from lockstep.capture.calls import Calls
 from lockstep.capture.compiled_code import CompiledCodeGate, untraced, wrap_compile
+from lockstep.capture.configuration import Configuration
 from lockstep.capture.environment import TRAINS, UNMATCHED, leave_note
 from lockstep.capture.gaps import gap_of
 from lockstep.capture.held_modules import held_modules
@@ -159,8 +160,10 @@ class Recorder:
         self._finished = False
         self._began_s = time.time()
         self._loaders = Loaders(self.fail)
+        self._configuration = Configuration(self.fail)
         self._patches = [
             self._loaders.patch,
+            self._configuration.patch,
             Patch(
                 torch,
                 "compile",
@@ -623,6 +626,8 @@ class Recorder:
         with Silence(self.fail):
             session.end_step()
             self._note_parameters(manifest)
+            if not (manifest.configuration or self._options.redact):
+                manifest.configuration = self._configuration.noted()
             if len(manifest.steps) == 1 and self._selection.any_from(summary.index + 1):
                 self._keep_first_states()
             if self._another_trains:
@@ -634,6 +639,7 @@ class Recorder:
             if self._is_first_step and summary.complete and self.is_of_command:
                 self._note_unmatched(summary.index)
         manifest.events, manifest.not_seen = session.events, session.not_seen
+        manifest.wrappers = session.wrappers
         session.writer.step_ended(
             summary.index, partial(setup.as_json, setup.copy_of(manifest), self._kept)
         )

@@ -49,6 +49,7 @@ from lockstep.capture.rows import OpenCall, Place, Rows
 from lockstep.capture.silence import Silence
 from lockstep.capture.source_lines import NamedLine
 from lockstep.capture.unseen_work import OutOfSight
+from lockstep.capture.wrapper_options import wrapper_options
 from lockstep.core.formulas import Formula
 from lockstep.core.manifest import Event, NotSeen
 from lockstep.core.records import ARRIVED_IN, COMPUTED_OUT_OF_SIGHT
@@ -138,6 +139,7 @@ class Session:
         self._long_graphs = LongGraphs()
         self.events: list[Event] = []
         self.not_seen: list[NotSeen] = []
+        self.wrappers: dict[str, str] = {}
         self._sites = sites
         self._operators, self._below_nodes = operators, below_nodes
         self._parameter_name = parameter_name
@@ -229,6 +231,7 @@ class Session:
                 self._rows.add_module((path, class_name(child), count, child.training, settings))
             self._initial(path, child)
             self.note_gap(gap_of(child))
+            self.wrappers.update(wrapper_options(child))
 
     def note_gap(self, gap: NotSeen | None) -> None:
         """Something is not seen; it is noted once."""

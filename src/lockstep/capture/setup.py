@@ -15,10 +15,10 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -114,6 +114,7 @@ def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
         "machine": platform.machine(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "cores": str(os.cpu_count()),
+        **_device_software(),
     }
     manifest.devices = _devices()
     manifest.packages = dict(_packages())
@@ -139,6 +140,15 @@ def ended_behind(options: Options) -> str:
     if options.ends_when_asked:
         return "who follows it"
     return "" if options.max_steps is None else f"--max-steps {options.max_steps}"
+
+
+def _device_software() -> dict[str, str]:
+    """Versions of what drives accelerators here, as far as torch tells them."""
+    found = {"cuda": torch.version.cuda, "rocm": getattr(torch.version, "hip", None)}
+    if torch.cuda.is_available():
+        found["driver"] = _asked(cast(Any, torch._C)._cuda_getDriverVersion)
+        found["cudnn"] = _asked(torch.backends.cudnn.version)
+    return {name: str(version) for name, version in found.items() if version is not None}
 
 
 def note_seed(manifest: RankManifest) -> None:
@@ -191,6 +201,7 @@ def note_run_state(manifest: RankManifest) -> None:
         "cudnn": f"enabled={cudnn.enabled} deterministic={cudnn.deterministic}"
         f" benchmark={cudnn.benchmark}",
     }
+    manifest.numerics |= _reduced_precision()
     device = emulated_device()
     if device:
         manifest.numerics["emulated_device"] = device
@@ -201,6 +212,33 @@ def note_run_state(manifest: RankManifest) -> None:
             "rank": str(distributed.get_rank()),
             "world_size": str(distributed.get_world_size()),
         }
+
+
+def _reduced_precision() -> dict[str, str]:
+    """Where products may be taken in fewer bits, by the switches of CUDA, oneDNN and Ascend."""
+    matmul = torch.backends.cuda.matmul
+    switches = {"fp16": "allow_fp16_reduced_precision_reduction",
+                "bf16": "allow_bf16_reduced_precision_reduction",
+                "fp16_accumulation": "allow_fp16_accumulation"}  # fmt: skip
+    set_to = (
+        f"{name}={_asked(partial(getattr, matmul, switch))}"
+        for name, switch in switches.items()
+        if hasattr(matmul, switch)
+    )
+    found = {"reduced_precision_reduction": " ".join(set_to)}
+    onednn = getattr(torch.backends.mkldnn, "matmul", None)
+    if onednn is not None:
+        precision = _asked(lambda: onednn.fp32_precision)
+        found["onednn_fp32_precision"] = "ieee" if precision == "none" else precision  # the default
+    npu = getattr(torch, "npu", None)
+    if npu is not None:
+        parts = (f"{name}={_asked(partial(_hf32, npu, name))}" for name in ("matmul", "conv"))
+        found["hf32"] = " ".join(parts)
+    return found
+
+
+def _hf32(npu: Any, name: str) -> object:
+    return getattr(getattr(npu, name), "allow_hf32", "unknown")
 
 
 def _asked(question: Callable[[], object]) -> str:

@@ -158,6 +158,9 @@ class RankManifest:
     parent the process was, see `lockstep.capture.lineage`; earlier builds leave it empty. `files` holds length and
     digest of every file beside the manifest, see `lockstep.store.integrity`. `asked` is what `lockstep record` was
     asked to change of the training: no shuffling, no dropout, its length; empty where it is as it would be alone.
+    `configuration` is what arguments and settings were resolved to, by where they come from; empty where that is not
+    known, and with `--redact`.
+    `wrappers` are the options of DistributedDataParallel and FSDP.
     """
 
     schema: int
@@ -176,6 +179,8 @@ class RankManifest:
     numerics: dict[str, str] = field(default_factory=dict)
     seeds: dict[str, str] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
+    configuration: dict[str, dict[str, Any]] = field(default_factory=dict)
+    wrappers: dict[str, str] = field(default_factory=dict)
     mixed_precision: dict[str, str] = field(default_factory=dict)
     distributed: dict[str, str] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)

@@ -27,6 +27,9 @@ _WORDS = {
     "float32_matmul_precision": "float32 matmul precision",
     "deterministic_algorithms": "deterministic algorithms",
     "onednn": "oneDNN",
+    "reduced_precision_reduction": "reductions in fewer bits",
+    "onednn_fp32_precision": "oneDNN float32 precision",
+    "hf32": "HF32",
     "cudnn": "cuDNN",
     "tf32": "TF32",
     "emulated_device": "emulated device",
@@ -35,7 +38,12 @@ _WORDS = {
 _ONLY_WHERE_SET = frozenset({"emulated_device"})
 """Numerics that stand only where they are in use; others that one side lacks were not noted by its build."""
 
-_PLATFORM = {"cpu": "CPU capability", "machine": "machine", "system": "system"}
+_PLATFORM = {
+    "cpu": "CPU capability", "machine": "machine", "system": "system", "cuda": "CUDA", "rocm": "ROCm",
+    "cudnn": "cuDNN version", "driver": "driver",
+}  # fmt: skip
+_SINCE = frozenset({"cuda", "rocm", "cudnn", "driver"})
+"""What earlier builds did not note, and CPUs do not have."""
 
 
 def circumstances(reference: RankManifest, candidate: RankManifest) -> list[SetupDifference]:
@@ -76,11 +84,14 @@ def _told(manifest: RankManifest, other: RankManifest) -> Iterator[tuple[str, st
         yield name.replace("_", " "), mine
     yield "devices", ", ".join(manifest.devices) or _ABSENT
     for key, name in _PLATFORM.items():
-        yield name, manifest.platform.get(key, _ABSENT)
+        noted = key not in _SINCE or key in manifest.platform.keys() & other.platform.keys()
+        yield name, manifest.platform.get(key, _ABSENT) if noted else _ABSENT
     yield "ranks", str(manifest.world_size)
     yield "backend", manifest.distributed.get("backend", _ABSENT)
     for name, mine in _both(manifest.seeds, other.seeds):
         yield f"seed ({name})", mine
+    if manifest.wrappers and other.wrappers:
+        yield from _both(manifest.wrappers, other.wrappers)
     for name, mine in _both(manifest.asked, other.asked):
         yield name, mine
     for name, mine in _both(manifest.environment, other.environment):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import random
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from planted import PLANTED, Planted, Setup, record
 
+import lockstep
 from lockstep.cli.main import main
 from lockstep.wings.check.setups.answers import Answer, State
 from lockstep.wings.check.setups.aspects import QUESTIONS, aspects
@@ -200,3 +207,85 @@ def test_what_is_no_recording_is_one_sentence(
 ) -> None:
     assert main(["check", str(tmp_path), str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def configured(
+    place: Path, *words: str, redact: bool = False, tree: dict[str, Any] | None = None
+) -> Path:
+    """A training that is recorded behind the parsing of these words."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--warmup", type=int, default=10)
+    parser.add_argument("--api-token", default="")
+    parser.add_argument("--output-dir", default="out")
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    with lockstep.record(place, steps="0:1", redact=redact):
+        arguments = parser.parse_args(words)
+        kept = None if tree is None else DictConfig(tree)
+        model = torch.nn.Linear(2, 2)
+        torch.nn.init.constant_(model.weight, arguments.warmup * 0 + 0.5)
+        torch.nn.init.zeros_(model.bias)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        del kept
+    return place
+
+
+class DictConfig:
+    """Stands for OmegaConf's: a tree whose root has no parent."""
+
+    def __init__(self, tree: dict[str, Any]) -> None:
+        self._parent, self.tree = None, tree
+
+    def keys(self) -> Any:
+        return self.tree.keys()
+
+    @staticmethod
+    def to_container(tree: DictConfig, *, resolve: bool) -> dict[str, Any]:
+        assert not resolve  # resolvers may run anything
+        return tree.tree
+
+
+def test_what_a_script_was_given_is_held_against_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a script that is told its settings by arguments and by a tree, secrets among them
+    omegaconf = ModuleType("omegaconf")
+    vars(omegaconf).update(DictConfig=DictConfig, OmegaConf=DictConfig)
+    monkeypatch.setitem(sys.modules, "omegaconf", omegaconf)
+    tree: dict[str, Any] = {"train": {"ema": 0.9}, "wandb": {"api_key": "s3cret", "project": "a"}}
+    one = configured(tmp_path / "one", "--api-token", "s3cret", "--output-dir", "one", tree=tree)
+    alike = configured(tmp_path / "alike", "--api-token", "other", "--output-dir", "two", tree=tree)
+    tree = {"train": {"ema": 0.99}, "wandb": {"api_key": "s3cret", "project": "b"}}
+    other = configured(tmp_path / "other", "--warmup", "20", tree=tree)
+    # when it is given others, then each is named; where it writes to counts for nothing
+    assert [one.aspect.name for one in different(one, alike)] == ["configured-places"]
+    found = {one.aspect.name: list(map(str, one.differences)) for one in different(one, other)}
+    assert found["configuration"] == [
+        "set-up: train.ema (OmegaConf) 0.9 / 0.99",
+        "set-up: warmup (arguments) 10 / 20",
+    ]
+    assert found["configured-places"] == [
+        "set-up: wandb.project (OmegaConf) a / b",
+        "set-up: output_dir (arguments) one / out",
+    ]
+    # and no secret is kept
+    for place in (one, alike, other):
+        assert b"s3cret" not in b"".join(file.read_bytes() for file in place.rglob("*.json"))
+
+
+def test_a_redacted_recording_beside_a_plain_one_is_unknown_and_not_different(
+    tmp_path: Path,
+) -> None:
+    # given one training, recorded as it is and without anything of its machine
+    plain = configured(tmp_path / "plain", "--output-dir", "/somewhere/else")
+    redacted = configured(tmp_path / "redacted", "--output-dir", "/here", redact=True)
+    # when both are held against each other, then nothing differs that counts, and what was left out is unknown
+    answers = {one.aspect.name: one for one in checkup(plain, redacted).answers()}
+    assert [
+        one for one in answers.values() if one.state is State.DIFFERS and one.aspect.counts
+    ] == []
+    assert answers["configuration"].state is State.UNKNOWN
+    assert "redacted" in answers["configuration"].unknown
