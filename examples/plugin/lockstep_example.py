@@ -8,9 +8,9 @@ import click
 
 import lockstep
 from lockstep.core.finding import Comparison
-from lockstep.hookspecs import ReportWriter, Verb, hookimpl
+from lockstep.hookspecs import ReportWriter, SupportList, Verb, hookimpl
 from lockstep.report.page import Card, Page, Sentences, write_page
-from lockstep.wings.migrate.hookspecs import MigrationTarget, SupportList
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 
 
 @hookimpl

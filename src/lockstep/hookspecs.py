@@ -6,8 +6,8 @@ in the group `lockstep`. The built-in ones are found in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,6 +77,33 @@ class Reader:
     read: Callable[[Path], Iterable[ReadCall | NotSeen]]
 
 
+@dataclass(frozen=True, slots=True)
+class SupportList:
+    """What a release of a device's software can run, and what it cannot.
+
+    `lockstep ops --device TARGET` holds what a training runs against it; `lockstep migrate --to TARGET` lists each
+    place in a script that names what is lacking. Lists of one target, of whichever plug-in, are taken together.
+
+    Parameters
+    ----------
+    target
+        The name of the device.
+    lacks
+        Dotted names (`torch.linalg.eigh`, or `torch.fft.*`), each with the reason, or with what to do instead.
+    has
+        Operators of the dispatcher (`aten::add.Tensor`, or `aten::add` for all overloads), each with the dtypes that it
+        takes, none where that is not known. What is not named is lacking then.
+    version, source
+        Which release it is for, and where it is from.
+    """
+
+    target: str
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    has: Mapping[str, Collection[str]] = field(default_factory=dict)
+    version: str = ""
+    source: str = ""
+
+
 @hookspec
 def lockstep_commands() -> list[Verb]:  # type: ignore[empty-body]
     """Verbs of the command line."""
@@ -90,6 +117,11 @@ def lockstep_report_writers() -> list[ReportWriter]:  # type: ignore[empty-body]
 @hookspec
 def lockstep_readers() -> list[Reader]:  # type: ignore[empty-body]
     """Recordings of other tools, which every verb that reads recordings then takes."""
+
+
+@hookspec
+def lockstep_support_lists() -> list[SupportList]:  # type: ignore[empty-body]
+    """What devices can run, and what they cannot."""
 
 
 @hookspec(historic=True)

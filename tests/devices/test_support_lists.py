@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,11 @@ from lockstep.core.errors import UsageError
 from lockstep.devices.support.known_lists import KNOWN, known_list, with_composites
 from lockstep.devices.support.list_files import list_from_file
 from lockstep.devices.support.native_functions import dispatch_keys
+from lockstep.devices.support.plugin_lists import given_devices, with_given
 from lockstep.devices.support.support_list import Standing
+from lockstep.hookspecs import SupportList as GivenList
+from lockstep.hookspecs import hookimpl
+from lockstep.plugins import manager
 
 FLOAT = ["float32"]
 
@@ -139,3 +144,48 @@ def test_a_bad_list_is_one_sentence_that_names_the_place(
     assert said in str(raised.value)
     assert name in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+class Maker:
+    """A plug-in with a list of its own device, and one on top of a known list."""
+
+    @hookimpl
+    def lockstep_support_lists(self) -> list[GivenList]:
+        return [
+            GivenList("toy", {"torch.fft.*": "run it on the host"}),
+            GivenList("chip", has={"aten::mm": ["float16"], "add": ()}, version="2", source="us"),
+            GivenList("mps", {"torch.mm": "broken in 2.13"}),
+        ]
+
+
+@pytest.fixture
+def maker() -> Iterator[None]:
+    plugin = Maker()
+    manager().register(plugin)
+    yield
+    manager().unregister(plugin)
+
+
+@pytest.mark.usefixtures("maker")
+def test_a_plug_in_gives_what_a_device_has_and_what_it_lacks() -> None:
+    assert {"toy", "chip"} <= set(given_devices())
+    # then what is lacking is, and of the rest nothing is known
+    toy = with_given("toy", None)
+    answer = toy.answer("aten::fft_fft", FLOAT)
+    assert (answer.standing, answer.why) == (Standing.MISSING, "run it on the host")
+    assert toy.answer("aten::mm", FLOAT).standing is Standing.UNKNOWN
+    # and a list of what is there is the whole of it
+    chip = with_given("chip", None)
+    assert chip.answer("aten::mm", FLOAT).standing is Standing.OTHER_DTYPES
+    assert chip.answer("aten::add.Tensor", FLOAT).standing is Standing.SUPPORTED
+    assert chip.answer("aten::bmm", FLOAT).standing is Standing.MISSING
+    assert (chip.version, chip.source) == ("2", "us")
+    # and a known list is believed but for what is said to be lacking
+    mps = with_given("mps", known_list("mps", torch.__version__))
+    assert mps.answer("aten::mm", FLOAT).standing is Standing.MISSING
+    assert mps.answer("aten::bmm", FLOAT).standing is Standing.SUPPORTED
+
+
+def test_without_plug_ins_a_known_list_is_as_it_is() -> None:
+    mps = known_list("mps", torch.__version__)
+    assert with_given("mps", mps) == mps

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lockstep.hookspecs import hookspec
+from lockstep.hookspecs import SupportList, hookspec
+
+__all__ = ["MigrationTarget", "SupportList", "lockstep_migration_targets"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,27 +56,6 @@ class MigrationTarget:
     lacks: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SupportList:
-    """What a release of a device's software cannot run: each place in a script that names it is listed.
-
-    Parameters
-    ----------
-    target
-        The name of a target that stands already, of whichever plug-in.
-    lacks
-        Dotted names (`torch.linalg.eigh`, or `torch.fft.*`), each with the reason, or with what to do instead.
-    """
-
-    target: str
-    lacks: Mapping[str, str]
-
-
 @hookspec
 def lockstep_migration_targets() -> list[MigrationTarget]:  # type: ignore[empty-body]
     """Devices that `lockstep migrate` writes scripts for."""
-
-
-@hookspec
-def lockstep_support_lists() -> list[SupportList]:  # type: ignore[empty-body]
-    """Operators that a target cannot run, beside those that it tells itself."""

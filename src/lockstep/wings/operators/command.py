@@ -16,6 +16,7 @@ from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
 from lockstep.devices.support.known_lists import KNOWN, known_list, version_of, with_composites
 from lockstep.devices.support.list_files import list_from_file
+from lockstep.devices.support.plugin_lists import given_devices, with_given
 from lockstep.devices.support.support_list import Standing, SupportList
 from lockstep.launch import launch
 from lockstep.report.csv_tables import write_csv_table
@@ -112,11 +113,12 @@ def ops(
 
 def _list(device: str) -> SupportList:
     torch_version = version("torch")
-    if device in KNOWN:
-        return known_list(device, torch_version)
+    if device in (*KNOWN, *given_devices()):
+        known_one = known_list(device, torch_version) if device in KNOWN else None
+        return with_composites(with_given(device, known_one))
     file = Path(device)
     if not file.suffix and not file.exists():
-        known = ", ".join(KNOWN)
+        known = ", ".join(sorted({*KNOWN, *given_devices()}))
         raise UsageError(f"--device {device}: no such list and no such file; there are {known}")
     return with_composites(list_from_file(file, version_of(torch_version)))
 

@@ -186,14 +186,9 @@ def _has_tensors(records: tuple[TensorRecord, ...]) -> bool:
 
 def _form(record: TensorRecord) -> TensorForm:
     strides = None if record.layout is None else record.layout.strides
-    if strides == _row_after_row(record.shape):
-        strides = None
+    row_after_row = tuple(
+        math.prod(max(extent, 1) for extent in record.shape[axis + 1 :])
+        for axis in range(len(record.shape))
+    )
+    strides = None if strides == row_after_row else strides
     return TensorForm(record.argument or record.name, record.dtype, record.shape, strides)
-
-
-def _row_after_row(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(strides))
