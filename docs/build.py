@@ -1,5 +1,6 @@
 """`make docs`: write docs/cli.md from the commands' own --help, docs/tolerances.md from the file that has them,
-docs/rules.md from the rules' docstrings, and the call graph in docs/architecture.md from a comparison."""
+docs/rules.md from the rules' docstrings, docs/guide.md from its table, and the call graph in docs/architecture.md from
+a comparison."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from lockstep.judge import tolerances
 from lockstep.plugins import verbs
 from lockstep.wings.watch.rule_texts import page as page_of_rules
 from lockstep.wings.watch.rules import BUILT_IN
+from lockstep.wings.watch.symptoms import page as page_of_symptoms
 
 PAGE = Path(__file__).parent / "cli.md"
 _OTHER_JOBS = (["migrate", "undo"], ["migrate", "rules"])
@@ -25,6 +27,7 @@ ARCHITECTURE = Path(__file__).parent / "architecture.md"
 _GRAPH = re.compile(r"(?<=<!-- call graph -->\n).*?(?=\n<!-- /call graph -->)", re.DOTALL)
 TOLERANCES = Path(__file__).parent / "tolerances.md"
 RULES = Path(__file__).parent / "rules.md"
+GUIDE = Path(__file__).parent / "guide.md"
 
 
 def page() -> str:
@@ -53,6 +56,11 @@ def tolerances_page() -> str:
 def rules_page() -> str:
     """The rules that a running training is held against."""
     return page_of_rules(BUILT_IN)
+
+
+def guide_page() -> str:
+    """What to check when a training is not what it should be."""
+    return page_of_symptoms()
 
 
 def architecture_page() -> str:
@@ -93,6 +101,7 @@ if __name__ == "__main__":
         (PAGE, page()),
         (TOLERANCES, tolerances_page()),
         (RULES, rules_page()),
+        (GUIDE, guide_page()),
         (ARCHITECTURE, architecture_page()),
     ):
         path.write_text(text)

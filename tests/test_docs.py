@@ -16,6 +16,7 @@ from lockstep.core.variables import VARIABLES
 from lockstep.judge import tolerances
 from lockstep.wings.watch.rule_texts import PARTS, text_of
 from lockstep.wings.watch.rules import BUILT_IN
+from lockstep.wings.watch.symptoms import symptoms
 
 ROOT = Path(__file__).parents[1]
 
@@ -115,6 +116,12 @@ def test_the_page_of_rules_says_of_each_what_its_docstring_has() -> None:
         assert f"## {text.name}\n" in page
         assert all(f"{name} = " in page for name in text.settings)
     assert (ROOT / "docs" / "rules.md").read_text() == page
+
+
+def test_the_guide_has_every_symptom() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "build.py"))["guide_page"]()
+    assert all(f"`lockstep guide {one.name}`" in page for one in symptoms())
+    assert (ROOT / "docs" / "guide.md").read_text() == page
 
 
 def test_the_call_graph_is_that_of_a_comparison(

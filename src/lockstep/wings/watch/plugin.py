@@ -16,11 +16,12 @@ _GROUP = "Watch a training"
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verbs `watch`, `overflow` and `follow`."""
+    """The verbs `watch`, `overflow`, `follow` and `guide`."""
     return [
         Verb("watch", "Hold each step of a running training against rules.", _GROUP, _watch),
         Verb("overflow", "Name the operator that makes the first NaN or inf.", _GROUP, _overflow),
         Verb("follow", "Compare each step with a reference as it ends.", _GROUP, _follow),
+        Verb("guide", "Say what to check, in order, when a training is off.", _GROUP, _guide),
     ]
 
 
@@ -46,3 +47,9 @@ def _follow() -> click.Command:
     from lockstep.wings.watch.follow_command import follow
 
     return follow
+
+
+def _guide() -> click.Command:
+    from lockstep.wings.watch.guide_command import guide
+
+    return guide

@@ -1,0 +1,119 @@
+"""What is wrong with a training, and what to check then, in which order; the texts stand in `symptoms.yaml`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lockstep.core.errors import UsageError
+from lockstep.core.patterns import nearest_names
+
+_FILE = Path(__file__).with_name("symptoms.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing to look at.
+
+    Parameters
+    ----------
+    stage
+        settings, code, model, data, run or result: in this order they are gone through.
+    check
+        What to ask.
+    command
+        The command of Lockstep that answers it, as it is typed.
+    """
+
+    stage: str
+    check: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """What is seen of a training, with what to check in order."""
+
+    name: str
+    title: str
+    checks: tuple[Check, ...]
+
+
+def symptoms() -> list[Symptom]:
+    """All that there are."""
+    rows: list[dict[str, Any]] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    return [
+        Symptom(row["name"], row["title"], tuple(Check(**one) for one in row["checks"]))
+        for row in rows
+    ]
+
+
+def symptom_called(text: str) -> Symptom:
+    """The one of that name, or the only one that has these words in its name or title.
+
+    Raises
+    ------
+    UsageError
+        With the nearest names, where there is none or more than one.
+    """
+    known = symptoms()
+    words = text.lower().replace("-", " ").split()
+    found = [one for one in known if one.name == text.lower()]
+    found = found or [one for one in known if words and all(word in _words(one) for word in words)]
+    if len(found) == 1:
+        return found[0]
+    names = [one.name for one in found or known]
+    near = ", ".join(nearest_names(text, names)) or ", ".join(names)
+    what = "no symptom" if not found else "more than one symptom"
+    raise UsageError(f"there is {what} {text!r}; nearest: {near}")
+
+
+def _words(symptom: Symptom) -> str:
+    return f"{symptom.name.replace('-', ' ')} {symptom.title}".lower()
+
+
+def overview(all_symptoms: Sequence[Symptom]) -> str:
+    """The symptoms, a line each."""
+    width = max(len(one.name) for one in all_symptoms)
+    rows = [f"  {one.name:<{width}}  {one.title}" for one in all_symptoms]
+    return "\n".join(
+        ["What is seen of the training?", *rows, "", "lockstep guide SYMPTOM says what to check."]
+    )
+
+
+def told(symptom: Symptom, *, width: int) -> str:
+    """What to check, numbered, each with its command on a line of its own, as it can be pasted."""
+    lines = [f"{symptom.title}: check in this order"]
+    for number, one in enumerate(symptom.checks, 1):
+        head = f"{number}. {one.stage}: "
+        lines += textwrap.wrap(
+            head + one.check, width, subsequent_indent="   ", break_on_hyphens=False
+        )
+        lines.append(f"     {one.command}")
+    return "\n".join(lines)
+
+
+_HEAD = """# Guide
+
+What to check, in order, when a training is not what it should be. Made by `make docs`, and printed by `lockstep guide`.
+`train.py` stands for the script, `ref` for a recording of a run that is trusted, `cand` for one of the run in question.
+"""
+
+
+def page() -> str:
+    """`docs/guide.md`: a section a symptom."""
+    return "\n".join([_HEAD, *(_section(one) for one in symptoms())])
+
+
+def _section(symptom: Symptom) -> str:
+    rows = [
+        f"{number}. **{one.stage}.** {one.check}\n   `{one.command}`"
+        for number, one in enumerate(symptom.checks, 1)
+    ]
+    head = f"## {symptom.title[0].upper()}{symptom.title[1:]}"
+    return "\n".join([head, "", f"`lockstep guide {symptom.name}`", "", *rows, ""])
