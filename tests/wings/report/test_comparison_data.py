@@ -24,6 +24,7 @@ from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.report.comparison_page import comparison_page
 from lockstep.wings.report.comparison_types import (
     EQUAL,
+    IN_TOLERANCE,
     INHERITED,
     KINDS,
     NO_PARTNER,
@@ -247,10 +248,50 @@ def test_the_first_screen_names_what_would_be_misread(data: ComparisonData) -> N
     assert "Measured at" not in dict(verdict_of(data).facts)
 
 
+def test_a_page_says_that_runs_agree_in_its_heading(
+    lockstep_whole_recording: Path, tmp_path: Path
+) -> None:
+    # given the same training twice
+    again = write_recording(tmp_path / "again", MadeTraining(steps=2, whole=True))
+    same = compare_recordings(lockstep_whole_recording, again)
+    found = gather(same, open_recording(same.reference), open_recording(again))
+    shown = verdict_of(found)
+    assert words_alone(shown.sentence).startswith("The runs agree: ")
+    # then nothing on the page looks for where they part
+    assert "Where the runs part" not in render(comparison_page(found))
+
+
+def test_set_up_is_not_called_alike_beside_an_origin_in_it(
+    found: Comparison, data: ComparisonData
+) -> None:
+    origin = replace(found.origins[0], kind=Kind.SETUP, reason="lr is 0.1 and 0.2")
+    made = replace(found, origins=(origin,), setup=())
+    shown = gather(made, open_recording(found.reference), open_recording(found.candidate))
+    alike = "Both were set up alike"
+    assert alike not in render(comparison_page(shown))
+    assert "lr is 0.1 and 0.2</span></li>" in render(comparison_page(shown))
+    assert alike in render(comparison_page(data))
+
+
+def test_what_is_equal_in_value_alone_is_counted(data: ComparisonData) -> None:
+    # given pairs of another dtype without a difference
+    kinds_of = TextColumn.of([IN_TOLERANCE] * 3 + [EQUAL] * (len(data.pairs) - 3))
+    pairs = replace(data.pairs, kind=kinds_of, difference=np.zeros(len(data.pairs)))
+    words = "3 equal in value, though not bit by bit"
+    assert words in render(comparison_page(replace(data, pairs=pairs)))
+    assert "equal in value" not in render(comparison_page(data))
+
+
 def test_names_keep_their_letters_at_the_beginning_of_a_sentence(data: ComparisonData) -> None:
     answer = {**data.answer, "origin": None, "verdict": "incomparable"}
     shown = verdict_of(
-        replace(data, answer=answer, headline="ref: no step", reasons=("a.b is off", "so it is"))
+        replace(
+            data,
+            answer=answer,
+            origins=(),
+            headline="ref: no step",
+            reasons=("a.b is off", "so it is"),
+        )
     )
     assert shown.lede == "ref: no step"
     assert [words for _, words in shown.facts] == ["a.b is off", "So it is"]

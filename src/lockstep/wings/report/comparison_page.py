@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lockstep.core.finding import Comparison, Evidence
+from lockstep.core.finding import Kind as FindingKind
 from lockstep.report.comparison.pairs import EVIDENCE_WORDS
 from lockstep.report.page import (
     Card,
@@ -109,7 +110,7 @@ def comparison_page(data: ComparisonData) -> Page:
     about = " / ".join(versions) + (f" · steps {_span(steps)}" if steps else "")
     return Page(
         title=f"{words_alone(verdict.sentence)} · Lockstep",
-        areas=(verdict, Strip("Where the runs part"), work, _coverage(data)),
+        areas=(verdict, Strip(_strip_title(data)), work, _coverage(data)),
         subjects=(
             Subject("reference", Path(data.runs[0].path).name or data.runs[0].path),
             Subject("candidate", Path(data.runs[1].path).name or data.runs[1].path, dashed=True),
@@ -117,6 +118,10 @@ def comparison_page(data: ComparisonData) -> Page:
         about=about.removeprefix(" · "),
         rows=_rows(data),
     )
+
+
+def _strip_title(data: ComparisonData) -> str:
+    return "Where the runs part" if data.answer["verdict"] == "diverged" else "All sites"
 
 
 def write_comparison_page(comparison: Comparison, path: Path) -> None:
@@ -171,7 +176,8 @@ def _coverage(data: ComparisonData) -> Columns:
     )
     told = [f"{count} {words}" for words, count in counts if count]
     told += _equal_elsewhere(data)
-    set_up = [_set_up(one) for one in data.set_up]
+    told = [*told, *_equal_in_value(data)]
+    set_up = [_set_up(one) for one in data.set_up] or _set_up_origins(data)
     return Columns(
         "What was compared, and what was not",
         (
@@ -193,6 +199,19 @@ def _equal_elsewhere(data: ComparisonData) -> list[str]:
     other = pairs.evidence.is_one_of(EVIDENCE_WORDS[Evidence.DIGEST]) & ~listed
     kinds = ", ".join(pairs.kind.names[code] for code in np.unique(pairs.kind.codes[other]))
     return [f"of those equal, {count} listed as: {kinds}"]
+
+
+def _equal_in_value(data: ComparisonData) -> list[str]:
+    """What lies in its tolerance without a difference: its numbers are equal, its bits or its dtype are not."""
+    pairs = data.pairs
+    count = int((pairs.kind.is_one_of(types.IN_TOLERANCE) & (pairs.difference == 0)).sum())
+    return [f"{count} equal in value, though not bit by bit"] if count else []
+
+
+def _set_up_origins(data: ComparisonData) -> list[str]:
+    """What the origins say of a set-up of which nothing else is known to differ."""
+    origins = data.answer["origins"]
+    return [one["reason"] for one in origins if one["kind"] == FindingKind.SETUP.value]
 
 
 def _set_up(line: types.SetupLine) -> str:

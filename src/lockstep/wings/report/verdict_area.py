@@ -88,7 +88,7 @@ def _sentence(data: ComparisonData) -> Text:
     if data.answer["verdict"] == "incomparable":
         return "The two recordings cannot be compared."
     if data.answer["verdict"] == "agree":
-        return _capital(data.headline.split(";")[0].rstrip(".")) + "."
+        return f"The runs agree: {data.headline.split(';')[0].rstrip('.')}."
     if origin is None:
         return _capital(data.headline.split(";")[0].rstrip(".")) + "."
     phase, tensor = origin["phase"], origin["tensor"]
