@@ -158,6 +158,19 @@ def test_a_hyper_parameter_is_the_cause_of_what_it_does() -> None:
     assert len(faults) == 1
 
 
+def test_a_hyper_parameter_without_effect_is_told_of_a_tensor_that_counts_once() -> None:
+    # given settings that differ where the update is the same
+    origins, ledger = update_walked(updated(), updated(arguments={"lr": 0.2}))
+    # then one finding is told of the pair, and no pair has two
+    assert [origin.kind for origin in origins] == [Kind.SETUP]
+    assert any(one is origins[0].finding for one in ledger.findings)
+    records = [id(one.pair.reference) for one in ledger.findings]
+    assert len(records) == len(set(records))
+    # as many are reported as where the settings are the same
+    _, alike = update_walked(updated(), updated())
+    assert len(ledger.findings) == len(alike.findings)
+
+
 def test_a_choice_of_kernel_is_no_hyper_parameter() -> None:
     origins, _ = update_walked(
         updated(arguments={"lr": 0.1, "foreach": True}),

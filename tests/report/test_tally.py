@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lockstep.core.finding import Comparison, Evidence, Kind, Outcome
 from lockstep.report.comparison.tally import tally_of
 
@@ -18,6 +20,14 @@ def test_one_pass_counts_what_each_count_alone_does(diverged: Comparison) -> Non
     assert tally.evidence == {f.metrics.evidence for f in findings}
     assert tally.ranks == {f.pair.present.rank for f in findings}
     assert tally.unjudged == sum(f.outcome is Outcome.INCOMPARABLE for f in findings)
+
+
+def test_an_equal_tensor_that_a_setting_is_told_of_counts_as_equal_alone(
+    diverged: Comparison,
+) -> None:
+    equal = next(f for f in diverged.findings if f.metrics.evidence is Evidence.DIGEST)
+    tally = tally_of([replace(equal, outcome=Outcome.DIFFER, kind=Kind.SETUP)])
+    assert (tally.equal, tally.beyond) == (1, 0)
 
 
 def test_nothing_counts_as_nothing() -> None:

@@ -216,6 +216,16 @@ class Ledger:
         self.findings.append(finding)
         return finding
 
+    def report_instead(self, state: State, reason: str, *, inherited: bool) -> Finding:
+        """Give a pair that was reported lately this finding in place of its own: it is one tensor, and counts once."""
+        pair = state.measured.pair
+        for position in range(len(self.findings) - 1, -1, -1):
+            known = self.findings[position].pair
+            if known.reference is pair.reference and known.candidate is pair.candidate:
+                del self.findings[position]
+                break
+        return self.report(state, reason, inherited=inherited)
+
     def repeat(self, finding: Finding) -> None:
         """Mark a finding reported lately as one more effect of a cause that is known."""
         for position in range(len(self.findings) - 1, -1, -1):

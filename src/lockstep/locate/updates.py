@@ -362,8 +362,11 @@ class UpdateWalk:
             pair = pairs[0]
             first = place_of(items[0], pair, self._step.module_classes)
             state = State(self._ledger.measure(pair), AGREES, tainted=True, outcome=Outcome.DIFFER)
-        finding = self._ledger.report(state, reason, inherited=False)
         known = self._origins.add_settings(first, {one.name: str(one) for one in settings})
+        if known and not wrong:
+            return
+        report = self._ledger.report if wrong else self._ledger.report_instead
+        finding = report(state, reason, inherited=False)
         if known or not self._origins.add(
             first, finding, cause=f"{first.op}: {[one.name for one in settings]}"
         ):

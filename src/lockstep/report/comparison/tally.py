@@ -46,8 +46,8 @@ class Tally:
         self.ranks.add(finding.pair.present.rank)
         if source is Evidence.DIGEST:
             self.equal += 1
-        if outcome is Outcome.DIFFER:
-            self.beyond += 1
+        if outcome is Outcome.DIFFER:  # also of equal tensors, of which a setting is told
+            self.beyond += source is not Evidence.DIGEST
         elif outcome is Outcome.INCOMPARABLE:
             self.unjudged += 1
         elif outcome is Outcome.AGREE and finding.difference > 0:
