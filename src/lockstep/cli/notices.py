@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from lockstep.launch.events import Event, NotArmed, Notice
 
@@ -14,5 +15,11 @@ def tell(event: Event) -> None:
 
 
 def say(sentence: str) -> None:
-    """Print a sentence of Lockstep's own."""
-    print(f"lockstep: {sentence}", file=sys.stderr)
+    """Print a sentence of Lockstep's own.
+
+    Where nobody reads any more, as behind a terminal that was closed, it is gone: what runs meanwhile goes on.
+    """
+    if sys.stderr is None:  # closed before Python began, which prints to standard output then
+        return
+    with suppress(OSError, ValueError):
+        print(f"lockstep: {sentence}", file=sys.stderr)

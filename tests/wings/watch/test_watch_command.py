@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pty
+import resource
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lockstep.wings.watch.event_file import EventFile
+from lockstep.wings.watch.watcher import StepWatched
 
 TIMEOUT_S = 240
 
@@ -213,6 +217,7 @@ def _all_of(master: int) -> str:
         ),
         (("--set", "dead-relu.share=much"), "'much' is no number"),
         (("--rules", "bad.py"), "bad.py:2:"),
+        (("--rules", "raising.py"), "raising.py:3: ZeroDivisionError: division by zero"),
         (("--rules", "none.py"), "none.py: No such file"),
         (("--events", "train.py"), "train.py exists"),
     ],
@@ -220,8 +225,9 @@ def _all_of(master: int) -> str:
 def test_what_is_wrong_is_said_before_the_training_starts(
     place: Place, options: tuple[str, ...], says: str
 ) -> None:
-    # Given a file of rules that cannot be parsed
+    # Given files of rules that cannot be parsed or run
     (place.path / "bad.py").write_text("def rule(step):\n    yield (\n")
+    (place.path / "raising.py").write_text("def half(n):\n    return n\n1 / 0\n")
     # When a training is watched with what is wrong
     ended = place.run("watch", *options, "--", "python", "train.py")
     # Then one sentence says it, and nothing is run
@@ -229,3 +235,60 @@ def test_what_is_wrong_is_said_before_the_training_starts(
     assert says in ended.stderr
     assert ended.stdout == ""
     assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_closed_terminal_costs_no_event_and_changes_nothing(place: Place) -> None:
+    # Given a terminal that is gone: nobody reads what is said
+    bare = place.run("python", "train.py", "dead").stdout
+    reader, writer = os.pipe()
+    os.close(reader)
+    # When a training is watched on which rules fire
+    words = ["lockstep", "watch", "--events", "events.jsonl", "--", "python", "train.py", "dead"]
+    ended = subprocess.run(
+        words, cwd=place.path, stdout=subprocess.PIPE, stderr=writer, text=True, check=False,
+        env=place.environment, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    os.close(writer)
+    # Then its losses are the same, every step is in the event file, and what fired is told at the end
+    assert ended.returncode == 1
+    assert ended.stdout.startswith(bare + "2 rules fired in 6 steps")
+    events = [one["event"] for one in place.events()]
+    assert events.count("step") == 6
+    assert events.count("hit") >= 2
+
+
+def test_events_wait_while_the_disk_is_full(tmp_path: Path) -> None:
+    # Given an event file on a disk that takes a few bytes more
+    said: list[str] = []
+    file = EventFile(tmp_path / "events.jsonl", said.append)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    # When events come, and then there is room again
+    try:
+        for number in range(5):
+            file.add(StepWatched("rank0", number, 0.5, 1.0, None, 0.1, False))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    held = (tmp_path / "events.jsonl").stat().st_size
+    file.close()
+    # Then that was said once, and no event is lost
+    assert held == 100
+    assert [one.partition(": ")[2] for one in said] == [
+        "File too large; events wait in memory until they can be written"
+    ]
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk here")
+def test_events_that_could_never_be_written_are_counted() -> None:
+    # Given a disk that is full and stays so
+    said: list[str] = []
+    file = EventFile(Path("/dev/full"), said.append, force=True)
+    # When two events come, and no more
+    for number in range(2):
+        file.add(StepWatched("rank0", number, 0.5, 1.0, None, 0.1, False))
+    file.close()
+    # Then both are missed, which is said at the end
+    assert said[0].startswith("/dev/full: No space left on device; events wait")
+    assert said[1:] == ["/dev/full: 2 events could not be written"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,8 +13,12 @@ from typing import Any
 
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.launch import Event, event_line
+from lockstep.report.paragraphs import counted
 from lockstep.wings.watch.observed import Hit
 from lockstep.wings.watch.watcher import RuleFired, StepWatched, WatchEvent, plain
+
+_MOST_WAITING = 100_000
+_KEEPS_NOTHING = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class EventFile:
@@ -23,7 +29,8 @@ class EventFile:
     path
         Where; a file that is there is not replaced.
     warn
-        Is told once that the file cannot be written any more; the training goes on.
+        Is told once that the file cannot be written; the training goes on, and events wait in memory, a hundred
+        thousand of them, until the disk takes them.
 
     Raises
     ------
@@ -35,6 +42,8 @@ class EventFile:
 
     def __init__(self, path: Path, warn: Callable[[str], None], *, force: bool = False) -> None:
         self._path, self._warn = path, warn
+        self._waiting: deque[bytes] = deque()
+        self._told, self._dropped = False, 0
         how = os.O_TRUNC if force else os.O_EXCL
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,42 +54,49 @@ class EventFile:
             raise UsageError(f"{path}: {error.strerror}") from error
 
     def add(self, event: WatchEvent | Event) -> None:
-        """Write an event."""
+        """Write an event, behind those that could not be written yet."""
         for line in lines_of(event):
-            self._write(line)
+            self._waiting.append(f"{line}\n".encode(errors="backslashreplace"))
+        self._write()
         if isinstance(event, RuleFired):
             self._keep()
 
     def close(self) -> None:
         """Nothing more comes."""
-        if self._file >= 0:
-            self._keep()
-        self._give_up("")
-
-    def _write(self, line: str) -> None:
         if self._file < 0:
             return
-        data = f"{line}\n".encode(errors="backslashreplace")
+        self._write()
+        self._keep()
+        os.close(self._file)
+        self._file = -1
+        lost = self._dropped + len(self._waiting)
+        if lost:
+            self._warn(f"{self._path}: {counted(lost, 'event')} could not be written")
+
+    def _write(self) -> None:
         try:
-            while data:  # a disk that is nearly full takes a part
-                data = data[os.write(self._file, data) :]
+            while self._waiting:  # a disk that is nearly full takes a part
+                written = os.write(self._file, self._waiting[0])
+                self._waiting[0] = self._waiting[0][written:]
+                if not self._waiting[0]:
+                    self._waiting.popleft()
         except OSError as error:
-            self._give_up(f"{self._path}: {error.strerror}; no more events are written there")
+            self._tell(f"{error.strerror}; events wait in memory until they can be written")
+            while len(self._waiting) > _MOST_WAITING:
+                self._dropped += 1
+                del self._waiting[1]  # the first may stand in the file in part
 
     def _keep(self) -> None:
-        if self._file >= 0:
-            try:
-                os.fsync(self._file)
-            except OSError as error:  # a pipe or a terminal keeps nothing; a disk that fails does
-                if error.errno not in (22, 38, 95):
-                    self._give_up(f"{self._path}: {error.strerror}")
+        try:
+            os.fsync(self._file)
+        except OSError as error:  # a pipe or a terminal keeps nothing; a disk that fails does
+            if error.errno not in _KEEPS_NOTHING:
+                self._tell(str(error.strerror))
 
-    def _give_up(self, why: str) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-        if why:
-            self._warn(why)
+    def _tell(self, why: str) -> None:
+        if not self._told:
+            self._told = True
+            self._warn(f"{self._path}: {why}")
 
 
 def lines_of(event: WatchEvent | Event) -> list[str]:
