@@ -29,6 +29,7 @@ def recording(*ranks: TinyRun, path: str = "run") -> Recording:
             close_tensors=lambda: None,
             manifest=RunManifest(4, "1", "", ["python", "train.py"], "", Options()),
             unrecorded=(),
+            is_of_another_tool=False,
         ),
     )
 
@@ -42,7 +43,6 @@ def _rank(run: TinyRun) -> Any:
     calls = [call for step in run.steps for call in step]
     modules = {call.site.module: call.module_class for call in calls if call.module_class}
     return SimpleNamespace(
-        is_of_another_tool=False,
         steps=numbers,
         complete_steps=numbers,
         states=(),
