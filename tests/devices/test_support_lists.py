@@ -69,6 +69,10 @@ def test_the_list_of_ascend_goes_by_the_version_of_torch() -> None:
     old, new = known_list("ascend", "2.8.0"), known_list("ascend", "2.13.0")
     assert old.answer("aten::addmm.dtype", FLOAT).standing is Standing.MISSING
     assert new.answer("aten::addmm.dtype", FLOAT).standing is Standing.SUPPORTED
+    # and what is documented for some dtypes is not said to be lacking for others
+    documented = new.answer("aten::mm", ["bfloat16"])
+    assert documented.standing is Standing.UNKNOWN
+    assert "listed for float16, float32" in documented.why
 
 
 def written(path: Path, text: str) -> Path:
@@ -96,7 +100,7 @@ def test_a_file_may_give_names_for_all_overloads_dtypes_and_what_is_lacking(tmp_
         assert chip.answer("aten::add.Tensor", ["float32", "int64"]).standing is Standing.SUPPORTED
         other = chip.answer("aten::add.Tensor", ["bfloat16"])
         assert other.standing is Standing.OTHER_DTYPES
-        assert "ran with bfloat16; there for float16, float32" in other.why
+        assert "ran with bfloat16; listed for float16, float32" in other.why
         assert chip.answer("aten::add.Tensor", ["float64"]).standing is Standing.OTHER_DTYPES
         assert chip.answer("aten::silu", FLOAT).standing is Standing.MISSING
         assert chip.answer("aten::gelu", FLOAT).standing is Standing.SUPPORTED

@@ -152,7 +152,7 @@ def test_what_takes_the_place_of_what_is_lacking_is_said(
     assert instead["form"] == "self * torch.sigmoid(self)"
     assert (instead["proven"], instead["gradients"], instead["runs"]) == (True, True, 1)
     assert instead["cpu"]["copies"] == 2
-    assert instead["cpu"]["bytes"] == 2 * 2 * 4 * 4
+    assert instead["cpu"]["copied_bytes"] == 2 * 2 * 4 * 4
     # and the composed one is not there, since its parts are not
     assert found["aten::logsumexp"]["answer"] == "not in the list"
     assert "of which the list lacks aten::" in found["aten::logsumexp"]["why"]

@@ -20,8 +20,9 @@ from lockstep.devices.support.support_list import Entry, SupportList
 
 TITLES = ("operator", "dtypes", "supported", "torch", "note", "source")
 """`dtypes` are parted by spaces; `torch` is the versions that a row holds for, as `2.1-2.12` or `2.9-`."""
-HEADS = ("version", "source", "whole", "lacks_dtypes")
-"""What stands above the rows. `whole: no` says that what is not named may be there all the same."""
+HEADS = ("version", "source", "whole", "whole_dtypes", "lacks_dtypes")
+"""What stands above the rows. `whole: no` says that what is not named may be there all the same, and `whole_dtypes: no`
+that an operator may take dtypes that it is not listed with."""
 
 # fmt: off
 DTYPES = frozenset({
@@ -102,6 +103,7 @@ def _list(
         for_all_overloads=frozenset(entries)
         - {one.partition(".")[0] for one in entries if "." in one},
         is_whole=_yes(path, heads.get("whole")) and not is_of_apis,
+        has_whole_dtypes=_yes(path, heads.get("whole_dtypes")),
         namespaces=frozenset({"aten", *(one.partition("::")[0] for one in entries)}),
         lacks_dtypes=dict.fromkeys(lacks, source),
     )

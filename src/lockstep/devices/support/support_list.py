@@ -59,6 +59,8 @@ class SupportList:
         Names without an overload that stand for all of them, as people write `aten::add`.
     is_whole
         Whether what it does not name is not there; of another nothing is known.
+    has_whole_dtypes
+        Whether an operator takes no other dtypes than those that it gives; of others nothing is known else.
     namespaces
         Those of the operators that it speaks of; of others it knows nothing.
     is_of_torch
@@ -73,6 +75,7 @@ class SupportList:
     entries: Mapping[str, Entry]
     for_all_overloads: frozenset[str] = frozenset()
     is_whole: bool = True
+    has_whole_dtypes: bool = True
     namespaces: frozenset[str] = frozenset({"aten"})
     is_of_torch: bool = False
     lacks_dtypes: Mapping[str, str] = field(default_factory=dict)
@@ -115,5 +118,6 @@ class SupportList:
         if entry.dtypes is not None and not entry.dtypes >= computed:
             others = sorted(computed - entry.dtypes)
             only = ", ".join(sorted(entry.dtypes)) or "none"
-            return Answer(Standing.OTHER_DTYPES, f"ran with {', '.join(others)}; there for {only}")
+            standing = Standing.OTHER_DTYPES if self.has_whole_dtypes else Standing.UNKNOWN
+            return Answer(standing, f"ran with {', '.join(others)}; listed for {only}")
         return Answer(Standing.SUPPORTED, entry.how)

@@ -105,6 +105,8 @@ class Ran:
         As the recording says.
     not_seen
         What ran out of sight, in sentences.
+    again
+        The command that records the dispatcher's operators.
     """
 
     operators: tuple[RanOperator, ...]
@@ -115,6 +117,7 @@ class Ran:
     torch: str
     devices: tuple[str, ...]
     not_seen: tuple[str, ...]
+    again: str
 
 
 def ran_in(recording: Recording) -> Ran:
@@ -128,6 +131,7 @@ def ran_in(recording: Recording) -> Ran:
         If it is damaged.
     """
     of_dispatcher = recording.manifest.options.level == "aten"
+    again = record_again(recording, steps="0:2", save="stats", level="aten", word="aten").line
     found: dict[str, RanOperator] = {}
     for rank in recording.ranks.values():
         for name, call in _calls(rank, of_dispatcher=of_dispatcher):
@@ -135,7 +139,7 @@ def ran_in(recording: Recording) -> Ran:
     if not found:
         raise UsageError(
             f"{recording.path}: holds no operator; record it with",
-            command=at_dispatcher(recording),
+            command=again,
         )
     ranks = recording.ranks.values()
     manifests = [rank.manifest for rank in ranks]
@@ -147,15 +151,11 @@ def ran_in(recording: Recording) -> Ran:
         ranks=len(manifests),
         torch=", ".join(sorted({one.packages.get("torch", "") for one in manifests} - {""})),
         devices=tuple(sorted({device for one in manifests for device in one.devices})),
+        again=again,
         not_seen=tuple(
             dict.fromkeys(f"{gap.what}: {gap.reason}" for one in manifests for gap in one.not_seen)
         ),
     )
-
-
-def at_dispatcher(recording: Recording) -> str:
-    """The command that records the dispatcher's operators of the same training."""
-    return record_again(recording, steps="0:2", save="stats", level="aten", word="aten").line
 
 
 def _calls(rank: RankRecording, *, of_dispatcher: bool) -> Iterator[tuple[str, Call]]:
@@ -186,9 +186,9 @@ def _has_tensors(records: tuple[TensorRecord, ...]) -> bool:
 
 def _form(record: TensorRecord) -> TensorForm:
     strides = None if record.layout is None else record.layout.strides
-    row_after_row = tuple(
-        math.prod(max(extent, 1) for extent in record.shape[axis + 1 :])
-        for axis in range(len(record.shape))
-    )
-    strides = None if strides == row_after_row else strides
+    if strides is not None and all(
+        extent <= 1 or stride == math.prod(record.shape[axis + 1 :])
+        for axis, (extent, stride) in enumerate(zip(record.shape, strides, strict=True))
+    ):
+        strides = None
     return TensorForm(record.argument or record.name, record.dtype, record.shape, strides)

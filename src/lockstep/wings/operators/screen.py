@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from lockstep.core.site import Phase
@@ -55,7 +56,19 @@ def headline(found: Sequence[Answered], support: SupportList | None) -> str:
     name = printable(support.name)
     if not said:
         return f"SUPPORTED by {name}: all of {of}"
-    return f"NOT ALL SUPPORTED by {name}: of {of}, {', '.join(said)}"
+    return f"{_VERDICTS[_verdict(standings)]} by {name}: of {of}, {', '.join(said)}"
+
+
+_VERDICTS = {
+    "not all supported": "NOT ALL SUPPORTED",
+    "not all known": "NOT ALL KNOWN TO BE SUPPORTED",
+}
+
+
+def _verdict(standings: Counter[Standing | None]) -> str:
+    if standings[Standing.MISSING] or standings[Standing.OTHER_DTYPES]:
+        return "not all supported"
+    return "not all known" if standings[Standing.UNKNOWN] else "supported"
 
 
 def render(ran: Ran, found: Sequence[Answered], support: SupportList | None, *, limit: int) -> Page:
@@ -84,6 +97,10 @@ def render(ran: Ran, found: Sequence[Answered], support: SupportList | None, *, 
     _add_alternatives(text, found, limit)
     if any("*" in row[_SHAPES] for row in rows[:limit]):
         add_line(text, "* does not lie row after row")
+    if not ran.of_dispatcher:
+        add_line(text, "")
+        add_line(text, "Record all that runs with")
+        add_line(text, f"  {ran.again}")
     text.rstrip()
     return text
 
@@ -145,7 +162,7 @@ def _warnings(ran: Ran) -> Iterable[str]:
     if not ran.of_dispatcher:
         yield (
             "recorded were functions of the API: what they call inside and in backward, and what the optimizer calls,"
-            " is not known; names are looked up as they are"
+            " is not known; names are looked up as they are. What records all of it stands at the end"
         )
     if ran.collectives:
         named = ", ".join(f"{one.name} ({one.calls.total()} calls)" for one in ran.collectives)
@@ -194,7 +211,7 @@ def _said(one: Answered) -> str:
 
 
 def _why(one: Answered) -> str:
-    return "" if one.answer is None else one.answer.why
+    return "" if one.answer is None else printable(one.answer.why)
 
 
 def _shapes(form: Form, forms: int) -> str:
@@ -207,9 +224,8 @@ def _shapes(form: Form, forms: int) -> str:
 def as_values(ran: Ran, found: Sequence[Answered], support: SupportList | None) -> dict[str, Any]:
     """Everything, as values of JSON."""
     standings = Counter(one.standing for one in found)
-    judged = "supported" if standings.keys() <= {Standing.SUPPORTED} else "not all supported"
     return {
-        "verdict": "not held against a list" if support is None else judged,
+        "verdict": "not held against a list" if support is None else _verdict(standings),
         "counts": {one.value: standings[one] for one in Standing},
         "list": None
         if support is None
@@ -250,29 +266,17 @@ def _operator(one: Answered) -> dict[str, Any]:
 
 
 def _alternative(alternative: Alternative) -> dict[str, Any]:
-    substitute, cpu = alternative.substitute, alternative.cpu
+    substitute = alternative.substitute
     return {
+        **asdict(substitute),
         "form": substitute.form or None,
-        "parts": list(substitute.parts),
         "proven": substitute.is_proven,
-        "runs": substitute.runs,
-        "gradients": substitute.gradients,
-        "worst": substitute.worst,
-        "why": substitute.why,
-        "cpu": None
-        if cpu is None
-        else {"copies": cpu.copies, "bytes": cpu.copied_bytes, "how": cpu.how},
+        "cpu": None if alternative.cpu is None else asdict(alternative.cpu),
     }
 
 
 def _tensor(tensor: TensorForm) -> dict[str, Any]:
-    return {
-        "argument": tensor.argument,
-        "dtype": tensor.dtype,
-        "shape": list(tensor.shape),
-        "strides": None if tensor.strides is None else list(tensor.strides),
-        "contiguous": tensor.strides is None,
-    }
+    return {**asdict(tensor), "contiguous": tensor.strides is None}
 
 
 def csv_rows(found: Sequence[Answered]) -> Iterable[list[Cell]]:
