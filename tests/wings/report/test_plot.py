@@ -70,6 +70,25 @@ def test_of_one_recording_loss_and_norms_are_drawn(paths: list[str], tmp_path: P
     assert {"loss", "norm-of-all-gradients", "norm-of-each-gradient"} <= names
 
 
+def test_what_cannot_be_drawn_is_said(
+    paths: list[str], lockstep_recording: Path, tmp_path: Path
+) -> None:
+    # given two recordings without whole tensors
+    done = run(lockstep_recording, paths[1], "-o", tmp_path / "sketched", "--metric", "margin")
+    # then there are no pictures of a pair, and why
+    assert "no histogram and no heat map: " in done.output
+    assert {one.stem for one in (tmp_path / "sketched").iterdir()} == {"scatter-margin", "strip"}
+    # and of recordings of nothing, nothing
+    for side, path in zip("ab", paths, strict=True):
+        (tmp_path / side).mkdir()
+        manifest = (Path(path) / "manifest.json").read_bytes()
+        (tmp_path / side / "manifest.json").write_bytes(manifest)
+    done = run(tmp_path / "a", tmp_path / "b", "-o", tmp_path / "empty")
+    assert done.return_value == 2
+    assert "nothing to draw: " in done.output
+    assert "nothing was recorded" in done.output
+
+
 def test_what_is_there_is_kept_without_force(paths: list[str], tmp_path: Path) -> None:
     # given a chart that is there already
     (tmp_path / "strip.png").write_text("mine")
@@ -92,6 +111,8 @@ def test_without_matplotlib_a_sentence_says_what_to_install(
 
 def test_nothing_to_draw_to_is_said(paths: list[str]) -> None:
     assert "give a directory with -o" in str(run(*paths).exception)
+    one = run(paths[0], "-o", "never", "--metric", "margin")
+    assert "give a candidate too" in str(one.exception)
 
 
 def test_names_are_text_whatever_they_are_and_whatever_is_set(

@@ -88,6 +88,8 @@ def plot(
     """
     if output is None and events is None:
         raise UsageError("there is nothing to draw to; give a directory with -o or --tensorboard")
+    if candidate is None and metrics:
+        raise UsageError("--metric chooses charts of a comparison; give a candidate too")
     if output is not None:
         figures.load_matplotlib()
     if events is not None:
@@ -104,7 +106,7 @@ def plot(
     found = comparing.compared(reference, candidate, **manner)
     data = gather(*found, details=1)
     if output is not None:
-        _draw(_of_two(data, chosen), output, form, force=force)
+        _draw(_of_two(data, chosen), output, form, force=force, without=_without(data))
     if events is not None:
         for side, recording in zip(_SIDES, (found.reference, found.candidate), strict=False):
             _write_events(recording_scalars(recording), recording.ranks, events / side, force=force)
@@ -165,6 +167,16 @@ def _worst(data: ComparisonData) -> Detail | None:
     return next(iter([*origins, *others]), None)
 
 
+def _without(data: ComparisonData) -> str:
+    """What of a comparison cannot be drawn, and why."""
+    if not len(data.pairs):
+        return f"nothing to draw: {data.headline}"
+    if _worst(data) is not None:
+        return ""
+    why = next((one.without for one in data.details.values() if one.without), "no pair differs")
+    return f"no histogram and no heat map: {why}"
+
+
 def _of_one(recording: Recording) -> Iterator[Drawn]:
     tensors, _ = tensors_of(recording)
     charts: dict[str, list[Series]] = {}
@@ -185,8 +197,10 @@ def _scatter_name(metric: Metric) -> str:
     return f"scatter-{figures.safe_name(metric.column)}"
 
 
-def _draw(drawn: Iterator[Drawn], output: Path, form: str, *, force: bool) -> None:
-    """Write every picture that there is, and name it; at least one."""
+def _draw(
+    drawn: Iterator[Drawn], output: Path, form: str, *, force: bool, without: str = ""
+) -> None:
+    """Write every picture that there is, name it, and say what there is `without`."""
     written = 0
     with figures.drawing():
         for name, figure in drawn:
@@ -197,8 +211,8 @@ def _draw(drawn: Iterator[Drawn], output: Path, form: str, *, force: bool) -> No
                 _save(figure, path, form)
             written += 1
             click.echo(f"wrote {path}")
-    if not written:
-        click.echo("nothing to draw: no number was recorded")
+    if without or not written:
+        click.echo(without or "nothing to draw: no number was recorded")
 
 
 def _place(output: Path, name: str, form: str, *, force: bool) -> Path:
