@@ -215,8 +215,35 @@ def test_of_functions_of_the_api_no_more_is_said_than_their_names_tell(
     assert found["torch.nn.functional.silu"]["answer"] == "supported"
     assert found["torch.nn.functional.layer_norm"]["answer"] == "unknown"
     assert code == 1
-    _, out, _ = run(capsys, run_path, "--device", "mps")
+    # and not even where all names are there is it said that everything is
+    everything = tmp_path / "all.csv"
+    everything.write_text("\n".join(["operator", *found]))
+    code, out, _ = run(capsys, run_path, "--device", everything)
+    assert code == 1
+    assert out.startswith("NOT ALL KNOWN TO BE SUPPORTED by all.csv: all of")
     assert "recorded were functions of the API" in out
+    assert "--level aten" in out.splitlines()[-1]
+
+
+def test_what_ran_out_of_sight_is_not_called_supported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a compiled module, recorded at its boundary
+    layer = torch.nn.Linear(4, 4)
+    compiled = torch.compile(layer, backend="eager")
+    optimizer = torch.optim.SGD(layer.parameters())
+    with lockstep.record(tmp_path / "run", model=layer, steps=1, level="aten", save="stats"):
+        compiled(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+    # when it is held against a list that has all that was seen
+    code, out, _ = run(capsys, tmp_path / "run", "--device", "cpu", "--no-rerun")
+
+    # then that is not the answer
+    assert code == 1
+    assert "all of" in out
+    assert "not all is in sight" in out.replace("\n  ", " ")
+    assert "compiled: recorded at its boundary only" in out.replace("\n  ", " ")
 
 
 def test_without_a_list_operators_are_listed(

@@ -102,6 +102,8 @@ def _answer_of_api(operator: RanOperator, support: SupportList) -> Answer:
     if any("CompositeImplicitAutograd" in dispatch_keys()[one] for one in overloads):
         return Answer(Standing.UNKNOWN, "torch makes it of other operators")
     answers = [support.answer(one, operator.dtypes) for one in overloads]
+    if any(one.why == COMPOSED for one in answers) and not support.is_of_torch:
+        return Answer(Standing.UNKNOWN, COMPOSED)
     if len({one.standing for one in answers}) == 1:
         return answers[0]
     return Answer(Standing.UNKNOWN, "the list has some of its overloads")

@@ -78,7 +78,8 @@ def ops(
     Lists of torch's own backends come out of the table that the installed torch ships, so they are of its version. A
     file names operators (`aten::add.Tensor`), and may give dtypes and versions: see docs/rooms/operators.md.
 
-    Exit code 0 if all operators are supported, 1 if one is not, or is not known to be, 2 if nothing could be looked at.
+    Exit code 0 if all operators are supported, 1 if one is not, is not known to be, or ran out of sight, 2 if nothing
+    could be looked at.
 
     \b
     lockstep ops --device mps -- python train.py
@@ -106,9 +107,8 @@ def ops(
         click.echo(json_text(enveloped(as_values(ran, found, support))))
     else:
         click.echo(render(ran, found, support, limit=limit).plain)
-    return code_of(
-        differs=any(one.standing not in (None, Standing.SUPPORTED) for one in found), looked=True
-    )
+    lacking = any(one.standing is not Standing.SUPPORTED for one in found) or not ran.is_whole
+    return code_of(differs=support is not None and lacking, looked=True)
 
 
 def _list(device: str) -> SupportList:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lockstep.core.errors import UsageError
+from lockstep.core.manifest import OTHER_TRAININGS
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import printable
@@ -19,6 +20,8 @@ from lockstep.store.record_command import record_again
 _DISPATCHED = re.compile(r"(?!torch\.)(\w+)\.(\w+)\.(\w+)")
 _PLUMBING = frozenset({"profiler", "prim", "prims"})
 """Namespaces of what computes nothing."""
+_HIDING = ("inside of ", "operators inside of ", OTHER_TRAININGS)
+"""How it begins what was not seen, where that is operators."""
 _PLACES_ITSELF = (Role.GRAD_INPUT, Role.PARAM_GRAD)
 
 
@@ -96,7 +99,7 @@ class Ran:
     operators
         By name.
     of_dispatcher
-        Whether these are the dispatcher's operators, so that none is missing of what was seen.
+        Whether these are the dispatcher's operators, rather than functions of the API.
     collectives
         What ranks say to each other, which the backend of their process group runs.
     steps, ranks
@@ -118,6 +121,11 @@ class Ran:
     devices: tuple[str, ...]
     not_seen: tuple[str, ...]
     again: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no operator is known to have run that is not among these."""
+        return self.of_dispatcher and not any(gap.startswith(_HIDING) for gap in self.not_seen)
 
 
 def ran_in(recording: Recording) -> Ran:

@@ -40,7 +40,7 @@ TITLES = (
 """Columns of the CSV file."""
 
 
-def headline(found: Sequence[Answered], support: SupportList | None) -> str:
+def headline(ran: Ran, found: Sequence[Answered], support: SupportList | None) -> str:
     """The answer in one sentence."""
     if support is None:
         known = ", ".join(KNOWN)
@@ -54,27 +54,25 @@ def headline(found: Sequence[Answered], support: SupportList | None) -> str:
     }
     said = [f"{standings[one]} {words}" for one, words in lacking.items() if standings[one]]
     name = printable(support.name)
-    if not said:
-        return f"SUPPORTED by {name}: all of {of}"
-    return f"{_VERDICTS[_verdict(standings)]} by {name}: of {of}, {', '.join(said)}"
+    verdict = f"{_verdict(ran, standings).upper()} by {name}"
+    if said:
+        return f"{verdict}: of {of}, {', '.join(said)}"
+    return f"{verdict}: all of {of}" + (
+        "" if ran.is_whole else " in sight, but not all is in sight"
+    )
 
 
-_VERDICTS = {
-    "not all supported": "NOT ALL SUPPORTED",
-    "not all known": "NOT ALL KNOWN TO BE SUPPORTED",
-}
-
-
-def _verdict(standings: Counter[Standing | None]) -> str:
+def _verdict(ran: Ran, standings: Counter[Standing | None]) -> str:
     if standings[Standing.MISSING] or standings[Standing.OTHER_DTYPES]:
         return "not all supported"
-    return "not all known" if standings[Standing.UNKNOWN] else "supported"
+    is_known = ran.is_whole and not standings[Standing.UNKNOWN]
+    return "supported" if is_known else "not all known to be supported"
 
 
 def render(ran: Ran, found: Sequence[Answered], support: SupportList | None, *, limit: int) -> Page:
     """The headline, where both sides are from, and the operators."""
     text = Page()
-    add_paragraph(text, headline(found, support), indent="  ", first="")
+    add_paragraph(text, headline(ran, found, support), indent="  ", first="")
     if support is not None:
         add_paragraph(text, f"list: {_source(support)}")
     add_paragraph(text, f"ran: {_where(ran)}")
@@ -225,7 +223,7 @@ def as_values(ran: Ran, found: Sequence[Answered], support: SupportList | None) 
     """Everything, as values of JSON."""
     standings = Counter(one.standing for one in found)
     return {
-        "verdict": "not held against a list" if support is None else _verdict(standings),
+        "verdict": "not held against a list" if support is None else _verdict(ran, standings),
         "counts": {one.value: standings[one] for one in Standing},
         "list": None
         if support is None
