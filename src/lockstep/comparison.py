@@ -322,9 +322,7 @@ def _compare_step(
     progress: CountedProgress | None,
 ) -> None:
     gradients: dict[str, list[State]] = defaultdict(list)
-    pairing = gathered.pairing
-    both = pairing.reference, pairing.candidate
-    sees_every_call = not any(run.is_of_another_tool for run in both)
+    sees_every_call = not gathered.pairing.is_of_another_tool
     known = {name: len(gathered.origins[name].found) for name in aligned}
     for name, step in aligned.items():
         ledger, origins = gathered.ledgers[name], gathered.origins[name]

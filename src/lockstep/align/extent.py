@@ -7,12 +7,13 @@ sides before they are aligned, and said once in words: a comparison that left so
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lockstep.align.names import NameMap
 from lockstep.align.step import AlignedStep
-from lockstep.core.manifest import Options
+from lockstep.core.manifest import MODULES, Options
 from lockstep.core.records import Call
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase
@@ -105,6 +106,29 @@ def _without_data(calls: Iterable[Call], but: Collection[str]) -> list[Call]:
     ]
 
 
+def _is_flat(rank: RankRecording) -> bool:
+    """Whether it tells every operator outside of modules, wherever it was called."""
+    return any(gap.what == MODULES for gap in rank.manifest.not_seen)
+
+
+def _flattened(calls: Iterable[Call]) -> list[Call]:
+    """Calls as a tool tells them that knows no modules: those of modules left out, operators outside of them."""
+    numbers: Counter[tuple[str, Phase]] = Counter()
+    found = []
+    for call in calls:
+        if call.kind is CallKind.OPERATOR:
+            place = call.site.op, call.site.phase
+            site = replace(call.site, module="", call=numbers[place])
+            numbers[place] += 1
+            records = tuple(
+                replace(one, site=replace(site, phase=one.site.phase)) for one in call.records
+            )
+            found.append(replace(call, site=site, parent=-1, module_class="", records=records))
+        elif call.kind is not CallKind.MODULE:
+            found.append(call)
+    return found
+
+
 class Extent:
     """Aligns the steps of one rank as far as both recordings go, and says what was left out.
 
@@ -130,6 +154,9 @@ class Extent:
     def step(self, number: int) -> AlignedStep:
         """One step that both have, without what only one of them could have recorded."""
         left, right = (list(rank.calls(number)) for rank in self._ranks)
+        flat = [_is_flat(rank) for rank in self._ranks]
+        if flat[0] != flat[1]:
+            left, right = (left, _flattened(right)) if flat[0] else (_flattened(left), right)
         if not self._view.is_shared:
             every = len(left), len(right)
             left, right = self._view.common(left, right, self._names)

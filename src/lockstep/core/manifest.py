@@ -92,6 +92,9 @@ OTHER_TRAININGS = "trainings of other threads"
 BEFORE_BACKWARD = "lockstep check, before its first backward"
 """What ended a process that was to be looked at before it computes anything."""
 
+MODULES = "modules"
+"""What is not seen where another tool tells every operator outside of the modules that call it."""
+
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""
 

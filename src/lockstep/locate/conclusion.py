@@ -76,7 +76,9 @@ class Gathered:
         self.setups[name] = setup
         self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned)
         said = {str(one) for one in self.setup}
-        told = [*circumstances(reference.manifest, candidate.manifest), *setup.differences()]
+        told = setup.differences()
+        if not self.pairing.is_of_another_tool:  # which tells nothing of where it ran
+            told = [*circumstances(reference.manifest, candidate.manifest), *told]
         self.setup.extend(one for one in told if str(one) not in said)
 
     def count(self, rank: str, step: AlignedStep) -> None:

@@ -54,6 +54,11 @@ class Pairing:
     view: View
     extents: Mapping[str, Extent]
 
+    @property
+    def is_of_another_tool(self) -> bool:
+        """Whether another tool wrote one of them, or both."""
+        return self.reference.is_of_another_tool or self.candidate.is_of_another_tool
+
     def why_incomparable(self, steps: Collection[int] | None) -> str | None:
         """Why nothing of these steps can be paired, in a sentence; None where something can."""
         return why_incomparable(self.reference, self.candidate, self.ranks, steps, self.names)

@@ -6,11 +6,13 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from lockstep.core.errors import CorruptError, LockstepError
-from lockstep.core.manifest import NotSeen, Options
+from lockstep.core.manifest import MODULES, NotSeen, Options
 from lockstep.hookspecs import Reader
 from lockstep.plugins import readers
 from lockstep.store.directory import RunDirectory
@@ -28,19 +30,33 @@ def recording_of(path: Path) -> Path | None:
     CorruptError
         If a plug-in that knows it cannot read it.
     """
+    known: list[Reader] = []
     for reader in readers() if path.exists() else ():
-        try:
+        with _said(reader, path):
             if reader.recognises(path):
-                return _made_by(reader, path)
-        except LockstepError:
-            raise
-        except Exception as error:  # somebody else's code, and somebody else's file
-            raise CorruptError(
-                path,
-                f"the reader {reader.name} cannot read it ({type(error).__name__}: {error})",
-                advice="give it another file, or tell the reader's maker",
-            ) from error
+                known.append(reader)
+    if len(known) > 1:
+        names = " and of ".join(reader.name for reader in known)
+        raise CorruptError(path, f"holds dumps of {names}", advice="give a folder that holds one")
+    for reader in known:
+        with _said(reader, path):
+            return _made_by(reader, path)
     return None
+
+
+@contextmanager
+def _said(reader: Reader, path: Path) -> Iterator[None]:
+    """Whatever somebody else's code does to somebody else's file ends in a sentence."""
+    try:
+        yield
+    except LockstepError:
+        raise
+    except Exception as error:
+        raise CorruptError(
+            path,
+            f"the reader {reader.name} cannot read it ({type(error).__name__}: {error})",
+            advice="give it another file, or tell the reader's maker",
+        ) from error
 
 
 def _made_by(reader: Reader, path: Path) -> Path:
@@ -67,7 +83,8 @@ def _made_by(reader: Reader, path: Path) -> Path:
         world_size = max(ranks, default=0) + 1
         for rank, (_, disk) in ranks.items():
             manifest = closed_manifest(rank, world_size, command)
-            disk.finish(replace(manifest, python="", devices=[]))
+            flat = [one for one in missing if one.what == MODULES]
+            disk.finish(replace(manifest, python="", devices=[], not_seen=flat))
     if not ranks:
         raise ValueError("it holds no call")
     options.steps = f"{min(steps)}:{max(steps) + 1}"

@@ -15,6 +15,7 @@ from lockstep.store.limits import read_manifest, values_of
 _STEP = re.compile(r"step(\d{1,9})")
 _RANK = re.compile(r"rank(\d{1,6})")
 _PROCESS = re.compile(r"proc(\d{1,9})")
+_LIBRARY = re.compile(r"(site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +99,8 @@ def file_in(folder: Path, name: str) -> Path:
             advice="dump again",
         )
     return folder / name
+
+
+def is_library(file: str) -> bool:
+    """Whether a file of Python is none of the user's own, by where it lies."""
+    return _LIBRARY.search(file) is not None

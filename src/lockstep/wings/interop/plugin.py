@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lockstep.core.manifest import NotSeen
     from lockstep.store.written_calls import ReadCall
 
-FORMS = {"mindstudio-probe": "mindstudio_probe"}
+FORMS = {"mindstudio-probe": "mindstudio_probe", "ptdbg_ascend": "ptdbg_ascend"}
 """The forms that are read, each with its file in `readers`."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from lockstep.core.dtypes import is_floating
 from lockstep.core.errors import CorruptError
 from lockstep.core.records import UNCOUNTED, Statistics
 from lockstep.core.site import Role
-from lockstep.store.later_tensors import LaterTensor, ReadLater
+from lockstep.store.later_tensors import Bytes, LaterTensor, ReadLater
 from lockstep.store.limits import MOST_ELEMENTS
 from lockstep.store.written_calls import ReadTensor, statistics_of
 from lockstep.wings.interop.places import file_in
@@ -112,7 +112,7 @@ def _tensor(file: Path, tensors: Path, name: str, leaf: Mapping[str, Any]) -> La
     numbers, note = _statistics(leaf)
     known = LaterTensor(dtype, tuple(shape), numbers, _digest(leaf, dtype, shape), None, note)
     written = leaf.get("data_name")
-    return known if not isinstance(written, str) else _with_file(file_in(tensors, written), known)
+    return known if not isinstance(written, str) else with_file(file_in(tensors, written), known)
 
 
 def _digest(leaf: Mapping[str, Any], dtype: str, shape: list[int]) -> str | None:
@@ -121,15 +121,25 @@ def _digest(leaf: Mapping[str, Any], dtype: str, shape: list[int]) -> str | None
     written = leaf.get("md5")
     if not isinstance(written, str) or not written:
         return None
-    kind = "crc32" if len(written) == _CRC_DIGITS else "xor"
+    return digest_of(written, dtype, shape)
+
+
+def digest_of(written: str, dtype: str, shape: list[int]) -> str:
+    """A digest as such a tool writes it, which is a CRC-32 where it has eight digits, told apart from other kinds."""
+    kind = "crc32" if len(written) == _CRC_DIGITS else f"of {len(written)} digits"
     return f"{kind}:{written}:{dtype}{shape}"
 
 
 def _statistics(leaf: Mapping[str, Any]) -> tuple[Statistics | None, str]:
     """Its numbers, NaN for those that were left out; and what is to be known about them."""
-    high, low, mean, norm = (_number(leaf.get(key)) for key in ("Max", "Min", "Mean", "Norm"))
+    return statistics_in([leaf.get(key) for key in ("Max", "Min", "Mean", "Norm")], leaf["shape"])
+
+
+def statistics_in(written: Sequence[Any], shape: Sequence[int]) -> tuple[Statistics | None, str]:
+    """Numbers about a tensor, given its largest, smallest, mean and norm as they were written, None for none."""
+    high, low, mean, norm = map(_number, written)
     if high is None or low is None:
-        return None, "" if not math.prod(leaf["shape"]) else "no numbers of it were written"
+        return None, "" if not math.prod(shape) else "no numbers of it were written"
     nan = math.isnan(high) or math.isnan(low)
     infinite = math.isinf(high) or math.isinf(low)
     least, most, middle, size = (
@@ -148,27 +158,44 @@ def _number(value: Any) -> float | None:
     return None
 
 
-def _with_file(path: Path, known: LaterTensor) -> LaterTensor:
-    """The same with its elements, where the file is there."""
+def with_file(path: Path, known: LaterTensor) -> LaterTensor:
+    """The same with its elements, where the file is there.
+
+    Raises
+    ------
+    CorruptError
+        If the file holds another tensor than the dump says, or none.
+    """
     if not path.exists():
         return replace(known, note=known.note or f"its file {path.name} is not there")
     found = (
         npy_in(path) if path.suffix == ".npy" else next((one for _, one in tensors_in(path)), None)
     )
+    if found is not None and (found.dtype, known.dtype) == ("float32", "bfloat16"):
+        found = _narrowed(found)
     if found is None or (found.dtype, found.shape) != (known.dtype, known.shape):
         what = "no tensor" if found is None else f"a {found.dtype} of shape {list(found.shape)}"
-        raise CorruptError(
-            path, f"holds {what}, not the {known.dtype} of shape {list(known.shape)} of the dump"
-        )
+        wanted = f"the {known.dtype} of shape {list(known.shape)} of the dump"
+        raise CorruptError(path, f"holds {what}, not {wanted}", advice="dump again")
     numbers, note = known.statistics, known.note
-    reader = ReadLater(found)
     digest = found.digest or known.digest
     if digest is None:
         assert found.load is not None
         digest = f"crc32:{zlib.crc32(found.load().data):08x}:{found.dtype}{list(found.shape)}"
     if is_floating(known.dtype) and (numbers is None or note or math.isnan(numbers.norm)):
-        numbers, note = statistics_of(reader()), ""
+        numbers, note = statistics_of(ReadLater(found)()), ""
     return replace(found, statistics=numbers, digest=digest, note=note)
+
+
+def _narrowed(found: LaterTensor) -> LaterTensor:
+    """A bfloat16 that was written as float32, which NumPy has."""
+    widened = found.load
+    assert widened is not None
+
+    def load() -> Bytes:
+        return (widened().view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+
+    return replace(found, dtype="bfloat16", load=load, digest=None)
 
 
 def npy_in(path: Path) -> LaterTensor:
@@ -180,7 +207,7 @@ def npy_in(path: Path) -> LaterTensor:
             path, f"is no .npy file of numbers, or cut off ({error})", advice="dump again"
         ) from error
 
-    def load() -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def load() -> Bytes:
         values = np.ascontiguousarray(np.load(path, mmap_mode="r", allow_pickle=False))
         return values.astype(values.dtype.newbyteorder("="), copy=False).reshape(-1).view(np.uint8)
 

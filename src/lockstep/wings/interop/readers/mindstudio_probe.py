@@ -3,38 +3,35 @@
 Records stand in the order in which calls ended, so a module stands behind what it called; here it begins right before
 the first of it. What it calls the gradients that an operator sends back are those of the last function in its graph
 (a view of the output's gradient for `linear`, the gradient of the log-softmax for `cross_entropy`), and not always
-those of its arguments: they are kept under that name, `grad_fn.0`, and no call is re-run to check them.
+those of its arguments: they are kept under that name, `grad_fn.0`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.manifest import NotSeen
+from lockstep.core.manifest import MODULES, NotSeen
 from lockstep.core.records import OF_LAST_FUNCTION, Frame
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.limits import CALL_DEPTH
-from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.store.written_calls import ReadCall
 from lockstep.wings.interop.api_names import class_name, operator_name
-from lockstep.wings.interop.places import Place, json_in, places_in
+from lockstep.wings.interop.places import Place, is_library, json_in, places_in
 from lockstep.wings.interop.probe_leaves import arguments_in, tensors_of
+from lockstep.wings.interop.timeline import Clock, Draft
 
 DUMP, DEBUG = "dump.json", "debug.json"
 _API = re.compile(r"(?!Module\.|Cell\.)(\w+)\.(.+)\.(\d+)\.(forward|backward)")
 _MODULE = re.compile(r"(?:Module|Cell)\.(?:(.+)\.)?([^.]+)\.(forward|backward)\.(\d+)")
 _GRADIENTS = re.compile(r"(?:Module|Cell)\.(?:(.+)\.)?[^.]+\.parameters_grad\.\d+")
-_DEBUG = re.compile(r"(.+?)(_grad)?\.(\d+)\.debug")
 _FRAME = re.compile(r"File (.+?), line (\d+), in ([^,\n]+)")
-_LIBRARY = re.compile(r"(site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<")
-
-Key = tuple[int, ...]
-"""When something was: place in the file, before (0) or at it (1), depth, number."""
+_DEBUG = re.compile(r"(.+?)(_grad)?\.(\d+)\.debug")
 
 
 def recognises(path: Path) -> bool:
@@ -55,10 +52,10 @@ def _is_rank(folder: Path) -> bool:
 def read(path: Path) -> Iterator[ReadCall | NotSeen]:
     """Yield the calls, rank by rank and step by step, and what such a dump lacks."""
     told: set[NotSeenKey] = set()
-    rank, clock = -1, _Clock()
+    rank, clock = -1, Clock()
     for place in places_in(path, _is_rank):
         if place.rank != rank:
-            rank, clock = place.rank, _Clock()
+            rank, clock = place.rank, Clock()
         one = _Step(place, is_first=clock.now == 0)
         for missing in one.missing():
             if (missing.what, missing.reason) not in told:
@@ -68,43 +65,6 @@ def read(path: Path) -> Iterator[ReadCall | NotSeen]:
 
 
 NotSeenKey = tuple[str, str]
-
-
-@dataclass
-class _Draft:
-    """A call that still takes tensors, with when each was seen."""
-
-    key: Key
-    call: ReadCall
-    parent: _Draft | None = None
-    tensors: list[tuple[Key, ReadTensor]] = field(default_factory=list)
-
-
-class _Clock:
-    """Numbers the moments and the calls of one rank."""
-
-    def __init__(self) -> None:
-        self.now, self._given = 0, 0
-
-    def in_order(self, drafts: list[_Draft]) -> Iterator[ReadCall]:
-        """The calls of a step, in the order in which they began."""
-        drafts = sorted(drafts, key=lambda one: one.key)
-        keys = {key for one in drafts for key in (one.key, *(key for key, _ in one.tensors))}
-        moments = {key: self.now + number for number, key in enumerate(sorted(keys), 1)}
-        self.now += len(keys)
-        numbers: dict[int, int] = {}
-        for number, one in enumerate(drafts, self._given):
-            numbers[id(one)] = number
-            timed = sorted(
-                ((moments[key], tensor) for key, tensor in one.tensors), key=lambda at: at[0]
-            )
-            yield replace(
-                one.call,
-                tensors=[replace(tensor, moment=moment) for moment, tensor in timed],
-                parent=-1 if one.parent is None else numbers[id(one.parent)],
-                moment=moments[one.key],
-            )
-        self._given += len(drafts)
 
 
 class _Step:
@@ -125,8 +85,8 @@ class _Step:
         self._leaves = partial(tensors_of, self._file, folder / "dump_tensor_data")
         self._parents = self._construct()
         self._stacks = self._stacks_by_name()
-        self._forward: dict[str, _Draft] = {}
-        self.drafts: list[_Draft] = []
+        self._forward: dict[str, Draft] = {}
+        self.drafts: list[Draft] = []
         self._collect()
 
     def missing(self) -> Iterator[NotSeen]:
@@ -136,7 +96,7 @@ class _Step:
             yield NotSeen("tensors' elements", f"the dump's task was {self._task}")
         if self._level == "L1":
             yield NotSeen(
-                "modules", "the dump's level was L1: every operator is told outside of them"
+                MODULES, "the dump's level was L1: every operator is told outside of them"
             )
         if self._level == "L0":
             yield NotSeen("single operators", "the dump's level was L0: modules alone")
@@ -216,7 +176,7 @@ class _Step:
             arguments=arguments_in(body), module_class=op if kind is CallKind.MODULE else "",
             stack=self._stacks.get(name, ()),
         )  # fmt: skip
-        draft = _Draft((number, 1, 0, 0), call)
+        draft = Draft((number, 1, 0, 0), call)
         entering = [
             *self._leaves(body.get("input_args", body.get("input")), "args", Role.INPUT),
             *self._leaves(body.get("input_kwargs"), "kwargs", Role.INPUT),
@@ -240,7 +200,7 @@ class _Step:
             self._place.step, module, op, (), self._place.rank, CallKind.INIT, Phase.INIT, module_class=op
         )  # fmt: skip
         keyed = [((-1, number, place), one) for place, one in enumerate(found, 1)]
-        self.drafts.append(_Draft((-1, number, 0), call, tensors=list(keyed)))
+        self.drafts.append(Draft((-1, number, 0), call, tensors=list(keyed)))
 
     def _backward(
         self, number: int, name: str, body: Any, module: str, op: str, kind: CallKind
@@ -251,7 +211,7 @@ class _Step:
             call = ReadCall(
                 self._place.step, module, op, (), self._place.rank, kind, Phase.BACKWARD
             )
-            self._forward[forward] = draft = _Draft((number, 1, 0, 0), call)
+            self._forward[forward] = draft = Draft((number, 1, 0, 0), call)
             self.drafts.append(draft)
         of_module = kind is CallKind.MODULE
         found = [
@@ -270,7 +230,7 @@ class _Step:
                 self._place.step, module, "accumulate_grad", (), self._place.rank, CallKind.GRADIENT, Phase.BACKWARD
             )  # fmt: skip
             self.drafts.append(
-                _Draft((number, 1, place, 0), call, tensors=[((number, 1, place, 1), one)])
+                Draft((number, 1, place, 0), call, tensors=[((number, 1, place, 1), one)])
             )
 
     def _saved(self, number: int, name: str, is_gradient: bool, count: str, body: Any) -> None:
@@ -279,7 +239,7 @@ class _Step:
             draft = self._forward[f"{name}.{count}"]
         else:
             call = ReadCall(self._place.step, name, "save", (), self._place.rank)
-            self._forward[f"{name}.{count}"] = draft = _Draft((number, 1, 0, 0), call)
+            self._forward[f"{name}.{count}"] = draft = Draft((number, 1, 0, 0), call)
             self.drafts.append(draft)
         role, phase = (
             (Role.GRAD_OUTPUT, Phase.BACKWARD) if is_gradient else (Role.OUTPUT, Phase.FORWARD)
@@ -319,7 +279,7 @@ class _Step:
         )
 
 
-def _begin(draft: _Draft, first: int, depth: int) -> None:
+def _begin(draft: Draft, first: int, depth: int) -> None:
     """Let a module and what goes into it come before the first of its calls."""
     draft.key = (first, 0, depth, 0)
     draft.tensors = [
@@ -332,5 +292,5 @@ def _frames(lines: Any) -> Iterator[Frame]:
     for line in lines if isinstance(lines, list) else ():
         found = _FRAME.match(line) if isinstance(line, str) else None
         if found:
-            library = _LIBRARY.search(found[1]) is not None
+            library = is_library(found[1])
             yield Frame(found[1], int(found[2][:9]), found[3].strip(), library)
