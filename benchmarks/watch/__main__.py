@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from planted import PLANTED
+from faulty import PLANTED
 from sound import SOUND
 
 ALL = {**SOUND, **{name: one.train for name, one in PLANTED.items()}}

@@ -263,7 +263,9 @@ def test_code_in_a_tensor_file_is_refused_and_never_run(
     dump = shutil.copytree(probe_dumps / "golden_tensor", tmp_path / "dump")
     torch.save({"x": torch.ones(2), "code": Code()}, next(dump.rglob("*.pt")), pickle_protocol=2)
     assert main(["show", str(dump)]) == 2
-    assert "would run it" in capsys.readouterr().err
+    assert (
+        "nothing but tensors is read" in capsys.readouterr().err
+    )  # its middle is cut where paths are long
     assert not (tmp_path / "ran").exists()
     # and a bare pickle, which an old torch wrote, is none that can be read without
     next(dump.rglob("*.pt")).write_bytes(pickle.dumps(Code()))

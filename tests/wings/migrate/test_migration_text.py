@@ -185,7 +185,7 @@ def test_piped_output_has_no_colour(
     # and a terminal gets some
     terminal = io.StringIO()
     monkeypatch.setattr(
-        migration_text, "Console", lambda: Console(file=terminal, force_terminal=True)
+        migration_text, "OutputConsole", lambda: Console(file=terminal, force_terminal=True)
     )
     print_migration(plan(), NOWHERE)
     assert "\x1b" in terminal.getvalue()

@@ -43,7 +43,7 @@ def trainings_of(file: str, name: str) -> dict[str, Any]:
     return {name: one for name, one in found.items() if name not in RANKS}
 
 
-SOUND, PLANTED = trainings_of("sound", "SOUND"), trainings_of("planted", "PLANTED")
+SOUND, PLANTED = trainings_of("sound", "SOUND"), trainings_of("faulty", "PLANTED")
 
 
 def hits_in(
