@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
 import lockstep
+from lockstep.cli.main import main
 from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
+from lockstep.store.reader import Recording
+from lockstep.wings.watch import follow_command
 from lockstep.wings.watch.chart import step_chart
 
 TIMEOUT_S = 240
@@ -117,6 +124,29 @@ def test_what_is_compared_step_by_step_is_what_compare_finds(tmp_path: Path) -> 
         str(whole.origins[0].finding.pair.present.site)
     ] * 3
     assert list(growing.add(lockstep.open(tmp_path / "cand"))) == []
+
+
+def test_a_stop_that_the_whole_comparison_does_not_confirm_is_no_agreement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given a reference, and a comparison by the step that takes noise for a fault
+    class Suspicious(GrowingComparison):
+        def add(self, candidate: Recording) -> Iterator[SteppedTo]:
+            for step in super().add(candidate):
+                yield replace(
+                    step, origins=cast(Any, (SimpleNamespace(module="", op="x", source="y"),))
+                )
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = ["--", sys.executable, "train.py"]
+    assert main(["record", "-o", "ref", "--steps", "0:10", *command]) == 0
+    monkeypatch.setattr(follow_command, "GrowingComparison", Suspicious)
+    # When the same training follows it, and is asked to end
+    code = main(["follow", "ref", *command])
+    # Then what was not trained is not said to agree
+    assert code == 2
+    assert "explains as noise" in capsys.readouterr().out
 
 
 def test_the_chart_has_a_line_a_step_and_is_thinned() -> None:

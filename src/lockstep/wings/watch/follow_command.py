@@ -12,12 +12,13 @@ from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
+from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.text import printable
 from lockstep.report.comparison.json import render_json
 from lockstep.report.comparison.screen import print_comparison
 from lockstep.store.reader import open_recording
 from lockstep.wings.watch.chart import step_chart
-from lockstep.wings.watch.following import Following, compared_whole, recorded_as
+from lockstep.wings.watch.following import Following, recorded_as
 from lockstep.wings.watch.places import own_streams
 
 
@@ -71,10 +72,8 @@ def follow(
     if not command:
         raise UsageError("give the training's command behind --")
     recorded = open_recording(reference)
-    steps: list[SteppedTo] = []
 
     def told(step: SteppedTo) -> None:
-        steps.append(step)
         if step.origins:
             origin = step.origins[0]
             where = f"{origin.module or '(model)'} / {origin.op}"
@@ -89,18 +88,32 @@ def follow(
     if ended.why_nothing:
         say(f"nothing was recorded: {ended.why_nothing}")
         return ExitCode.FAILED
+    followed = following.followed
     found = compare_recordings(
         recorded, output, calibration=calibration, mapping=mapping,
-        steps=compared_whole(recorded, following.followed),
+        steps=followed.at_the_end,
     )  # fmt: skip
     if as_json:
         click.echo(render_json(found))
     else:
-        click.echo(step_chart(steps))
+        click.echo(step_chart(followed.steps))
         print_comparison(found)
-        if following.followed.why_not:
-            click.echo(f"steps were not compared as they came: {following.followed.why_not}")
-        if following.followed.stopped_at is not None:
-            click.echo(f"the training was asked to end behind step {following.followed.stopped_at}")
+        if followed.why_not:
+            click.echo(f"steps were not compared as they came: {followed.why_not}")
+        if followed.stopped_at is not None:
+            click.echo(
+                f"the training was asked to end behind step {followed.stopped_at}{_for_nothing(found)}"
+            )
+    cut_short = ended.code or followed.stopped_at is not None
     code = found.exit_code()
-    return ExitCode.FAILED if ended.code and code == ExitCode.AGREES else code
+    return ExitCode.FAILED if cut_short and code == ExitCode.AGREES else code
+
+
+def _for_nothing(found: Comparison) -> str:
+    """What is to be said where the whole comparison does not confirm what a training was ended for."""
+    if found.verdict is not Verdict.AGREE:
+        return ""
+    return (
+        " for a difference that the whole comparison explains as noise; what would have come behind is not known:"
+        " follow with --go-on"
+    )

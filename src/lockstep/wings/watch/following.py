@@ -14,7 +14,7 @@ from lockstep.core.errors import LockstepError, RecordingError
 from lockstep.core.last_step import ask_for_last_step
 from lockstep.core.manifest import Options
 from lockstep.launch import Ended, Event, launch
-from lockstep.store.reader import Recording, open_recording
+from lockstep.store.reader import open_recording
 
 _LOOKS_EVERY_S = 0.2
 _BEYOND_ALL_RANKS = 2
@@ -38,6 +38,11 @@ class Followed:
     steps: list[SteppedTo] = field(default_factory=list)
     stopped_at: int | None = None
     why_not: str = ""
+
+    @property
+    def at_the_end(self) -> list[int] | None:
+        """Which steps are compared at the end; None for all, where the training came to its own end."""
+        return None if self.stopped_at is None else [step.number for step in self.steps]
 
 
 def recorded_as(reference: Options, save: str | None) -> Options:
@@ -150,8 +155,3 @@ class Following:
                 last = begun + _BEYOND_ALL_RANKS
             self.followed.stopped_at = last
             ask_for_last_step(self._directory, last)
-
-
-def compared_whole(reference: Recording, followed: Followed) -> list[int] | None:
-    """Which steps are compared at the end; None for all, where the training came to its own end."""
-    return None if followed.stopped_at is None else [step.number for step in followed.steps]

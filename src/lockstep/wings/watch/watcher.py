@@ -65,15 +65,12 @@ class Watched:
         In how many steps each rule held, over all ranks.
     first
         Each rule's first hit.
-    loss_scale
-        That of the last step, None without a scaler.
     """
 
     steps: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
     fired: Counter[str] = field(default_factory=Counter)
     first: dict[str, Hit] = field(default_factory=dict)
-    loss_scale: float | None = None
 
 
 class Watcher:
@@ -120,8 +117,6 @@ class Watcher:
     def _count(self, step: ObservedStep) -> None:
         self.watched.steps[step.rank] += 1
         self.watched.skipped += step.is_skipped
-        if step.loss_scale is not None:
-            self.watched.loss_scale = step.loss_scale
 
     def _fired(self, rule: str, rank: str, hits: Sequence[Hit]) -> list[Hit]:
         """Hits on what the rule has not held of in the step before; those are told."""
