@@ -1,0 +1,134 @@
+"""`lockstep gate`: record a training and hold it against its golden, as a check of CI."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import click
+
+from lockstep.cli import options
+from lockstep.cli.notices import say, tell
+from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.replacement import replacing
+from lockstep.core.selection import StepSelection
+from lockstep.report.comparison.json import render_json
+from lockstep.report.comparison.screen import print_comparison
+from lockstep.report.output import check_output_file
+from lockstep.wings.gate.gating import Gated, Update, gate_training
+from lockstep.wings.gate.github import add_summary, annotation_lines, is_github
+from lockstep.wings.gate.golden import open_golden
+from lockstep.wings.gate.junit import junit_xml, write_junit
+from lockstep.wings.gate.summary import as_markdown, as_text, sentences
+from lockstep.wings.gate.trainings import CommandTraining
+
+
+class _Command(TrainingBehind):
+    usage = "GOLDEN -- COMMAND..."
+
+
+@click.command(cls=_Command)
+@click.argument("golden", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default="gated", show_default=True,
+    help="The recording of this training; one that is there is replaced.",
+)  # fmt: skip
+@click.option(
+    "--steps", default="", help="Steps to record for a new golden: 0:2, 0:3, 0,10.  [default: 0:2]"
+)
+@click.option("--update", is_flag=True, help="Make the golden, or replace it; needs --because.")
+@click.option("--because", default="", metavar="TEXT", help="Why; kept in the golden's history.")
+@click.option("--force", is_flag=True, help="Replace it although the verdict is a fault.")
+@click.option("--no-calibration", is_flag=True, help="Do not train twice for a new golden.")
+@click.option(
+    "--to-the-end", is_flag=True,
+    help="A new golden trains to its end, which is compared too, rather than to its last recorded step.",
+)  # fmt: skip
+@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Write Markdown to this file.")
+@click.option("--github", is_flag=True, help="Print annotations; in GitHub Actions by itself.")
+@options.as_json
+def gate(
+    golden: Path,
+    output: Path,
+    steps: str,
+    update: bool,
+    because: str,
+    force: bool,
+    no_calibration: bool,
+    to_the_end: bool,
+    junit: Path | None,
+    markdown: Path | None,
+    github: bool,
+    as_json: bool,
+) -> int:
+    """Record a training and hold it against GOLDEN, a small recording that is known to be right.
+
+    Exit code as of `compare`: 0 if they agree, 1 if they differ, 2 if nothing can be said. GOLDEN holds a recording for
+    each kind of machine, and the nearest is chosen. It is replaced with --update alone, which needs a reason and keeps
+    it; a plain recording can stand for one.
+
+    \b
+    lockstep gate golden --update --because "first golden" -- python train.py
+    lockstep gate golden --junit numerics.xml -- python train.py
+    """
+    command = training_command()
+    if not command:
+        raise UsageError("give the training's command behind --")
+    if steps:
+        StepSelection.parse(steps)
+    change = _update(update=update, because=because, force=force, calibrates=not no_calibration)
+    for file in (junit, markdown):
+        if file is not None:
+            check_output_file(file, force=True)
+    streams = {"stdout": 2} if as_json else {}
+    began = time.monotonic()
+    gated = gate_training(
+        open_golden(golden), CommandTraining(command, tell, streams), output,
+        steps=steps, ends_early=not to_the_end, update=change, say=say,
+    )  # fmt: skip
+    _show(gated, as_json=as_json)
+    _write(gated, time.monotonic() - began, junit, markdown)
+    if github or is_github(os.environ):
+        for line in annotation_lines(gated):
+            click.echo(line, err=as_json)
+        add_summary(os.environ, as_markdown(gated))
+    return gated.exit_code
+
+
+def _update(*, update: bool, because: str, force: bool, calibrates: bool) -> Update | None:
+    if not update:
+        for given, name in ((because, "--because"), (force, "--force")):
+            if given:
+                raise UsageError(f"{name} goes with --update, which replaces the golden")
+        return None
+    if not because.strip():
+        raise UsageError(
+            "--update needs a reason, which is kept with the golden: --because 'new default of eps'"
+        )
+    return Update(because.strip(), force, calibrates)
+
+
+def _show(gated: Gated, *, as_json: bool) -> None:
+    if gated.comparison is not None:
+        if as_json:
+            click.echo(render_json(gated.comparison))
+        else:
+            print_comparison(gated.comparison)
+    for sentence in sentences(gated):
+        click.echo(sentence, err=as_json)
+
+
+def _write(gated: Gated, seconds: float, junit: Path | None, markdown: Path | None) -> None:
+    try:
+        if junit is not None:
+            write_junit(junit, junit_xml(gated, as_text(gated), seconds=seconds))
+        if markdown is not None:
+            with replacing(markdown) as aside:
+                aside.write_text(as_markdown(gated), encoding="utf-8")
+    except OSError as error:
+        raise OutputExistsError(
+            f"{error.filename or junit or markdown}: cannot be written ({error.strerror or error})"
+        ) from error

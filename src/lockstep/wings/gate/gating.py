@@ -1,0 +1,249 @@
+"""Gating a training: record it, compare it with the golden of the nearest machine, replace that if asked to."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from lockstep.comparison import compare_recordings
+from lockstep.core.errors import RecordingError, UsageError
+from lockstep.core.exit_codes import ExitCode
+from lockstep.core.finding import Comparison, Kind, Verdict
+from lockstep.core.manifest import Options
+from lockstep.core.version import VERSION
+from lockstep.report.comparison.tally import tally_of
+from lockstep.report.comparison.verdict_words import first_word, headline_words, lines_below
+from lockstep.store.reader import open_recording
+from lockstep.wings.gate.golden import (
+    CALIBRATION,
+    RECORDING,
+    Entry,
+    Golden,
+    Variant,
+    replacing_variant,
+)
+from lockstep.wings.gate.nearest import Machine, differing_words, machine_of, nearest
+from lockstep.wings.gate.trainings import Training
+
+STEPS = "0:2"
+"""What is recorded for a new golden where nothing else is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """That the golden is to be replaced.
+
+    Parameters
+    ----------
+    because
+        The reason, kept in the golden's history.
+    force
+        Also where the verdict is a fault, or nothing can be said.
+    calibrates
+        Trains a second time with every result rounded at random, for the noise that each site may have.
+    """
+
+    because: str
+    force: bool = False
+    calibrates: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """What gating found.
+
+    Parameters
+    ----------
+    golden
+        What the training was held against.
+    candidate
+        Its recording.
+    comparison
+        What comparing said; None where there was no golden to compare with.
+    variant
+        The golden that was chosen, "" for none.
+    chosen_words
+        Why that one, where it is of another machine; else "".
+    failed
+        Why the training did not end well, or "".
+    updated
+        The variant that was made or replaced, "" for none.
+    refused
+        Why it was not replaced although that was asked for, or "".
+    """
+
+    golden: Path
+    candidate: Path
+    comparison: Comparison | None = None
+    variant: str = ""
+    chosen_words: str = ""
+    failed: str = ""
+    updated: str = ""
+    refused: str = ""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """As of `compare`; 0 where the golden was replaced, 2 where a training that failed shows no difference."""
+        if self.updated:
+            return ExitCode.AGREES
+        if self.comparison is None:
+            return ExitCode.FAILED
+        code = self.comparison.exit_code()
+        if self.refused and code == ExitCode.AGREES:
+            return ExitCode.FAILED
+        return ExitCode.FAILED if self.failed and code == ExitCode.AGREES else code
+
+    @property
+    def headline(self) -> str:
+        """What was found, in one sentence."""
+        if self.comparison is None:
+            return self.failed or f"the golden {self.updated} was made"
+        return headline_of(self.comparison)
+
+
+def headline_of(comparison: Comparison) -> str:
+    """The verdict, where and why, in one line, as `compare` prints them first."""
+    words, source = headline_words(comparison, tally_of(comparison.findings))
+    first = " ".join(f"{first_word(comparison)}{words}{f', {source}' if source else ''}".split())
+    return ": ".join([first, *lines_below(comparison)[:1]])
+
+
+def gate_training(
+    golden: Golden,
+    training: Training,
+    candidate: Path,
+    *,
+    steps: str = "",
+    ends_early: bool = True,
+    update: Update | None = None,
+    say: Callable[[str], None] = lambda words: None,
+) -> Gated:
+    """Train once more and hold it against the golden of the machine that is most like this one.
+
+    Parameters
+    ----------
+    golden
+        What is expected; without variants only an update makes sense.
+    training
+        What trains.
+    candidate
+        Where its recording goes; one that is there is replaced.
+    steps
+        Which steps are recorded; "" for those of the golden.
+    ends_early
+        Whether a new golden's training ends behind its last recorded step.
+    update
+        Replace the golden; None to leave it.
+    say
+        Is told what is being done.
+
+    Raises
+    ------
+    UsageError
+        If there is no golden and none is to be made, or the steps are others than the golden's.
+    RecordingError
+        If the golden is damaged.
+    """
+    if not golden.variants and update is None:
+        raise UsageError(
+            f"{golden.path}: there is no golden; make one with --update --because 'why it is right'"
+        )
+    if golden.is_plain_recording and update is not None:
+        raise UsageError(
+            f"{golden.path}: is a plain recording, which keeps no history; give a new folder to make a golden in"
+        )
+    options = _options(golden, steps, ends_early=ends_early, update=update)
+    failed = training.record(candidate, options)
+    recording = open_recording(candidate)
+    if failed.startswith("nothing"):
+        return Gated(golden.path, candidate, failed=failed)
+    here = machine_of(recording)
+    gated = Gated(golden.path, candidate, failed=failed)
+    if golden.variants:
+        gated = _compared(gated, nearest(golden.variants, here), here)
+    if update is None:
+        return gated
+    refused = _why_not(gated, update)
+    if refused:
+        return dataclasses.replace(gated, refused=refused)
+    _replace(golden, training, gated, options, update, here, say)
+    return dataclasses.replace(gated, updated=here.name)
+
+
+def _options(golden: Golden, steps: str, *, ends_early: bool, update: Update | None) -> Options:
+    """As the golden was recorded, so that the two can be held against each other."""
+    if not golden.variants:
+        return Options(steps=steps or STEPS, exit_after=ends_early)
+    known = golden.variants[0].recording.manifest.options
+    if steps and steps != known.steps and update is None:
+        raise UsageError(
+            f"--steps {steps}: the golden holds {known.steps}; leave it out, or replace the golden with --update"
+        )
+    return dataclasses.replace(
+        known, steps=steps or known.steps, calibrate=False, emulate="", redact=False
+    )
+
+
+def _compared(gated: Gated, variant: Variant, here: Machine) -> Gated:
+    comparison = compare_recordings(
+        variant.recording, gated.candidate, calibration=variant.calibration
+    )
+    other = differing_words(machine_of(variant.recording), here)
+    words = f"the nearest of this golden's: {other}" if other else ""
+    return dataclasses.replace(
+        gated, comparison=comparison, variant=variant.name, chosen_words=words
+    )
+
+
+def _why_not(gated: Gated, update: Update) -> str:
+    """Why the golden stays; "" where it may be replaced."""
+    if gated.failed:
+        return f"{gated.failed}, and no golden is made of that"
+    if update.force or gated.comparison is None:
+        return ""
+    if gated.comparison.verdict is Verdict.INCOMPARABLE:
+        return "the two cannot be compared, so nothing proves the new one; --force replaces it all the same"
+    if any(origin.kind is Kind.FAULT for origin in gated.comparison.origins):
+        return "the verdict is a fault; --force replaces it all the same"
+    return ""
+
+
+def _replace(
+    golden: Golden,
+    training: Training,
+    gated: Gated,
+    options: Options,
+    update: Update,
+    here: Machine,
+    say: Callable[[str], None],
+) -> None:
+    entry = _entry(gated, update)
+    with replacing_variant(golden, here.name, entry) as fresh:
+        shutil.copytree(gated.candidate, fresh / RECORDING)
+        if not update.calibrates:
+            return
+        say("training once more with every result rounded at random, for the noise of each site")
+        calibrating = dataclasses.replace(options, calibrate=True)
+        failed = training.record(fresh / CALIBRATION, calibrating)
+        if failed:
+            raise RecordingError(
+                golden.path, f"the golden stays: calibrating, {failed}",
+                advice="mend the training, or leave calibrating out with --no-calibration",
+            )  # fmt: skip
+
+
+def _entry(gated: Gated, update: Update) -> Entry:
+    comparison = gated.comparison
+    return Entry(
+        because=update.because,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        version=VERSION,
+        verdict="new" if comparison is None else comparison.verdict.value,
+        headline="" if comparison is None else headline_of(comparison),
+        forced=update.force,
+        commit=open_recording(gated.candidate).manifest.git.get("commit", ""),
+    )

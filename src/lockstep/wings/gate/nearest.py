@@ -1,0 +1,115 @@
+"""Which golden a recording is held against: that of the machine which is most like the one that it was made on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lockstep.core.errors import CorruptError
+from lockstep.store.reader import Recording
+from lockstep.wings.gate.golden import Variant
+
+_NUMBERS = re.compile(r"\d+")
+_ODD = re.compile(r"[^A-Za-z0-9.]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a training ran on, as far as a golden is chosen by it.
+
+    Parameters
+    ----------
+    devices
+        As the manifest has them ("cpu", or kind and model of an accelerator).
+    torch
+        Its release, without what follows a `+`.
+    architecture
+        Of the processor.
+    ranks
+        How many processes trained together.
+    """
+
+    devices: tuple[str, ...]
+    torch: str
+    architecture: str
+    ranks: int
+
+    @property
+    def name(self) -> str:
+        """The name of its variant: letters, digits, `.` and `-` alone."""
+        several = (f"{self.ranks}ranks",) if self.ranks > 1 else ()
+        parts = (*self.devices, self.architecture, f"torch{self.torch}", *several)
+        return "-".join(_ODD.sub("-", part).strip("-.") for part in parts if part)[:150]
+
+
+def machine_of(recording: Recording) -> Machine:
+    """What a recording was made on.
+
+    Raises
+    ------
+    CorruptError
+        If it holds no rank.
+    """
+    ranks = list(recording.ranks.values())
+    if not ranks:
+        raise CorruptError(recording.path, "holds no rank of a training")
+    manifest = ranks[0].manifest
+    torch = manifest.packages.get("torch", "").partition("+")[0]
+    devices = tuple(dict.fromkeys(_model(one) for one in manifest.devices))
+    return Machine(devices, torch, manifest.platform.get("machine", ""), manifest.world_size)
+
+
+def _model(device: str) -> str:
+    """A device without its number: a training on cuda:1 is one on cuda:0."""
+    return re.sub(r"^([a-z]+):\d+", r"\1", device)
+
+
+def nearest(variants: Sequence[Variant], machine: Machine) -> Variant:
+    """The variant whose machine is most like this one.
+
+    First counts how many ranks train, then the kind of device, its model, the release of torch (the closest, the older
+    of two as close) and the processor; of equals the first by name.
+    """
+    return min(variants, key=lambda one: (_distance(machine_of(one.recording), machine), one.name))
+
+
+def _distance(golden: Machine, here: Machine) -> tuple[float, ...]:
+    return (
+        golden.ranks != here.ranks,
+        _kinds(golden) != _kinds(here),
+        golden.devices != here.devices,
+        *_releases_apart(golden.torch, here.torch),
+        golden.architecture != here.architecture,
+    )
+
+
+def _kinds(machine: Machine) -> set[str]:
+    return {one.split()[0].partition(":")[0] for one in machine.devices if one.split()}
+
+
+def _releases_apart(golden: str, here: str) -> tuple[float, ...]:
+    """How far two releases are apart: major, minor, patch; half a step more where the golden is the newer."""
+    pairs = zip(_release(golden), _release(here), strict=True)
+    return tuple(abs(left - right) + 0.5 * (left > right) for left, right in pairs)
+
+
+def _release(version: str) -> tuple[int, int, int]:
+    numbers = [int(one[:9]) for one in _NUMBERS.findall(version)[:3]]
+    major, minor, patch = (*numbers, 0, 0, 0)[:3]
+    return major, minor, patch
+
+
+def differing_words(golden: Machine, here: Machine) -> str:
+    """What is other about the golden's machine, in words; "" where it is the same."""
+    aspects = (
+        ("ranks", str(golden.ranks), str(here.ranks)),
+        ("device", "+".join(golden.devices), "+".join(here.devices)),
+        ("torch", golden.torch, here.torch),
+        ("processor", golden.architecture, here.architecture),
+    )
+    return ", ".join(
+        f"{name} {left or 'unknown'} there and {right or 'unknown'} here"
+        for name, left, right in aspects
+        if left != right
+    )

@@ -1,0 +1,38 @@
+"""What gating found, for a person: as text and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lockstep.core.text import printable
+from lockstep.report.comparison.markdown import code, render_markdown
+from lockstep.report.comparison.screen import render_comparison
+from lockstep.wings.gate.gating import Gated
+
+
+def as_text(gated: Gated, *, width: int | None = None) -> str:
+    """What `compare` prints, and what gating adds."""
+    compared = gated.comparison
+    whole = render_comparison(compared, width=width).plain.rstrip("\n") if compared else ""
+    return "\n".join(one for one in (whole, "", *sentences(gated)) if one or whole).rstrip("\n")
+
+
+def as_markdown(gated: Gated) -> str:
+    """The same for a job's summary or a merge request."""
+    title = f"### lockstep gate {code(gated.golden.name)}"
+    told = [f"- {code(one)}" for one in sentences(gated)]
+    whole = [render_markdown(gated.comparison)] if gated.comparison is not None else []
+    return "\n".join([title, "", *whole, *told, ""])
+
+
+def sentences(gated: Gated) -> Iterator[str]:
+    """What gating has to say beside the comparison, a line each."""
+    if gated.variant:
+        words = f", {gated.chosen_words}" if gated.chosen_words else ""
+        yield printable(f"golden: {gated.variant}{words}")
+    if gated.failed:
+        yield printable(gated.failed)
+    if gated.updated:
+        yield printable(f"golden {gated.updated} is this training from now on")
+    if gated.refused:
+        yield printable(f"the golden was not replaced: {gated.refused}")
