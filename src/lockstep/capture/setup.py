@@ -295,10 +295,21 @@ def seed_everything(seed: int) -> None:
     UsageError
         If the seed is outside of what NumPy takes (0 .. 2**32 - 1).
     """
+    seed_generators(seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def seed_generators(seed: int) -> None:
+    """Fix Python's, NumPy's and torch's random numbers, and which convolution cuDNN takes.
+
+    Raises
+    ------
+    UsageError
+        As `seed_everything`.
+    """
     integer_of("seed", seed, least=0, most=MOST_SEED)
     random.seed(seed)
     torch.manual_seed(seed)
-    torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     np.random.seed(seed)

@@ -1,0 +1,155 @@
+"""What ptdbg_ascend keeps between its calls: the path, the hooked model, whether the switch is on.
+
+From ON to OFF a recording of the training is made, and the old files are written of it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from lockstep.capture.api import Recording, record
+from lockstep.capture.recorder import warn
+from lockstep.capture.setup import rank_and_world_size
+from lockstep.core.arguments import choice_of, path_of
+from lockstep.core.errors import UsageError
+from lockstep.store.reader import RankRecording
+from lockstep.wings.interop.faces.api_calls import ApiNumbers
+from lockstep.wings.interop.faces.dump_choice import DumpChoice, dump_choice
+from lockstep.wings.interop.faces.ptdbg_files import VERSION, DumpFiles
+from lockstep.wings.interop.faces.told import told
+
+RECORDING = "recording"
+"""Where in a dump the recording lies that it is written of."""
+
+
+class Hook(Enum):
+    """What `register_hook` is for."""
+
+    DUMP = "acc_cmp_dump"
+    OVERFLOW = "overflow_check"
+
+
+class PtdbgSession:
+    """One process's dump; `SESSION` is the one that the functions of `lockstep.compat.ptdbg_ascend` use."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._model: Any = None
+        self._hook: Hook | None = None
+        self._choice: DumpChoice | None = None
+        self._recording: Recording | None = None
+        self._files: DumpFiles | None = None
+        self._numbers = ApiNumbers()
+        self._dumps = self._process = 0
+
+    @told
+    def set_dump_path(self, fpath: str | os.PathLike[str] | None, dump_tag: str) -> None:
+        """Where to; a dump that is on goes on where it is."""
+        if fpath is None and "ASCEND_WORK_PATH" in os.environ:
+            fpath = Path(os.environ["ASCEND_WORK_PATH"]) / "dump_data"
+        given = path_of("fpath", fpath)
+        self._folder = (given / f"{path_of('dump_tag', dump_tag).name}_{VERSION}").absolute()
+        self._files, self._dumps = None, 0
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    @told
+    def register_hook(self, model: Any, hook: Any, options: Mapping[str, Any]) -> None:
+        """Take a model, and begin where the switch is on already."""
+        if not isinstance(hook, Hook):
+            raise UsageError(f"hook is {hook!r:.40}; give acc_cmp_dump or overflow_check")
+        if options.get("dump_mode", "api") == "acl":
+            raise UsageError(
+                "dump_mode 'acl' is a dump of the vendor's runtime, which Lockstep has not; leave it out"
+            )
+        if self._hook is not None:
+            raise UsageError(
+                f"a model is hooked already, by {self._hook.value}; the second hook is left out"
+            )
+        if hook is Hook.OVERFLOW:
+            raise UsageError(
+                "overflow_check is not there yet; run `lockstep overflow -- python train.py`"
+            )
+        self._model, self._hook = model, hook
+        self._begin()
+
+    @told
+    def set_dump_switch(self, switch: str, mode: str, scope: Sequence[str], api_list: Sequence[str],
+                        filter_switch: str, dump_mode: str | Sequence[str], summary_only: bool) -> None:  # fmt: skip
+        """Begin to dump, or end and write what there is."""
+        if choice_of("switch", switch, ("ON", "OFF")) == "OFF":
+            self._switch_off()
+            return
+        if self._choice is not None:
+            raise UsageError("the switch is ON already; this ON is left out")
+        self._choice = dump_choice(mode, scope, api_list, filter_switch, dump_mode, summary_only)
+        self._begin()
+
+    def _switch_off(self) -> None:
+        if self._choice is None:
+            raise UsageError(
+                "the switch is OFF already: nothing was dumped, put set_dump_switch('ON') before"
+            )
+        if self._recording is None:
+            self._choice = None
+            raise UsageError(
+                "nothing was dumped: no model was hooked, call register_hook(model, acc_cmp_dump)"
+            )
+        self._end()
+
+    def _begin(self) -> None:
+        """Begin to record where there are a path, a hook for dumps and a switch that is on."""
+        if self._choice is None or self._hook is not Hook.DUMP:
+            return
+        if self._folder is None:
+            self._choice = None
+            raise UsageError("nothing is dumped: say where to, by set_dump_path('./dump_path')")
+        name = RECORDING if not self._dumps else f"{RECORDING}-{self._dumps + 1}"
+        self._process = os.getpid()
+        atexit.register(self._end_at_exit)  # before the recording's own, so that it runs behind it
+        try:
+            recording = record(
+                self._folder / name, model=self._model, steps="0:", save="tensors", force=True
+            )
+            recording.start()
+        except BaseException:
+            atexit.unregister(self._end_at_exit)
+            self._choice = None
+            raise
+        self._recording = recording
+
+    @told
+    def _end_at_exit(self) -> None:
+        if self._process == os.getpid():
+            self._end()
+
+    def _end(self) -> None:
+        recording, choice, folder = self._recording, self._choice, self._folder
+        self._recording = self._choice = None
+        if recording is None or choice is None or folder is None or self._process != os.getpid():
+            return
+        atexit.unregister(self._end_at_exit)
+        recording.stop()
+        rank = f"rank{rank_and_world_size()[0]}"
+        if not (recording.path / rank).is_dir():
+            raise UsageError(
+                f"{recording.path}: no training step began while the switch was ON, so nothing was dumped"
+            )
+        self._dumps += 1
+        if self._files is None or self._files.choice.stem != choice.stem:
+            self._files = DumpFiles(folder / rank, choice, self._numbers)
+        self._files.choice = choice
+        self._write(self._files, recording.path, RankRecording(recording.path / rank))
+
+    @staticmethod
+    def _write(files: DumpFiles, recording: Path, rank: RankRecording) -> None:
+        files.add(recording, rank)
+        lacking = "".join(f"; {one}" for one in rank.missing)
+        warn(f"{files.pkl}: {files.tensors} tensors of {len(rank.steps)} steps are dumped{lacking}")
+
+
+SESSION = PtdbgSession()
