@@ -1,0 +1,1 @@
+"""Exporting a trained network, and running, quantising and compiling what was exported, with the numbers proven."""

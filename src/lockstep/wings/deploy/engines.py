@@ -1,0 +1,65 @@
+"""The libraries that this wing stands on, each loaded when a verb runs that needs it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lockstep.core.errors import UsageError
+
+
+def engine(name: str, extra: str = "export") -> Any:
+    """A library by the name that it is imported by.
+
+    Parameters
+    ----------
+    name
+        As in "onnxruntime".
+    extra
+        The extra of Lockstep that installs it.
+
+    Raises
+    ------
+    UsageError
+        If it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(
+            f"{name} is not installed here: pip install 'lockstep-numerics[{extra}]'"
+        ) from error
+
+
+@contextmanager
+def as_sentence(what: str, advice: str = "") -> Iterator[None]:
+    """Turn whatever a library raises into one sentence; libraries raise types of their own, without a common one.
+
+    Parameters
+    ----------
+    what
+        What could not be done, as in "model.onnx: cannot be loaded".
+    advice
+        What to do about it.
+
+    Raises
+    ------
+    UsageError
+        With the first line of what the library says.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        said = first_line(error)
+        raise UsageError(f"{what} ({said})" + (f"; {advice}" if advice else "")) from error
+
+
+def first_line(error: BaseException, most: int = 300) -> str:
+    """The first line that an exception says, at most so many letters; its class where it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = lines[0] if lines else type(error).__name__
+    return said if len(said) <= most else said[: most - 3] + "..."

@@ -1,0 +1,259 @@
+"""What a model is given: arrays of a file, or drawn as a text says, checked against the model's signature."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.core.errors import UsageError
+from lockstep.core.text import listed
+from lockstep.wings.deploy.model_file import TensorSpec
+
+Array = npt.NDArray[Any]
+
+MOST_ELEMENTS = 1 << 31
+"""The most elements that a text may ask for: 8 GB of float32."""
+
+_SPEC = re.compile(
+    r"(?P<name>[\w./:-]+?):(?P<dtype>[a-z]+\d*)\[(?P<shape>[\d,\s]*)\](?:<(?P<below>\d+))?"
+)
+_DTYPES = ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+           "uint64")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """An input to draw: floats from the standard normal distribution, whole numbers from 0 to below `below`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    below: int = 2
+
+    def array(self, seed: int) -> Array:
+        """The same numbers for the same name and seed, on every machine.
+
+        Parameters
+        ----------
+        seed
+            Any whole number from 0.
+        """
+        generator = np.random.Generator(np.random.PCG64([seed, zlib.crc32(self.name.encode())]))
+        kind = np.dtype(self.dtype)
+        if kind.kind == "f":
+            return np.asarray(generator.standard_normal(self.shape), dtype=kind)
+        return np.asarray(generator.integers(0, self.below, self.shape), dtype=kind)
+
+
+def read_inputs(
+    given: Sequence[str],
+    signature: Sequence[TensorSpec],
+    *,
+    seed: int = 0,
+    free: Mapping[str, int] | None = None,
+) -> dict[str, Array]:
+    """The inputs of a model by name, in the signature's order.
+
+    Parameters
+    ----------
+    given
+        Files (.npz, .npy, .safetensors) and texts such as `x:float32[1,3,32,32]` or `ids:int64[2,16]<1000`. An array
+        without a name of the model (`arr_0`, a .npy) is its next input in order. Nothing is given: all are drawn.
+    signature
+        What the model takes; without one, whatever is given.
+    seed
+        Of what is drawn.
+    free
+        Extents of the signature's free axes by name, for inputs that are drawn without a text; 1 where none is said.
+
+    Raises
+    ------
+    UsageError
+        If something cannot be read, is missing, or does not fit the signature.
+    """
+    found: dict[str, Array] = {}
+    for one in given:
+        for name, array in _arrays(one, seed).items():
+            found[_name_in(name, signature, found)] = array
+    if not signature:
+        return found
+    if not given:
+        found = {spec.name: _drawn_by_signature(spec, free or {}).array(seed) for spec in signature}
+    return checked(found, signature)
+
+
+def checked(found: Mapping[str, Array], signature: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Inputs in the signature's order, each with the dtype and the shape that it says.
+
+    Raises
+    ------
+    UsageError
+        If one is missing, unknown, or of another dtype or shape.
+    """
+    wanted = [spec.name for spec in signature]
+    missing = [str(spec) for spec in signature if spec.name not in found]
+    unknown = [name for name in found if name not in wanted]
+    if missing or unknown:
+        parts = [
+            *([f"lacks {listed(missing)}"] if missing else []),
+            *([f"has {listed(unknown)}, which the model does not take"] if unknown else []),
+        ]
+        raise UsageError(
+            f"--inputs {' and '.join(parts)}; the model takes {listed([str(one) for one in signature], 9)}"
+        )
+    extents: dict[str, tuple[int, str]] = {}
+    for spec in signature:
+        _check_one(spec, found[spec.name], extents)
+    return {name: found[name] for name in wanted}
+
+
+def spec_of(text: str) -> Drawn:
+    """An input to draw, of a text such as `ids:int64[2,16]<1000`.
+
+    Raises
+    ------
+    UsageError
+        If it is no such text, or asks for too much.
+    """
+    match = _SPEC.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(
+            f"--inputs {text}: neither a file that is there ({', '.join(_READERS)}) nor NAME:DTYPE[SHAPE], as in"
+            " x:float32[1,3,32,32] or ids:int64[2,16]<1000"
+        )
+    if match["dtype"] not in _DTYPES:
+        raise UsageError(
+            f"--inputs {text}: no dtype {match['dtype']}; there are {', '.join(_DTYPES)}"
+        )
+    shape = tuple(int(one) for one in match["shape"].split(",") if one.strip())
+    if np.prod(np.array(shape, dtype=object)) > MOST_ELEMENTS:
+        raise UsageError(
+            f"--inputs {text}: more than {MOST_ELEMENTS:,} elements; give a smaller shape"
+        )
+    below = int(match["below"] or 2)
+    if match["below"] is not None and (np.dtype(match["dtype"]).kind == "f" or below < 1):
+        raise UsageError(f"--inputs {text}: <{below} bounds whole numbers, from 1; leave it out")
+    return Drawn(match["name"], match["dtype"], shape, below)
+
+
+def _arrays(given: str, seed: int) -> dict[str, Array]:
+    path = Path(given)
+    if path.suffix.lower() in _READERS and ":" not in path.name:
+        return _file_arrays(path)
+    drawn = spec_of(given)
+    return {drawn.name: drawn.array(seed)}
+
+
+def _file_arrays(path: Path) -> dict[str, Array]:
+    suffix = path.suffix.lower()
+    try:
+        with path.open("rb") as file:
+            return _READERS[suffix](file)
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        LookupError,
+        TypeError,
+        MemoryError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        said = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{path}: cannot be read as {suffix} ({said}); give arrays without objects in them"
+        ) from error
+
+
+def _npy(file: BinaryIO) -> dict[str, Array]:
+    return {"arr_0": np.lib.format.read_array(file, allow_pickle=False)}
+
+
+def _npz(file: BinaryIO) -> dict[str, Array]:
+    with zipfile.ZipFile(file) as archive:
+        return {
+            name.removesuffix(".npy"): np.lib.format.read_array(
+                archive.open(name), allow_pickle=False
+            )
+            for name in archive.namelist()
+        }
+
+
+_SAFE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
+                "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "?"}  # fmt: skip
+
+
+def _safetensors(file: BinaryIO) -> dict[str, Array]:
+    """Tensors of a .safetensors file; the format is a header of JSON behind its length, then the bytes."""
+    data = file.read()
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > len(data) - 8:
+        raise ValueError("its header is longer than the file")
+    header, found = json.loads(data[8 : 8 + length]), {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        if entry["dtype"] not in _SAFE_DTYPES or not 0 <= begin <= end <= len(data) - 8 - length:
+            raise ValueError(
+                f"tensor {name!r} is of dtype {entry['dtype']} at bytes {begin} to {end}"
+            )
+        flat = np.frombuffer(
+            data[8 + length + begin : 8 + length + end], dtype=_SAFE_DTYPES[entry["dtype"]]
+        )
+        found[name] = flat.reshape(entry["shape"])
+    return found
+
+
+_READERS: dict[str, Callable[[BinaryIO], dict[str, Array]]] = {
+    ".npz": _npz,
+    ".npy": _npy,
+    ".safetensors": _safetensors,
+}
+
+
+def _name_in(name: str, signature: Sequence[TensorSpec], found: Mapping[str, Array]) -> str:
+    """The model's name of an array; one that NumPy counted is the next input."""
+    wanted = [spec.name for spec in signature]
+    if name in wanted or not re.fullmatch(r"arr_\d+", name):
+        return name
+    free = [one for one in wanted if one not in found]
+    return free[0] if free else name
+
+
+def _drawn_by_signature(spec: TensorSpec, free: Mapping[str, int]) -> Drawn:
+    if spec.shape is None or spec.dtype not in _DTYPES:
+        raise UsageError(f"--inputs: nothing can be drawn for {spec}; give it in a file")
+    shape = tuple(one if isinstance(one, int) else free.get(one or "", 1) for one in spec.shape)
+    return spec_of(f"{spec.name}:{spec.dtype}[{','.join(map(str, shape))}]")
+
+
+def _check_one(spec: TensorSpec, array: Array, extents: dict[str, tuple[int, str]]) -> None:
+    if spec.dtype and str(array.dtype) != spec.dtype:
+        raise UsageError(f"--inputs {spec.name} is of {array.dtype}; the model takes {spec}")
+    if spec.shape is None:
+        return
+    fits = len(array.shape) == len(spec.shape) and all(
+        not isinstance(want, int) or have == want
+        for have, want in zip(array.shape, spec.shape, strict=True)
+    )
+    if not fits:
+        raise UsageError(
+            f"--inputs {spec.name} has the shape {list(array.shape)}; the model takes {spec}"
+        )
+    for have, want in zip(array.shape, spec.shape, strict=True):
+        if isinstance(want, str):
+            known, by = extents.setdefault(want, (have, spec.name))
+            if known != have:
+                raise UsageError(
+                    f"--inputs {spec.name} has {have} along {want!r}, and {by} has {known}; the model takes {spec}"
+                )

@@ -1,0 +1,318 @@
+"""onnxruntime on the CPU: sessions, what every node returns, the graph that it really runs, times and memory."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.wings.deploy import optimizers
+from lockstep.wings.deploy.engines import as_sentence, engine
+from lockstep.wings.deploy.model_file import ModelFile, check_between, value_bytes
+from lockstep.wings.deploy.optimizers import Optimizer
+
+Array = npt.NDArray[Any]
+
+BATCH_BYTES = 256 << 20
+"""What the values of one pass over a graph may take, where every node's output is asked for."""
+
+
+class Level(str, Enum):
+    """How much the runtime may rewrite a graph before it runs it."""
+
+    NONE = "none"
+    BASIC = "basic"
+    EXTENDED = "extended"
+    LAYOUT = "layout"
+    ALL = "all"
+
+
+_LEVELS = {Level.NONE: "ORT_DISABLE_ALL", Level.BASIC: "ORT_ENABLE_BASIC", Level.EXTENDED: "ORT_ENABLE_EXTENDED",
+           Level.LAYOUT: "ORT_ENABLE_LAYOUT", Level.ALL: "ORT_ENABLE_ALL"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a session runs; the same settings on the same machine give the same numbers.
+
+    Parameters
+    ----------
+    level
+        What the runtime may rewrite.
+    disabled
+        Optimizers that it must leave out, by name.
+    threads
+        Of one operator; operators run one after the other.
+    """
+
+    level: Level = Level.ALL
+    disabled: tuple[str, ...] = ()
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTime:
+    """A node of the graph that ran: its name, operator, and time in seconds, the median of the runs."""
+
+    name: str
+    op: str
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What running a model costs: latencies of each run in seconds, each node's time, and the runtime's peak memory."""
+
+    latencies_s: tuple[float, ...]
+    nodes: tuple[NodeTime, ...]
+    peak_bytes: int
+
+    @property
+    def median_s(self) -> float:
+        """The median latency, in seconds."""
+        return statistics.median(self.latencies_s)
+
+
+class Session:
+    """A model that is loaded.
+
+    Parameters
+    ----------
+    model
+        An `onnx.ModelProto` with its weights in it.
+    settings
+        How it runs.
+    name
+        What to call it in sentences.
+
+    Raises
+    ------
+    UsageError
+        If the runtime refuses it, or does not know the name of a disabled optimizer.
+    """
+
+    def __init__(
+        self, model: Any, settings: Settings = Settings(), *, name: str = "the model"
+    ) -> None:
+        if settings.disabled:
+            optimizers.check_names(
+                settings.disabled, ran_by(model, replace(settings, disabled=()), name=name)
+            )
+        self._name = name
+        self._session = _opened(model, settings, name)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what it returns."""
+        return tuple(one.name for one in self._session.get_outputs())
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
+        """What the model returns, by name; a sequence is a list of arrays.
+
+        Raises
+        ------
+        UsageError
+            If the runtime fails, as where an input does not fit.
+        """
+        with as_sentence(f"{self._name}: does not run"):
+            return dict(zip(self.outputs, self._session.run(None, dict(inputs)), strict=True))
+
+
+def ran_by(model: Any, settings: Settings, *, name: str = "the model") -> tuple[Optimizer, ...]:
+    """The optimizers that the runtime runs over a model, in order, and which of them change it."""
+    log = optimizers.with_native_log(lambda: _opened(model, settings, name, _log_everything))
+    return optimizers.ran_in(log)
+
+
+def optimized_graph(model: Any, settings: Settings, *, name: str = "the model") -> Any:
+    """The graph that the runtime really runs, as an `onnx.ModelProto`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimized.onnx"
+
+        def dump(options: Any) -> None:
+            options.optimized_model_filepath = str(path)
+
+        _opened(model, settings, name, dump)
+        return engine("onnx").load(str(path))
+
+
+def every_value(
+    model: Any,
+    inputs: Mapping[str, Array],
+    names: Sequence[str],
+    settings: Settings = Settings(level=Level.NONE),
+    *,
+    batch_bytes: int = BATCH_BYTES,
+) -> Iterator[tuple[str, Any]]:
+    """What nodes return, a pass over the graph for as many as fit into memory together.
+
+    Parameters
+    ----------
+    model
+        An `onnx.ModelProto` with its weights in it; asking for a value keeps the runtime from fusing it away.
+    inputs
+        What it is given.
+    names
+        Of the values wanted, in order of the graph; each is given once.
+    settings
+        How it runs.
+    batch_bytes
+        What the values of a pass may take, in bytes, where shape inference knows their sizes.
+    """
+    asked = type(model)()
+    asked.CopyFrom(model)
+    own = {one.name: one for one in model.graph.output}
+    info = engine("onnx").ValueInfoProto
+    for batch in _batches(model, inputs, names, batch_bytes):
+        del asked.graph.output[:]
+        asked.graph.output.extend(own.get(name, info(name=name)) for name in batch)
+        yield from Session(asked, settings).run(inputs).items()
+
+
+def measure(
+    model: Any,
+    inputs: Mapping[str, Array],
+    settings: Settings = Settings(),
+    *,
+    runs: int = 10,
+) -> Measured:
+    """Run a model several times, after one run that is not counted.
+
+    Parameters
+    ----------
+    model
+        An `onnx.ModelProto` with its weights in it.
+    inputs
+        What it is given each time.
+    settings
+        How it runs.
+    runs
+        How many runs count; as many more are taken with the runtime's profiler, for the times of the nodes.
+    """
+    session = Session(model, settings)
+    session.run(inputs)
+    latencies = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        session.run(inputs)
+        latencies.append(time.perf_counter() - began)
+    nodes, peak = _profiled(model, inputs, settings, runs)
+    return Measured(tuple(latencies), nodes, peak)
+
+
+def checked_sizes(file: ModelFile, inputs: Mapping[str, Array], most_bytes: int) -> None:
+    """Refuse inputs for which a value between the nodes would be over a bound, as far as shapes can be followed.
+
+    Raises
+    ------
+    UsageError
+        If one would.
+    """
+    check_between(_with_shapes(file.proto, inputs), file.path, most_bytes)
+
+
+# --------------------------------------------------------------------------------------- inside
+
+
+def _opened(
+    model: Any, settings: Settings, name: str, more: Callable[[Any], None] | None = None
+) -> Any:
+    runtime = engine("onnxruntime")
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = getattr(
+        runtime.GraphOptimizationLevel, _LEVELS[settings.level]
+    )
+    options.intra_op_num_threads, options.inter_op_num_threads = settings.threads, 1
+    options.use_deterministic_compute = True
+    options.log_severity_level = 4  # errors are raised besides
+    if more is not None:
+        more(options)
+    with as_sentence(f"{name}: the runtime does not take it"):
+        return runtime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"],
+            disabled_optimizers=list(settings.disabled),
+        )  # fmt: skip
+
+
+def _log_everything(options: Any) -> None:
+    options.log_severity_level, options.log_verbosity_level = 0, 1
+
+
+def _with_shapes(model: Any, inputs: Mapping[str, Array]) -> Any:
+    """A copy of a model whose inputs have the extents that they are given."""
+    fixed = type(model)()
+    fixed.CopyFrom(model)
+    for value in fixed.graph.input:
+        if value.name in inputs:
+            shape = value.type.tensor_type.shape
+            del shape.dim[:]
+            for extent in np.shape(inputs[value.name]):
+                shape.dim.add(dim_value=extent)
+    return fixed
+
+
+def _batches(
+    model: Any, inputs: Mapping[str, Array], names: Sequence[str], most: int
+) -> Iterator[list[str]]:
+    """Names of values that take at most so many bytes together; one of unknown size counts as a tenth of that."""
+    sizes = _sizes(_with_shapes(model, inputs))
+    batch: list[str] = []
+    taken = 0
+    for name in names:
+        size = sizes.get(name, most // 10)
+        if batch and taken + size > most:
+            yield batch
+            batch, taken = [], 0
+        batch.append(name)
+        taken += size
+    if batch:
+        yield batch
+
+
+def _sizes(model: Any) -> dict[str, int]:
+    """Bytes of each value whose shape is known."""
+    inferred = engine("onnx").shape_inference.infer_shapes(model, data_prop=True)
+    found = {
+        one.name: value_bytes(one) for one in (*inferred.graph.value_info, *inferred.graph.output)
+    }
+    return {name: size for name, size in found.items() if size is not None}
+
+
+def _profiled(
+    model: Any, inputs: Mapping[str, Array], settings: Settings, runs: int
+) -> tuple[tuple[NodeTime, ...], int]:
+    """Median time of each node, slowest first, and the most bytes that the runtime held."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def profile(options: Any) -> None:
+            options.enable_profiling, options.profile_file_prefix = (
+                True,
+                str(Path(folder) / "profile"),
+            )
+
+        session = _opened(model, settings, "the model", profile)
+        for _ in range(runs + 1):
+            session.run(None, dict(inputs))
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    times: dict[tuple[str, str], list[float]] = {}
+    peak = 0
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            arguments = event["args"]
+            key = event["name"].removesuffix("_kernel_time"), arguments["op_name"]
+            times.setdefault(key, []).append(event["dur"] / 1e6)
+            peak = max(peak, int(arguments.get("mem_in_use_peak", 0)))
+    nodes = [
+        NodeTime(name, op, statistics.median(every[1:] or every))
+        for (name, op), every in times.items()
+    ]
+    return tuple(sorted(nodes, key=lambda one: -one.time_s)), peak
