@@ -98,7 +98,8 @@ CALIBRATION_MARGIN_16_BIT = 2.0
 
 CALIBRATION_FLOOR_SHARE = 0.25
 """Share of the noise floor for equal inputs that stays allowed: the error model's bound without its margin. Random
-rounding is injected at results only; an operator that rounds more inside (a long sum) is covered by it."""
+rounding is injected at results only; an operator that rounds more inside (a long sum) is covered by it. Convolutions,
+whose kernels may take algorithms that lose a digit, keep all of it."""
 
 ILL_CONDITIONED = 30.0
 """Relative amplification from which on a site counts as ill-conditioned; an operator of which nothing is known is
