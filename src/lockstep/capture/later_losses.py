@@ -57,6 +57,17 @@ class LaterLosses:
         rows = [(step, value, dtype_name(dtype)) for step, value, dtype in self._read]
         return sorted(rows, key=lambda row: row[0])
 
+    def take(self, *, before: int | None) -> list[tuple[int, float]]:
+        """Step and value of those that are known by now, to be forgotten here.
+
+        Of other devices than the host, those are read that are of steps before this one; None for all.
+        """
+        later = [one for one in self._waiting if before is not None and one[0] >= before]
+        self._waiting = [one for one in self._waiting if before is None or one[0] < before]
+        self._read_waiting()
+        taken, self._read, self._waiting = self._read, [], later
+        return sorted(((step, value) for step, value, _ in taken), key=lambda one: one[0])
+
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def run_backward(tensors: Sequence[Any], *args: Any, **kwargs: Any) -> Any:

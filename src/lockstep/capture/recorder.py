@@ -15,8 +15,8 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from lockstep.capture.interception import Patch, Taps
 from lockstep.capture.last_states import NamedModule
 from lockstep.capture.live_modules import LivingModules, living
 from lockstep.capture.loaders import Loaders, random_states
+from lockstep.capture.loss_watch import LossWatch
 from lockstep.capture.module_paths import ModuleNames
 from lockstep.capture.optimizers import (
     Optimizers,
@@ -157,6 +158,10 @@ class Recorder:
         if options.max_steps is not None or options.ends_when_asked:
             asked_in = directory if options.ends_when_asked else None
             self._limit = StepLimit(options.max_steps, asked_in)
+        self._loss_watch: LossWatch | None = None
+        if options.until_losses_part:
+            self._selection = StepSelection.not_known_yet()
+            self._loss_watch = LossWatch(directory, lambda: self._step)
         self._finished = False
         self._began_s = time.time()
         self._loaders = Loaders(self.fail)
@@ -247,6 +252,9 @@ class Recorder:
             self._manifest.ended_by = BEFORE_BACKWARD if self._stopped else ended_by
         if self._manifest is not None and self.optimizer_seen and not self._finished:
             self._manifest.trained = self._step
+        if self._loss_watch is not None and not self._failure:
+            with self._failing_aloud():
+                self._loss_watch.finish(self._step)
         self._end(interrupted=interrupted)
         writer, self._closing = self._closing, None
         if writer is not None and self._manifest is not None:
@@ -406,6 +414,8 @@ class Recorder:
         self._optimizers.stop()
         self._living.stop()
         self._unhook_parameters()
+        if self._loss_watch is not None:
+            self._loss_watch.stop()
         if _active is self:
             _active = None
             for patch in self._patches:
@@ -450,6 +460,8 @@ class Recorder:
         if not self.optimizer_seen and not self._calls.step_start.certain:
             self.set_aside()
         self.optimizer_seen = True
+        if self._loss_watch is not None:
+            self._loss_watch.listen()
         self._note_training()
         self._install_if_chosen()
 
@@ -670,6 +682,8 @@ class Recorder:
 
     def _advance(self) -> None:
         self.steps_left_out += self._waits and self._step in self._selection
+        if self._loss_watch is not None:
+            self._hear_losses(self._loss_watch)
         self._step += 1
         if self._options.apart:
             closing = self._closing
@@ -690,6 +704,24 @@ class Recorder:
         if self._limit is not None and self._limit.ends_behind(self._step):
             self._end()
             self._limit.end()
+
+    def _hear_losses(self, watch: LossWatch) -> None:
+        """A step has ended of which at most the losses were heard."""
+        with self._failing_aloud():
+            wanted = watch.step_ended(self._step)
+            if wanted is not None:
+                self._selection = StepSelection.of(max(wanted, self._step + 1))
+                self._loss_watch = None
+
+    @contextmanager
+    def _failing_aloud(self) -> Iterator[None]:
+        """What fails is said at once: there is no recording yet that could tell."""
+        try:
+            with Silence():
+                yield
+        except Exception as error:
+            self.fail(error)
+            warn(f"losses are not heard any more: {self._failure}; the training goes on")
 
     def _stop_early(self) -> None:
         if not self._finished:

@@ -46,6 +46,9 @@ class Options:
     """Whether an optimizer's state is recorded beside its parameters."""
     ends_when_asked: bool = False
     """Whoever follows the training may ask it to end, see `core.last_step`."""
+    until_losses_part: bool = False
+    """Only losses are heard, until one is further off than it may be: then a step is recorded, see
+    `core.followed_losses`."""
     places: bool = False
     """Each process of a group of ranks notes where it is, see `lockstep.capture.rank_places`."""
     before_backward: bool = False

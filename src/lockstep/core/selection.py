@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -19,6 +20,16 @@ class StepSelection:
 
     ranges: tuple[tuple[int, int | None, int], ...]
     """First step, the one behind the last, and how many further the next is."""
+
+    @classmethod
+    def of(cls, step: int) -> StepSelection:
+        """One step."""
+        return cls(((step, step + 1, 1),))
+
+    @classmethod
+    def not_known_yet(cls) -> StepSelection:
+        """Some step that comes later; none of those that come now."""
+        return cls(((sys.maxsize, None, 1),))
 
     @classmethod
     def parse(cls, text: str | int) -> StepSelection:

@@ -15,6 +15,8 @@ def reason_for_nothing(
         return ""
     if recording.ranks:
         return "; ".join(recording.missing) or "a step began, and no call of it was to be recorded"
+    if options.until_losses_part and reached is Reached.STEPS:
+        return f"the training ended after {detail} steps, and none of its losses asked for a step to be recorded"
     by_hand = "for other loops use lockstep.record() in the script"
     return {
         Reached.NOTHING: "the command started no Python that loads Lockstep's start-up hook"

@@ -34,7 +34,7 @@ steps = 100000 if "late" in sys.argv else 12
 for step in range(steps):
     x = torch.randn(32, 8)
     if "late" in sys.argv and step == 5:
-        model[1].approximate = "tanh"
+        model[1] = torch.nn.Tanh() if "far" in sys.argv else torch.nn.GELU(approximate="tanh")
     loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
     optimizer.zero_grad()
     loss.backward()
@@ -158,3 +158,34 @@ def test_the_chart_has_a_line_a_step_and_is_thinned() -> None:
     assert "each 3-th" in lines[0]
     assert len(lines) == 35
     assert all("#" not in line for line in lines)
+
+
+def test_losses_that_agree_are_no_agreement_of_trainings(run: Run) -> None:
+    # Given a reference that holds all its losses, of which the last two behind its recorded steps
+    # When the same training is followed by its losses alone
+    ended = run("follow", "ref", "-o", "bare", "--loss-only", "--", "python", "train.py")
+    # Then they are equal, nothing else is said to be, nothing is left, and its numbers are those of before
+    assert ended.returncode == 0, ended.stderr
+    assert "losses agree: steps 0-11, 12 losses, at most 0 floors apart" in ended.stdout
+    assert "nothing but the losses was compared" in ended.stdout
+    assert "AGREE" not in ended.stdout
+    assert run("show", "bare").returncode == 2
+    again = run("follow", "ref", "-o", "again", "--", "python", "train.py")
+    assert ended.stdout.split()[0] == again.stdout.split()[0]
+
+
+def test_a_loss_that_parts_has_the_next_step_recorded_whole_and_compared(run: Run) -> None:
+    # Given a training that would take for hours, with another activation from step 5 on
+    # When its losses are followed
+    command = ("--", "python", "train.py", "late", "far")
+    ended = run("follow", "ref", "-o", "far", "--loss-only", "--json", *command)
+    # Then it ends, the step behind is compared with that of the reference, and the operator named
+    assert ended.returncode == 1, ended.stderr
+    values = json.loads(ended.stdout)
+    assert (values["parted_at"], values["recorded_step"]) == (5, 6)
+    assert [pair[0] for pair in values["ranks"]["rank0"]["losses"]] == [0, 1, 2, 3, 4, 5]
+    origin = values["comparison"]["origins"][0]
+    assert (origin["step"], origin["module"]) == (6, "1")
+    # And the step opens, and each of its operators can be run again
+    assert "step 6" in run("show", "far", "--step", "6").stdout
+    assert run("replay", "far", "--all").returncode == 0

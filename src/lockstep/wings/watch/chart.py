@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lockstep.comparison import SteppedTo
 from lockstep.core.text import printable
@@ -26,6 +26,19 @@ def step_chart(steps: Sequence[SteppedTo]) -> str:
     shown = [one for at, one in enumerate(steps) if at % every == 0 or one.origins]
     head = "step  furthest, in units of what may be" + (f" (each {every}-th)" if every > 1 else "")
     return "\n".join([head, *map(_line, shown)])
+
+
+def loss_chart(floors: Mapping[int, float]) -> str:
+    """How many floors apart the losses of each step are; of more than forty steps, the furthest of each stretch."""
+    if not any(floors.values()):
+        return f"the losses of {len(floors)} steps are equal to the last bit"
+    steps = sorted(floors)
+    each = max(1, math.ceil(len(steps) / _MOST_LINES))
+    stretches = (steps[at : at + each] for at in range(0, len(steps), each))
+    furthest = [max(stretch, key=lambda step: floors[step]) for stretch in stretches]
+    head = "step  losses, in floors" + (f" (the furthest of each {each} steps)" if each > 1 else "")
+    lines = (f"{step:>4}  {_bar(floors[step])} {floors[step]:.3g}" for step in furthest)
+    return "\n".join([head, *lines])
 
 
 def _line(step: SteppedTo) -> str:

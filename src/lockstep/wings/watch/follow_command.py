@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -14,11 +16,20 @@ from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.text import printable
-from lockstep.report.comparison.json import render_json
+from lockstep.report.comparison.json import comparison_json, render_json
 from lockstep.report.comparison.screen import print_comparison
-from lockstep.store.reader import open_recording
+from lockstep.report.json_text import enveloped, json_text
+from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.watch.chart import step_chart
 from lockstep.wings.watch.following import Following, recorded_as
+from lockstep.wings.watch.loss_floors import loss_floors
+from lockstep.wings.watch.loss_following import follow_losses, recorded_when_parted
+from lockstep.wings.watch.loss_words import (
+    losses_code,
+    losses_text,
+    losses_values,
+    next_commands,
+)
 from lockstep.wings.watch.places import own_streams
 
 
@@ -44,6 +55,10 @@ class _Command(TrainingBehind):
     "--mapping", type=click.Path(path_type=Path),
     help="YAML file with names that the two runs use for the same thing.",
 )  # fmt: skip
+@click.option(
+    "--loss-only", is_flag=True,
+    help="Hold only the losses against each other, at next to no cost; when they part, record the next step whole.",
+)  # fmt: skip
 @click.option("--go-on", is_flag=True, help="Do not end the training at the first origin.")
 @options.force
 @options.as_json
@@ -53,6 +68,7 @@ def follow(
     save: str | None,
     calibration: Path | None,
     mapping: Path | None,
+    loss_only: bool,
     go_on: bool,
     force: bool,
     as_json: bool,
@@ -62,16 +78,77 @@ def follow(
     The training is recorded as the reference was, with sketches: megabytes a step. At the first operator that leaves
     the reference beyond noise it is asked to end, and what is printed is what `compare` says of the steps so far.
 
+    With --loss-only the training runs nearly bare, for faults that show after hours: nothing but its losses is
+    compared, until one is further off than its floor. The next step is recorded whole then, and the training ends.
+
     Exit code as of `compare`: 0 if they agree, 1 if they differ, 2 if they cannot be compared or the training failed.
 
     \b
     lockstep follow ref -- python train.py --device npu
+    lockstep follow ref --loss-only --calibration cal -- python train.py
     lockstep follow ref --go-on -o cand -- torchrun --nproc_per_node 2 train.py
     """
     command = training_command()
     if not command:
         raise UsageError("give the training's command behind --")
-    recorded = open_recording(reference)
+    ways = _Ways(open_recording(reference), output, calibration, mapping, go_on, force, as_json)
+    if loss_only:
+        return _follow_losses(command, save, ways)
+    return _follow_steps(command, save, ways)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """What both ways to follow take."""
+
+    reference: Recording
+    output: Path
+    calibration: Path | None
+    mapping: Path | None
+    go_on: bool
+    force: bool
+    as_json: bool
+
+
+def _follow_losses(command: Sequence[str], save: str | None, ways: _Ways) -> int:
+    calibration = None if ways.calibration is None else open_recording(ways.calibration)
+    floors = loss_floors(ways.reference, calibration)
+    options = recorded_when_parted(ways.reference.manifest.options, save, go_on=ways.go_on)
+    followed = follow_losses(
+        floors, command, ways.output, options, tell, force=ways.force,
+        **own_streams(as_json=ways.as_json),
+    )  # fmt: skip
+    found = None
+    if followed.recorded is not None and _holds(ways.reference, followed.step):
+        known = ways.calibration if calibration and _holds(calibration, followed.step) else None
+        found = compare_recordings(
+            ways.reference, followed.recorded, calibration=known, mapping=ways.mapping,
+            steps=[followed.step or 0],
+        )  # fmt: skip
+    if ways.as_json:
+        compared = None if found is None else comparison_json(found)
+        values = {**losses_values(followed, floors), "comparison": compared}
+        click.echo(json_text(enveloped(values)))
+    else:
+        for words in losses_text(followed, floors):
+            click.echo(words)
+        if found is not None:
+            click.echo(
+                f"step {followed.step} is recorded whole in {ways.output}; compared with the reference's:"
+            )
+            print_comparison(found)
+        elif followed.parted is not None:
+            for words in next_commands(followed, ways.reference):
+                click.echo(words)
+    return losses_code(followed, floors)
+
+
+def _holds(recording: Recording, step: int | None) -> bool:
+    return any(step in rank.complete_steps for rank in recording.ranks.values())
+
+
+def _follow_steps(command: Sequence[str], save: str | None, ways: _Ways) -> int:
+    recorded = ways.reference
 
     def told(step: SteppedTo) -> None:
         if step.origins:
@@ -79,21 +156,21 @@ def follow(
             where = f"{origin.module or '(model)'} / {origin.op}"
             say(printable(f"step {step.number}: {where} leaves the reference ({origin.source})"))
 
-    comparison = GrowingComparison(recorded, calibration=calibration, mapping=mapping)
-    following = Following(comparison, output.absolute(), told, stops=not go_on)
+    comparison = GrowingComparison(recorded, calibration=ways.calibration, mapping=ways.mapping)
+    following = Following(comparison, ways.output.absolute(), told, stops=not ways.go_on)
     ended = following.run(
-        command, recorded_as(recorded.manifest.options, save), tell, force=force,
-        **own_streams(as_json=as_json),
+        command, recorded_as(recorded.manifest.options, save), tell, force=ways.force,
+        **own_streams(as_json=ways.as_json),
     )  # fmt: skip
     if ended.why_nothing:
         say(f"nothing was recorded: {ended.why_nothing}")
         return ExitCode.FAILED
     followed = following.followed
     found = compare_recordings(
-        recorded, output, calibration=calibration, mapping=mapping,
+        recorded, ways.output, calibration=ways.calibration, mapping=ways.mapping,
         steps=followed.at_the_end,
     )  # fmt: skip
-    if as_json:
+    if ways.as_json:
         click.echo(render_json(found))
     else:
         click.echo(step_chart(followed.steps))
