@@ -18,7 +18,7 @@ from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, integer_of, s
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding, Origin
 from lockstep.core.garbage import rare_collections
-from lockstep.core.manifest import MEMORY_BYTES
+from lockstep.core.manifest import ARGUMENTS, MEMORY_BYTES
 from lockstep.core.progress import CountedProgress, Progress
 from lockstep.core.site import CallKind, Role
 from lockstep.judge.calibration import CalibratedJudge
@@ -269,7 +269,10 @@ def _with_local_error(
     judge: Judge, reference: Recording, candidate: Recording, memory_bytes: int
 ) -> Judge:
     """The judge behind one that re-runs single operators, where both runs saved whole tensors."""
-    if not _saved_whole(reference, candidate):
+    untold = any(
+        gap.what == ARGUMENTS for run in (reference, candidate) for gap in run.manifest.not_seen
+    )
+    if untold or not _saved_whole(reference, candidate):
         return judge
     return LocalErrorJudge(judge, memory_bytes=memory_bytes, reruns=RerunsApart)
 
@@ -332,7 +335,13 @@ def _compare_step(
         SetupWalk(step, ledger, origins, gathered.judge).run()
         updated = partial(last_updates, gathered.ledgers.values())
         StepWalk(
-            step, ledger, origins, gathered.judge, updated, sees_every_call=sees_every_call
+            step,
+            ledger,
+            origins,
+            gathered.judge,
+            updated,
+            sees_every_call=sees_every_call,
+            tells_order=gathered.pairing.extents[name].tells_order,
         ).run(progress)
         for parameter, state in _last_gradients(step, ledger).items():
             gradients[parameter].append(state)

@@ -70,11 +70,15 @@ class Reader:
     read
         Gives its calls, those of each rank in order of time, one at a time, and a `NotSeen` for each thing that the
         form lacks or the tool left out, which a comparison then says; what is read must not be executed.
+    read_by
+        The same of a path whose names are built as a text says that the user gives (`--format NAME:TEXT`); None for a
+        form that has names of its own.
     """
 
     name: str
     recognises: Callable[[Path], bool]
     read: Callable[[Path], Iterable[ReadCall | NotSeen]]
+    read_by: Callable[[Path, str], Iterable[ReadCall | NotSeen]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from lockstep.align.names import NameMap
 from lockstep.align.step import AlignedStep
+from lockstep.align.untold import in_one_order, nested_by_path, tells_nesting, tells_order
 from lockstep.core.manifest import MODULES, Options
 from lockstep.core.records import Call
 from lockstep.core.selection import SiteFilter
@@ -151,6 +152,11 @@ class Extent:
         self.left_out = [0, 0]
         """Calls of the reference, and of the candidate, that the other side was not to look at."""
 
+    @property
+    def tells_order(self) -> bool:
+        """Whether one side at least tells what came first."""
+        return any(map(tells_order, self._ranks))
+
     def step(self, number: int) -> AlignedStep:
         """One step that both have, without what only one of them could have recorded."""
         left, right = (list(rank.calls(number)) for rank in self._ranks)
@@ -162,6 +168,10 @@ class Extent:
             left, right = self._view.common(left, right, self._names)
             self.left_out[0] += every[0] - len(left)
             self.left_out[1] += every[1] - len(right)
+        if not all(map(tells_nesting, self._ranks)):
+            left, right = map(list, nested_by_path(left, right, self._names))
+        told = tells_order(self._ranks[0]), tells_order(self._ranks[1])
+        left, right = map(list, in_one_order(left, right, self._names, told))
         step = AlignedStep(left, right, self._names)
         ends = [number not in rank.complete_steps for rank in self._ranks]
         if not any(ends):

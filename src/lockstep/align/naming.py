@@ -31,7 +31,9 @@ def names_in(rank: RankRecording) -> Names:
     kinds = (CallKind.OPERATOR.value, CallKind.MODULE.value)
     operators = rank.call_table.filter(pl.col("kind").is_in(kinds))["op"].to_list()
     parameters = frozenset(name for node in tree.values() for name in node.tensors)
-    return Names(frozenset(path for path in tree if path), parameters, frozenset(operators))
+    # What another tool wrote may tell where calls are, and no modules.
+    paths = {*tree, *rank.call_table["module"].unique().to_list()} - {""}
+    return Names(frozenset(paths), parameters, frozenset(operators))
 
 
 def _tree(rank: RankRecording) -> dict[str, Node]:

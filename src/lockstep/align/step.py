@@ -121,6 +121,12 @@ class AlignedStep:
         return self._by_reference.get(item.reference.parent)
 
     @cached_property
+    def sees_inputs(self) -> bool:
+        """Whether both sides tell what goes into calls, of any."""
+        sides = self.reference.calls.values(), self.candidate.calls.values()
+        return all(any(call.with_role(Role.INPUT) for call in side) for side in sides)
+
+    @cached_property
     def module_classes(self) -> dict[str, str]:
         """Class of the module at each path, as both sides may name it."""
         classes: dict[str, str] = {}

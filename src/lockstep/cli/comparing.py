@@ -51,6 +51,14 @@ _OPTIONS = (
         "Memory that comparing may take; operators that take more to re-run are judged without."
     ),
     click.option(
+        "--format",
+        "forms",
+        multiple=True,
+        metavar="NAME[:NAMES]",
+        help="What another tool wrote, by the form's name, as `lockstep show` takes it; given twice, of the reference"
+        " and of the candidate.",
+    ),
+    click.option(
         "--no-rerun", is_flag=True, help="Run no operator again: for recordings from strangers."
     ),
 )
@@ -96,6 +104,7 @@ def compared(
     steps: str,
     memory_bytes: int,
     no_rerun: bool,
+    forms: tuple[str, ...] = (),
 ) -> Compared:
     """Compare two recordings as the options say, with a progress bar where somebody watches.
 
@@ -106,7 +115,13 @@ def compared(
     UsageError
         If an option does not fit the recordings.
     """
-    recordings = open_recording(reference), open_recording(candidate)
+    if len(forms) > 2:
+        raise UsageError("--format is given three times; once is for both sides, twice for each")
+    of_reference, of_candidate = (forms[0], forms[-1]) if forms else ("", "")
+    recordings = (
+        open_recording(reference, form=of_reference),
+        open_recording(candidate, form=of_candidate),
+    )
     with progress_bar("comparing") as progress:
         read_indices(recordings, progress)
         chosen = _chosen_steps(recordings, steps) if steps else None

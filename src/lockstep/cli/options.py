@@ -28,6 +28,16 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 force = click.option("--force", is_flag=True, help="Replace the file if it is there.")
 
 
+form = click.option(
+    "--format",
+    "form",
+    default="",
+    metavar="NAME[:NAMES]",
+    help="What another tool wrote there, by the form's name, where that is not told by a look at it; with NAMES as in"
+    " 'tensors:{module}.{op}.{role}.{index}', how its names are built.",
+)
+
+
 def site(what: str) -> Option:
     """`--site`, a pattern or a printed site: see `lockstep.reading.is_chosen`.
 

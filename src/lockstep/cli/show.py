@@ -20,8 +20,14 @@ from lockstep.store.reader import open_recording
 @options.as_json
 @options.step
 @options.rank
+@options.form
 def show(
-    directory: Path, pattern: str | None, as_json: bool, step: int | None, rank: str | None
+    directory: Path,
+    pattern: str | None,
+    as_json: bool,
+    step: int | None,
+    rank: str | None,
+    form: str,
 ) -> int:
     """Show what is in a recording: the set-up, steps, ranks, sizes, and what was not seen.
 
@@ -33,7 +39,7 @@ def show(
     lockstep show ref
     lockstep show ref 'h.3.*' --step 0
     """
-    recording = open_recording(directory)
+    recording = open_recording(directory, form=form)
     check_choice(recording, step=step, rank=rank)
     calls = None
     if pattern is not None:

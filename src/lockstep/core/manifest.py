@@ -98,6 +98,15 @@ BEFORE_BACKWARD = "lockstep check, before its first backward"
 MODULES = "modules"
 """What is not seen where another tool tells every operator outside of the modules that call it."""
 
+ORDER = "the order of the calls"
+"""What is not seen where another tool's names tell no time: nothing comes before anything then."""
+
+ARGUMENTS = "settings of calls"
+"""What is not seen where another tool tells no plain arguments: such a call cannot be made again."""
+
+NESTING = "which call holds which"
+"""What is not seen where another tool's names tell no calls around a call."""
+
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""
 

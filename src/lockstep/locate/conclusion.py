@@ -63,6 +63,7 @@ class Gathered:
     coverage: Coverage = field(default_factory=Coverage)
     steps: set[int] = field(default_factory=set)
     aligned: int = 0
+    has_calls: bool = False
     unaligned_reference: int = 0
     unaligned_candidate: int = 0
 
@@ -91,6 +92,8 @@ class Gathered:
         if self.judge.looks_at_set_up:
             self.idle.setdefault(rank, IdleCalls()).gather(step, effects)
         self.coverage.note(step)
+        kinds = (CallKind.MODULE, CallKind.OPERATOR)
+        self.has_calls |= any(pair.present.kind in kinds for pair in step.pairs)
         self.aligned += sum(1 for _ in step.of_kind(CallKind.MODULE, CallKind.OPERATOR))
         for pair in step.lone:
             self.unaligned_reference += pair.candidate is None
@@ -129,9 +132,13 @@ def conclusion(
         origins = once_over_ranks(sorted(idle, key=lambda one: (one.step, one.sequence, one.rank)))
     findings = [finding for ledger in gathered.ledgers.values() for finding in ledger.findings]
     not_compared = [stopper] if stopper else pairing.not_compared(steps)
-    if stopper is None and gathered.aligned == 0:
+    # Two checkpoints hold none, and are compared by their parameters.
+    calls = gathered.has_calls or not pairing.is_of_another_tool or not findings
+    if stopper is None and gathered.aligned == 0 and calls:
         not_compared.append("no call of one run could be aligned with a call of the other")
     not_compared.extend((*gathered.coverage.gaps(findings), *_known_by_numbers_alone(findings)))
+    if pairing.is_of_another_tool:  # which may tell no loss that would show what these do
+        not_compared.extend(_unjudged(findings))
     ends, held = None, list[HeldStates]()
     if stopper is None and steps is None:
         equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
@@ -183,6 +190,14 @@ def conclusion(
         ranks=ranks_compared(pairing.ranks.both, reference, candidate),
         endings=tuple(endings(reference, candidate)),
     )
+
+
+def _unjudged(findings: Iterable[Finding]) -> Iterator[str]:
+    """Tensors that differ, and by how much they may is not known."""
+    found = [one for one in findings if one.outcome is Outcome.INCOMPARABLE]
+    if found:
+        first = found[0].pair.present
+        yield f"{len(found)} tensors could not be judged, first {first.name} of {first.site}: {found[0].reason}"
 
 
 def _known_by_numbers_alone(findings: Iterable[Finding]) -> Iterator[str]:

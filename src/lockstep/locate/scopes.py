@@ -25,6 +25,11 @@ class Scopes:
         worst = self._worst.get((scope, backward))
         return [worst] if worst is not None else []
 
+    def before(self, item: Aligned, *, backward: bool) -> list[Measured]:
+        """The worst tensor seen so far beside a call, inside the same module call, if any."""
+        worst = self._worst.get((item.reference.parent, backward))
+        return [worst] if worst is not None else []
+
     def widen(self, item: Aligned, measured: Measured) -> None:
         """Take a tensor into account."""
         role, call = measured.pair.present.role, item.reference

@@ -44,7 +44,7 @@ from lockstep.locate.operations import Operations
 from lockstep.locate.origins import Origins, Place, without_partner
 from lockstep.locate.places import Places
 from lockstep.locate.scopes import Scopes
-from lockstep.locate.words import SETTING_UNTESTED, origin_reason, what_enters
+from lockstep.locate.words import FIRST_BY_NAME, SETTING_UNTESTED, origin_reason, what_enters
 from lockstep.measure.measured_pair import Measured, pooled
 
 _UNSEEN = Region(unseen=8)
@@ -72,6 +72,8 @@ class StepWalk:
         Gives the last updates of a parameter of that name on all ranks; those of this one by default.
     sees_every_call
         Whether what no call was seen to send was sent by none; not in what another tool dumped.
+    tells_order
+        Whether one side at least tells which call came first.
     """
 
     def __init__(
@@ -83,8 +85,9 @@ class StepWalk:
         updated: Callable[[str], Sequence[Updated]] | None = None,
         *,
         sees_every_call: bool = True,
+        tells_order: bool = True,
     ) -> None:
-        self._sees_every_call = sees_every_call
+        self._sees_every_call, self._tells_order = sees_every_call, tells_order
         self._updated = updated or partial(last_updates, [ledger])
         self._step = step
         self._ledger = ledger
@@ -96,6 +99,7 @@ class StepWalk:
         self._arrivals = Arrivals(step, ledger, judge)
         self._scopes = Scopes(step)
         self._sees_operators = any(True for _ in step.of_kind(CallKind.OPERATOR))
+        self._sees_inputs = sees_every_call or step.sees_inputs
         self._sound_outside: dict[tuple[int, bool], bool] = {}
         self._accumulations = Accumulations(step, self._operations, self._places, judge)
         self._cut: set[Key] = set()
@@ -162,6 +166,9 @@ class StepWalk:
         if item.calls.only_results:
             self._result_of_region(item, pair, measured, backward)
             return
+        if not (self._sees_inputs or item.complete(Role.INPUT)):
+            self._result_of_the_unseen(item, pair, measured, backward)
+            return
         operation = self._operations.of(item, backward=backward)
         if (
             operation.family is Family.DROPOUT
@@ -193,6 +200,25 @@ class StepWalk:
             return
         entering = [self._ledger.measure(one) for one in item.complete(Role.GRAD_OUTPUT)]
         judgement = as_open(self._judge.passage(entering, measured, region=_UNSEEN))
+        self._decide(item, measured, judgement, entering, partial(self._places.of, item, pair))
+
+    def _result_of_the_unseen(
+        self, item: Aligned, pair: Pair, measured: Measured, backward: bool
+    ) -> None:
+        """What a call makes of tensors that a side did not write: held against what is known to come before."""
+        boundary = Boundary() if backward else self._tracer.forward(pair)
+        entering = boundary.entering
+        if not entering and self._tells_order:
+            entering = self._scopes.before(item, backward=backward)
+        judgement = self._judge.passage(entering, measured, region=_UNSEEN)
+        by_name = not (entering or self._tells_order)
+        # Without an order noise may have grown over any number of calls, but hardly to half of the digits.
+        if by_name:
+            judgement = replace(judgement, words=FIRST_BY_NAME)
+        if not boundary.sources and (
+            self._ledger.any_tainted or (by_name and measured.relative <= math.sqrt(measured.unit))
+        ):
+            judgement = as_open(judgement)
         self._decide(item, measured, judgement, entering, partial(self._places.of, item, pair))
 
     def _arrival(self, item: Aligned, pair: Pair) -> None:

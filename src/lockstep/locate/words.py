@@ -55,6 +55,10 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
     return f"{name} does not agree: {', '.join(numbers)}"
 
 
+FIRST_BY_NAME = "the first by its name: neither side tells which call came first"
+"""Why what is named need not be where a difference began."""
+
+
 def origin_reason(
     entering: Sequence[Measured],
     output: Measured,

@@ -38,7 +38,9 @@ from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
 _SEPARATOR = re.compile(r"[/\\]")
 
 
-def open_recording(path: str | os.PathLike[str], *, read_sketches: bool = True) -> Recording:
+def open_recording(
+    path: str | os.PathLike[str], *, read_sketches: bool = True, form: str = ""
+) -> Recording:
     """Open a recording directory for reading, or what another tool wrote and a plug-in reads (`lockstep_readers`).
 
     Parameters
@@ -48,11 +50,14 @@ def open_recording(path: str | os.PathLike[str], *, read_sketches: bool = True) 
     read_sketches
         Whether sketches are read; without them it is as if recorded with `--save stats`, tensors that were saved
         whole apart.
+    form
+        What another tool wrote there, by the name of the form, or `NAME:TEXT` where TEXT says how its names are built;
+        "" to look which. A recording of Lockstep's own is none.
 
     Raises
     ------
     UsageError
-        If it is no path at all.
+        If it is no path at all, or there is no such form.
     NotARecordingError
         If the path is missing, empty or not a recording.
     VersionError
@@ -69,7 +74,7 @@ def open_recording(path: str | os.PathLike[str], *, read_sketches: bool = True) 
     try:
         return Recording(given, read_sketches=read_sketches)
     except NotARecordingError:
-        made = recording_of(given)
+        made = recording_of(given, form)
         if made is None:
             raise
         recording = Recording(made, read_sketches=read_sketches)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ _NAMES = {
     "complex64": "C64",
     "complex128": "C128",
 }
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _NUMPY = {
     "F64": "<f8",
     "F32": "<f4",
@@ -395,6 +396,21 @@ class Shard:
             raise CorruptError(
                 self.path, f"tensor {number} has an impossible shape ({error})"
             ) from error
+
+    def listed(self) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+        """Name, dtype and shape of each tensor that is stored as it is, in the order of the header."""
+        for name, entry in self._entries.items():
+            yield name, _DTYPES[entry.dtype], entry.shape
+
+    def undecoded(self, name: str) -> Array:
+        """Elements of a tensor by its name, shape (count,): bfloat16 as uint16, float8 as uint8.
+
+        Raises
+        ------
+        CorruptError
+            If the file does not hold it.
+        """
+        return self._stored(name)[1]
 
     def find(self, number: int) -> tuple[str, Array] | Derived:
         """One tensor undecoded: its dtype and elements, shape (count,), or what it is derived from.

@@ -27,9 +27,16 @@ _MOST_LINES = 20
 )  # fmt: skip
 @options.step
 @options.rank
+@options.form
 @options.force
 def extract(
-    recording: Path, site: str, output: Path, step: int | None, rank: str | None, force: bool
+    recording: Path,
+    site: str,
+    output: Path,
+    step: int | None,
+    rank: str | None,
+    form: str,
+    force: bool,
 ) -> int:
     """Write the tensors of one site to a file: inputs, outputs, gradients, parameters.
 
@@ -44,7 +51,7 @@ def extract(
     """
     write = writer_for(output)
     check_output_file(output, force=force)
-    chosen = choose(open_recording(recording), site, step=step, rank=rank)
+    chosen = choose(open_recording(recording, form=form), site, step=step, rank=rank)
     try:
         with replacing(output) as aside:
             write(aside, chosen.tensors)

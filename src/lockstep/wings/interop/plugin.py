@@ -13,8 +13,16 @@ if TYPE_CHECKING:
     from lockstep.core.manifest import NotSeen
     from lockstep.store.written_calls import ReadCall
 
-FORMS = {"mindstudio-probe": "mindstudio_probe", "ptdbg_ascend": "ptdbg_ascend"}
+FORMS = {
+    "mindstudio-probe": "mindstudio_probe",
+    "ptdbg_ascend": "ptdbg_ascend",
+    "npy": "array_folder",
+    "tensors": "tensor_folder",
+}
 """The forms that are read, each with its file in `readers`."""
+
+_BY_PATTERN = frozenset({"tensors"})
+"""Those whose names the user may tell."""
 
 
 @hookimpl
@@ -34,4 +42,8 @@ def _reader(name: str, file: str) -> Reader:
         found: Iterable[ReadCall | NotSeen] = module().read(path)
         return found
 
-    return Reader(name, recognises, read)
+    def read_by(path: Path, names: str) -> Iterable[ReadCall | NotSeen]:
+        found: Iterable[ReadCall | NotSeen] = module().read_by(path, names)
+        return found
+
+    return Reader(name, recognises, read, read_by if name in _BY_PATTERN else None)

@@ -47,7 +47,7 @@ def report(
     lockstep report ref cand -o report.html --calibration ref.cal --force
     """
     if candidate is None:
-        return _of_one(reference, output, force=force)
+        return _of_one(reference, output, "".join(manner["forms"][:1]), force=force)
     comparing.check_two(reference, candidate)
     check_output_file(output, force=force)
     found = comparing.compared(reference, candidate, **manner)
@@ -57,9 +57,9 @@ def report(
     return found.comparison.exit_code()
 
 
-def _of_one(path: Path, output: Path, *, force: bool) -> int:
+def _of_one(path: Path, output: Path, form: str, *, force: bool) -> int:
     check_output_file(output, force=force)
-    recording = open_recording(path)
+    recording = open_recording(path, form=form)
     with progress_bar(f"writing {output}"):
         _write(recording_page(recording), output)
     click.echo(f"wrote {output}")

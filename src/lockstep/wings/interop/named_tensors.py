@@ -1,0 +1,120 @@
+"""Tensors by name, in files of many or of one: `.npy`, `.npz`, `.safetensors`, and `.pt` without a pickle that runs.
+
+Each is read once, for what tells it from others, and then stays where it lies.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from lockstep.core.errors import CorruptError
+from lockstep.kernels.digest import digest_of_bytes
+from lockstep.store.later_tensors import Bytes, LaterTensor, ReadLater
+from lockstep.store.limits import MOST_ELEMENTS, size_of
+from lockstep.store.tensors import Shard, can_store
+from lockstep.store.written_calls import statistics_of
+from lockstep.wings.interop.probe_leaves import npy_in
+from lockstep.wings.interop.torch_file import tensors_in
+
+Named = Iterator[tuple[str, LaterTensor]]
+_DAMAGED = (
+    ValueError,
+    EOFError,
+    OSError,
+    KeyError,
+    RuntimeError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+)
+
+
+def named_tensors(path: Path) -> Named:
+    """The tensors of one file, each by its name there; of a `.npy` file by ""; `known` says the rest of them.
+
+    Raises
+    ------
+    CorruptError
+        If the file is damaged, a link, or holds what is no tensor.
+    """
+    size_of(path)
+    yield from _FILES[path.suffix.lower()](path)
+
+
+def known(tensor: LaterTensor) -> LaterTensor:
+    """The same with its digest, that of a recording of the same bytes, and its numbers; read for that.
+
+    Raises
+    ------
+    CorruptError
+        If its file is damaged.
+    """
+    if not can_store(tensor.dtype):
+        raise CorruptError(tensor.place, f"holds a tensor of dtype {tensor.dtype}, which none has")
+    assert tensor.load is not None
+    data = tensor.load()
+    numbers = statistics_of(ReadLater(replace(tensor, load=lambda: data))())
+    return replace(tensor, statistics=numbers, digest=digest_of_bytes(data))
+
+
+def _of_npy(path: Path) -> Named:
+    yield "", npy_in(path)
+
+
+def _of_npz(path: Path) -> Named:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                yield info.filename.removesuffix(".npy"), _of_member(path, archive, info)
+    except _DAMAGED as error:
+        raise CorruptError(path, f"is no .npz file of numbers, or damaged ({error})") from error
+
+
+def _of_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> LaterTensor:
+    with archive.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(file)
+    claimed = dtype.itemsize * int(np.prod(shape, dtype=object))
+    if dtype.hasobject or claimed > info.file_size or claimed > MOST_ELEMENTS:
+        raise ValueError(f"{info.filename} is cut off, or holds objects")
+    load = partial(_bytes_of_member, path, info.filename)
+    return LaterTensor(
+        str(dtype.newbyteorder("=")), shape, load=load, place=f"{path}:{info.filename}"
+    )
+
+
+def _bytes_of_member(path: Path, name: str) -> Bytes:
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+            values = np.lib.format.read_array(file, allow_pickle=False)
+    except _DAMAGED as error:
+        raise CorruptError(path, f"cannot be read ({error})") from error
+    values = np.ascontiguousarray(values)
+    return values.astype(values.dtype.newbyteorder("="), copy=False).reshape(-1).view(np.uint8)
+
+
+def _of_safetensors(path: Path) -> Named:
+    for name, dtype, shape in Shard(path).listed():
+        load = partial(_bytes_of_safetensors, path, name)
+        yield name, LaterTensor(dtype, shape, load=load, place=f"{path}:{name}")
+
+
+def _bytes_of_safetensors(path: Path, name: str) -> Bytes:
+    return Shard(path).undecoded(name).view(np.uint8)
+
+
+_FILES: dict[str, Callable[[Path], Named]] = {
+    ".npy": _of_npy, ".npz": _of_npz, ".safetensors": _of_safetensors, ".pt": tensors_in, ".pth": tensors_in,
+}  # fmt: skip
+SUFFIXES = frozenset(_FILES)
+"""Of the files that are read."""
