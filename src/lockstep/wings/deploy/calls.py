@@ -1,0 +1,191 @@
+"""Nodes of an exported program as calls of a recording: where each stands in the user's model, what it was given."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import fx
+
+from lockstep.capture.leaves import argument_tensors, plain_arguments
+from lockstep.core.manifest import Options
+from lockstep.core.records import Frame
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.store.directory import RunDirectory
+from lockstep.store.written_calls import (
+    CallsOfRank,
+    RankOnDisk,
+    ReadCall,
+    ReadTensor,
+    closed_manifest,
+)
+
+Array = npt.NDArray[Any]
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+_SPELLED = {"prims.convert_element_type.default": "torch.Tensor.to"}
+"""Operators that decompositions put in, by the name that torch's API has for them: only those can be run again."""
+
+
+class WrittenRun:
+    """A recording that is written call by call, of one step of one rank.
+
+    Parameters
+    ----------
+    path
+        A directory that is not there yet.
+    command
+        What is said to have been run.
+
+    Raises
+    ------
+    OutputExistsError
+        If it is there, or cannot be written.
+    """
+
+    def __init__(self, path: Path, command: Sequence[str]) -> None:
+        self._command = list(command)
+        options = Options(steps="0:1", save="tensors", level="aten")
+        self._directory = RunDirectory.create(path, self._command, options, force=False)
+        self._calls, self._rank = CallsOfRank(0), RankOnDisk(self._directory.path / "rank0")
+
+    def add(self, call: ReadCall) -> None:
+        """Write the next call."""
+        self._rank.add(self._calls.made_of(call))
+
+    def finish(self) -> Path:
+        """Write what closes a recording; returns where it lies."""
+        self._rank.finish(closed_manifest(0, 1, self._command))
+        self._directory.finish(exit_code=0)
+        return self._directory.path
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """One tensor that a node makes: which of its results it is, and what an exporter may call its value."""
+
+    index: int
+    name: str
+    values: tuple[str, ...]
+
+
+def produced_by(node: fx.Node) -> tuple[Produced, ...]:
+    """The tensors that a node makes and that are used: one, or the parts that `getitem` takes of several."""
+    parts: dict[int, list[str]] = {}
+    for user in node.users:
+        if user.target is operator.getitem and isinstance(user.args[1], int):
+            parts.setdefault(user.args[1], []).append(user.name)
+    if not parts:
+        return (Produced(0, "result", (node.name,)),)
+    return tuple(
+        Produced(number, f"result.{number}", (*parts[number], f"{node.name}__{number}"))
+        for number in sorted(parts)
+    )
+
+
+def is_call(node: fx.Node) -> bool:
+    """Whether a node computes: parts of results that are taken apart are no calls."""
+    return node.op == "call_function" and node.target is not operator.getitem
+
+
+def operator_name(node: fx.Node) -> str:
+    """What a node calls, as torch's API or its dispatcher spells it."""
+    name = str(node.target) if not callable(node.target) or "." in str(node.target) else node.name
+    return _SPELLED.get(name, name)
+
+
+def module_of(node: fx.Node) -> tuple[str, str]:
+    """Path and class of the module that a node stands in."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    if not stack:
+        return "", ""
+    path, kind = stack[-1]
+    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+    return re.sub(r"@\d+$", "", path), name
+
+
+def stack_of(node: fx.Node) -> tuple[Frame, ...]:
+    """Where the user's code made a node, innermost frame first."""
+    found = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return tuple(
+        Frame(file, int(line), function, "site-packages" in Path(file).parts)
+        for file, line, function in reversed(found)
+    )
+
+
+def call_of(
+    node: fx.Node,
+    arguments: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    results: Mapping[str, Array],
+) -> ReadCall:
+    """A node as a call of a recording.
+
+    Parameters
+    ----------
+    node
+        Of a program.
+    arguments, keywords
+        What it was given, tensors of torch in the places of nodes; None for what is not known.
+    results
+        What it made, by the name that a recording has for it.
+    """
+    module, kind = module_of(node)
+    keywords = {
+        key: value
+        for key, value in keywords.items()
+        if key not in ("device", "pin_memory", "layout")
+    }
+    entering = [
+        ReadTensor(Role.INPUT, name, array_of(tensor))
+        for name, tensor in argument_tensors(arguments, keywords)
+    ]
+    leaving = [
+        ReadTensor(Role.OUTPUT, one.name, results[one.name], index=one.index)
+        for one in produced_by(node)
+        if one.name in results
+    ]
+    return ReadCall(
+        0, module, operator_name(node), [*entering, *leaving],
+        arguments=plain_arguments(arguments, keywords), module_class=kind, stack=stack_of(node),
+    )  # fmt: skip
+
+
+def given_call(inputs: Mapping[str, Array]) -> ReadCall:
+    """What a model is given, as the batch of a step."""
+    tensors = [ReadTensor(Role.OUTPUT, name, array) for name, array in inputs.items()]
+    return ReadCall(0, "", "batch", tensors, kind=CallKind.DATA, phase=Phase.DATA)
+
+
+def held_calls(held: Mapping[str, Array]) -> Iterator[ReadCall]:
+    """What a model holds, by full name: a call for each module."""
+    modules: dict[str, list[ReadTensor]] = {}
+    for name, array in held.items():
+        modules.setdefault(name.rpartition(".")[0], []).append(ReadTensor(Role.PARAM, name, array))
+    for module, tensors in modules.items():
+        yield ReadCall(0, module, "torch.nn.Module", tensors, kind=CallKind.INIT, phase=Phase.INIT)
+
+
+def returned_call(name: str, arrays: Mapping[str, Array], kind: str) -> ReadCall:
+    """What a model returns, as the call of its outermost module."""
+    tensors = [ReadTensor(Role.OUTPUT, one, array) for one, array in arrays.items()]
+    return ReadCall(0, name, kind, tensors, kind=CallKind.MODULE)
+
+
+def array_of(tensor: torch.Tensor) -> Array:
+    """A tensor's elements as NumPy has them, a copy of their own."""
+    found: Array = np.array(tensor.detach().cpu().resolve_conj().resolve_neg().numpy())
+    return found
+
+
+def filled(value: Any, of: Callable[[fx.Node], Any]) -> Any:
+    """Arguments of a node with what `of` gives in the places of nodes."""
+    return fx.node.map_arg(value, of)

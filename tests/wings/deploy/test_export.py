@@ -1,0 +1,150 @@
+"""`lockstep export` and `lockstep run`: a model becomes a file, proven operator by operator, and runs."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_nets
+import torch
+from click.testing import CliRunner
+
+from lockstep.core.errors import LockstepError
+from lockstep.wings.deploy.export_command import export
+from lockstep.wings.deploy.model_file import open_model
+from lockstep.wings.deploy.run_command import run
+
+NETS = Path(small_nets.__file__)
+
+
+def called(command, *arguments):
+    """What a verb printed, and its exit code."""
+    done = CliRunner().invoke(command, [str(one) for one in arguments], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return done.output, done.return_value
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with both nets exported, and what was said."""
+    folder = tmp_path_factory.mktemp("exported")
+    for name in ("resnet", "gpt"):
+        output, code = called(export, f"{NETS}:{name}", "-o", folder / f"{name}.onnx")
+        (folder / f"{name}.txt").write_text(output)
+        assert code == 0, output
+    return folder
+
+
+@pytest.mark.parametrize(("name", "operators"), [("resnet", 12), ("gpt", 20)])
+def test_each_operator_of_a_sound_export_agrees(folder, name, operators):
+    said = (folder / f"{name}.txt").read_text()
+    assert "\nAGREE: step 0, " in said
+    proven = open_model(folder / f"{name}.onnx").facts["proven"]
+    assert proven["operators"] == proven["operators_compared"] >= operators
+    assert proven["verdict"] == "agree"
+
+
+def test_the_file_returns_what_the_module_does(folder):
+    module, x = small_nets.resnet()
+    np.savez(folder / "in.npz", x=x.numpy())
+    called(
+        run,
+        folder / "resnet.onnx",
+        "--inputs",
+        folder / "in.npz",
+        "-o",
+        folder / "out.npz",
+        "--force",
+    )
+    with torch.no_grad():
+        wanted = module.eval()(x).numpy()
+    (found,) = np.load(folder / "out.npz").values()
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_tells_outputs_latency_memory_and_nodes(folder):
+    said, code = called(run, folder / "gpt.onnx", "--inputs", "ids:int64[2,6]<50", "--runs", "2")
+    assert code == 0
+    assert "in   ids: int64[2, 6]" in said
+    assert "latency" in said
+    assert "bytes held by the runtime" in said
+    assert "MatMul" in said
+    told = json.loads(called(run, folder / "gpt.onnx", "--json", "--runs", "1")[0])
+    assert told["schema"] == 1
+    assert told["facts"]["proven"]["verdict"] == "agree"
+    assert len(told["latencies_s"]) == 1
+    assert told["nodes"][0]["time_s"] > 0
+
+
+def test_the_same_run_gives_the_same_numbers(folder):
+    first, again = (
+        json.loads(
+            called(run, folder / "resnet.onnx", "--json", "--runs", "1", "--threads", "1")[0]
+        )["outputs"]
+        for _ in range(2)
+    )
+    assert first == again
+
+
+def test_a_checkpoint_says_what_was_done_to_it(folder):
+    module, x = small_nets.resnet()
+    state = {f"module.{key}": value for key, value in module.state_dict().items()}
+    torch.save(
+        {"epoch": 3, "state_dict": module.state_dict(), "state_dict_ema": state},
+        folder / "best.pth.tar",
+    )
+    np.savez(folder / "x.npz", x=x.numpy())
+    told, code = called(
+        export, folder / "best.pth.tar", "--factory", f"{NETS}:resnet", "--inputs", folder / "x.npz", "--json",
+        "-o", folder / "checkpoint.onnx",
+    )  # fmt: skip
+    said = json.loads(told)["said"]
+    assert code == 0
+    assert any("weights under 'state_dict_ema'" in one and "state_dict too" in one for one in said)
+    assert any("took 'module.' off" in one for one in said)
+    assert any("set to evaluation" in one for one in said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([f"{NETS}:missing"], "cannot be imported"),
+        (["no.such.module:f"], "cannot be imported"),
+        (["resnet"], "give pkg.mod:function"),
+        ([f"{NETS}:nothing"], "returns a int"),
+        ([f"{NETS}:sorts"], r"small_nets\.py:\d+"),
+        ([f"{NETS}:branches"], r"small_nets\.py:\d+"),
+        ([f"{NETS}:resnet", "--inputs", "y:float32[2,1,8,8]"], "do not fit forward"),
+        ([f"{NETS}:resnet", "--inputs", "x:float32[2,3,8,8]"], "cannot be exported"),
+        ([f"{NETS}:resnet", "--opset", "11"], "--opset 11: the exporter wrote opset 18 instead"),
+        (["weights.pth"], "--factory"),
+        (["weights.pth", "--factory", f"{NETS}:resnet"], "cannot be read as a checkpoint"),
+        (
+            ["other.pth", "--factory", f"{NETS}:resnet"],
+            r"lacks stem\.weight.* it has beside stam\.weight",
+        ),
+        (["program.pt2"], "cannot be read as a torch.export file"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_sentence_and_leaves_no_file(
+    tmp_path, monkeypatch, arguments, said
+):
+    monkeypatch.chdir(tmp_path)
+    state = small_nets.resnet()[0].state_dict()
+    torch.save({key.replace("stem", "stam"): value for key, value in state.items()}, "other.pth")
+    Path("weights.pth").write_bytes(b"PK garbage")
+    Path("program.pt2").write_bytes(b"PK garbage")
+    before = set(tmp_path.iterdir())
+    with pytest.raises(LockstepError, match=said):
+        called(export, *arguments, "-o", "m.onnx")
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_no_file_is_replaced_without_being_asked(folder, tmp_path):
+    shutil.copy(folder / "gpt.onnx", tmp_path / "m.onnx")
+    with pytest.raises(LockstepError, match="exists already"):
+        called(export, f"{NETS}:gpt", "-o", tmp_path / "m.onnx")
+    with pytest.raises(LockstepError, match=r"ends in \.onnx"):
+        called(export, f"{NETS}:gpt", "-o", tmp_path / "m.tflite")
