@@ -1,0 +1,179 @@
+"""Planted export faults are named at their layer; what was exported soundly stays silent (test_export.py)."""
+
+import numpy as np
+import pytest
+import small_nets
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from lockstep.core.finding import Verdict
+from lockstep.wings.deploy.exporting import Exported, program_of, to_onnx
+from lockstep.wings.deploy.model_source import ModelSource, bound
+from lockstep.wings.deploy.parity import parity_of
+
+
+class Sound:
+    """A net that was exported soundly."""
+
+    def __init__(self, net, rules=None):
+        module, inputs = net()
+        self.module, self.inputs = module.eval(), bound(module, inputs)
+        program = program_of(ModelSource("net", self.module), self.inputs)
+        self.exported = to_onnx(program, self.inputs, rules=rules)
+
+    def with_fault(self, edit):
+        """The model with an edit made to the plain file."""
+        model = type(self.exported.plain)()
+        model.CopyFrom(self.exported.plain)
+        edit(model)
+        return Exported(self.exported.program, model, None)
+
+    def compared(self, edit, folder):
+        """What is said of the model with a fault."""
+        return parity_of(self.with_fault(edit), self.inputs, folder, self.module).comparison
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return Sound(small_nets.gpt)
+
+
+@pytest.fixture(scope="module")
+def resnet():
+    return Sound(small_nets.resnet)
+
+
+def node(model, op, number=0):
+    return [one for one in model.graph.node if one.op_type == op][number]
+
+
+def held(model, name):
+    return next(one for one in model.graph.initializer if one.name == name)
+
+
+def set_held(model, name, change):
+    tensor = held(model, name)
+    tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)).copy(), name))
+
+
+def set_attribute(one, name, value):
+    kept = [attribute for attribute in one.attribute if attribute.name != name]
+    del one.attribute[:]
+    one.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+
+def set_constant(model, wanted, value):
+    """Change a constant that a rule wrote for a number of the program."""
+    for one in model.graph.node:
+        for attribute in one.attribute:
+            if one.op_type == "Constant" and attribute.name == "value":
+                array = numpy_helper.to_array(attribute.t)
+                if array.size == 1 and np.isclose(float(array), wanted):
+                    attribute.t.CopyFrom(
+                        numpy_helper.from_array(
+                            np.asarray(value, dtype=array.dtype), attribute.t.name
+                        )
+                    )
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if (
+            array.size == 1
+            and array.dtype.kind == "f"
+            and np.isclose(float(array.reshape(-1)[0]), wanted)
+        ):
+            tensor.CopyFrom(numpy_helper.from_array(np.full_like(array, value), tensor.name))
+
+
+def through(model, one, *between):
+    """Put nodes behind another: each a type and its attributes."""
+    name, at = one.output[0], list(model.graph.node).index(one)
+    one.output[0] = f"{name}_before"
+    last = one.output[0]
+    made = []
+    for number, (op, attributes) in enumerate(between):
+        new = name if number == len(between) - 1 else f"{name}_{number}"
+        made.append(helper.make_node(op, [last], [new], **attributes))
+        last = new
+    for offset, new in enumerate(made):
+        model.graph.node.insert(at + 1 + offset, new)
+
+
+HALF = (("Cast", {"to": TensorProto.FLOAT16}), ("Cast", {"to": TensorProto.FLOAT}))
+
+OF_GPT = {
+    "eps": (lambda m: set_attribute(node(m, "LayerNormalization"), "epsilon", 0.1), "norm", "layer_norm"),
+    "axis of softmax": (lambda m: set_attribute(node(m, "Softmax"), "axis", 1), "attention", "softmax"),
+    "another gelu": (lambda m: set_attribute(node(m, "Gelu"), "approximate", "tanh"), "mlp.1", "gelu"),
+    "constant of the mask": (lambda m: set_constant(m, -1e9, -1.0), "attention", "masked_fill"),
+    "constant of the scale": (lambda m: set_constant(m, 4.0, 3.9), "attention", "div"),
+    "half precision in between": (lambda m: through(m, node(m, "Gelu"), *HALF), "mlp.1", "gelu"),
+    "axes of transpose": (lambda m: through(m, node(m, "Softmax"), ("Transpose", {"perm": [0, 2, 1]})), "attention", "softmax"),
+    "transposed weight": (lambda m: set_held(m, "attention.out.weight", np.transpose), "attention.out", "attention.out.weight"),
+}  # fmt: skip
+
+OF_RESNET = {
+    "pads": (lambda m: set_attribute(node(m, "Conv", 1), "pads", [2, 1, 0, 1]), "blocks.0.conv", "conv2d"),
+    "relu left out": (lambda m: node(m, "Relu", 1).ParseFromString(_identity(node(m, "Relu", 1))), "blocks.0", "relu"),
+    "statistics exchanged": (lambda m: set_held(m, "blocks.1.norm.running_var", np.flip), "blocks.1.norm", "running_var"),
+    "eps of batch norm": (lambda m: set_attribute(node(m, "BatchNormalization", 1), "epsilon", 0.05), "blocks.1.norm", "batch_norm"),
+    "a factor": (lambda m: through(m, node(m, "ReduceMean"), ("Mul2", {})), "", "mean"),
+}  # fmt: skip
+
+
+def _identity(one):
+    new = helper.make_node("Identity", one.input, one.output, one.name)
+    new.metadata_props.extend(one.metadata_props)
+    return new.SerializeToString()
+
+
+def _doubled(model):
+    one = node(model, "ReduceMean")
+    name, at = one.output[0], list(model.graph.node).index(one)
+    one.output[0] = f"{name}_before"
+    model.graph.node.insert(at + 1, helper.make_node("Add", [one.output[0]] * 2, [name]))
+
+
+OF_RESNET["a factor"] = (_doubled, "", "mean")
+SHORT = {"eps", "constant of the scale", "pads", "statistics exchanged"}
+
+
+def cases(faults):
+    return [
+        pytest.param(*fault, id=name, marks=() if name in SHORT else pytest.mark.exhaustive)
+        for name, fault in faults.items()
+    ]
+
+
+def names(comparison, module, what):
+    """Whether the first origin is of this module, and of this operator or tensor."""
+    assert comparison.verdict is Verdict.DIVERGED, comparison
+    first = comparison.origins[0]
+    assert (first.module, what in f"{first.op} {first.tensor}") == (module, True), (
+        first.module,
+        first.op,
+        first.tensor,
+    )
+    return first
+
+
+@pytest.mark.parametrize(("edit", "module", "what"), cases(OF_GPT))
+def test_a_fault_in_a_transformer_is_named_at_its_layer(gpt, tmp_path, edit, module, what):
+    names(gpt.compared(edit, tmp_path), module, what)
+
+
+@pytest.mark.parametrize(("edit", "module", "what"), cases(OF_RESNET))
+def test_a_fault_in_a_convolution_network_is_named_at_its_layer(
+    resnet, tmp_path, edit, module, what
+):
+    names(resnet.compared(edit, tmp_path), module, what)
+
+
+def test_a_wrong_rule_is_named_with_the_line_that_calls_it(tmp_path):
+    from onnxscript import opset20 as op
+
+    def wrong(x, approximate="none"):
+        return op.Mul(x, op.Sigmoid(x))
+
+    sound = Sound(small_nets.gpt, rules={torch.ops.aten.gelu.default: wrong})
+    first = names(sound.compared(lambda model: None, tmp_path), "mlp.1", "gelu")
+    assert "small_nets.py" in first.source
