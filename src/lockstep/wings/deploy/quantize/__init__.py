@@ -1,0 +1,1 @@
+"""Fewer bits for the weights and activations of an exported model, and what that costs at every layer."""

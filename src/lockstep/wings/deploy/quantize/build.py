@@ -1,0 +1,189 @@
+"""Making the quantised model: each layer at its width, by the engine that has this width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.core.errors import UsageError
+from lockstep.wings.deploy.engines import as_sentence, engine
+from lockstep.wings.deploy.model_file import opset_of
+from lockstep.wings.deploy.quantize.allowed import BLOCK
+from lockstep.wings.deploy.quantize.layers import Layer, weights_of
+from lockstep.wings.deploy.quantize.packing import stored
+from lockstep.wings.deploy.quantize.static import Calibration, quantize_static
+from lockstep.wings.deploy.quantize.uniform import quantized
+
+FLOAT_BITS = 32
+"""The width of a layer that is left as it is."""
+
+STATIC_BITS = (8, 16)
+"""Widths of weights that onnxruntime quantises together with activations."""
+
+BLOCK_BITS = (2, 4, 8)
+"""Widths of weights that onnxruntime multiplies in blocks (`MatMulNBits`)."""
+
+
+_LEAST_OPSET = 13
+"""Steps by channel came with opset 13 (ONNX, changelog of `DequantizeLinear`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be quantised, and how.
+
+    Parameters
+    ----------
+    bits
+        Of the weights, by the layer's name; `FLOAT_BITS` for one that is left as it is.
+    calibration
+        Where the ranges of activations come from; None where activations stay in float32.
+    per_channel
+        Whether a weight has a step for each output channel.
+    """
+
+    bits: Mapping[str, int]
+    calibration: Calibration | None
+    per_channel: bool = True
+
+
+def quantized_model(proto: Any, layers: tuple[Layer, ...], plan: Plan) -> Any:
+    """A model of the same inputs and outputs, with its layers as the plan says.
+
+    Parameters
+    ----------
+    proto
+        An `onnx.ModelProto` of float32 with names on its nodes; it is left as it is.
+    layers
+        What `layers_of` says of it.
+    plan
+        A width for each layer.
+
+    Raises
+    ------
+    UsageError
+        If an engine cannot, or the model's opset has no such operators.
+    """
+    if opset_of(proto) < _LEAST_OPSET:
+        raise UsageError(
+            f"the model is of opset {opset_of(proto)}, which quantises no channels; export it with"
+            f" --opset {_LEAST_OPSET} or newer"
+        )
+    weights = weights_of(proto, layers)
+    if plan.calibration is None:
+        found = type(proto)()
+        found.CopyFrom(proto)
+        ours = [layer for layer in layers if plan.bits[layer.name] != FLOAT_BITS]
+        blocks = [one for one in ours if _in_blocks(one, plan.bits[one.name])]
+        found = _with_blocks(found, {one.name: plan.bits[one.name] for one in blocks})
+        ours = [one for one in ours if one not in blocks]
+    else:
+        widths = set(plan.bits.values())
+        base = 16 if 16 in widths and 8 not in widths else 8
+        left = [name for name, bits in plan.bits.items() if bits == FLOAT_BITS]
+        found = quantize_static(proto, plan.calibration, weight_bits=base, left_out=left)
+        ours = [layer for layer in layers if plan.bits[layer.name] not in (FLOAT_BITS, base)]
+    for layer in ours:
+        axis = layer.channel_axis if plan.per_channel else None
+        _replace(
+            found,
+            layer,
+            stored(
+                f"{layer.name}.weight",
+                quantized(weights[layer.weight], plan.bits[layer.name], axis),
+                opset_of(found),
+            ),
+        )
+    _drop_unread(found)
+    _add_domain(found)
+    return found
+
+
+def engine_of(layer: Layer, bits: int, *, static: bool) -> str:
+    """Who quantises a layer, as reports say it."""
+    if bits == FLOAT_BITS:
+        return "float32"
+    if static and bits in STATIC_BITS:
+        return "static"
+    if not static and _in_blocks(layer, bits):
+        return "blocks"
+    return "integers" if bits in STATIC_BITS else "packed"
+
+
+def _in_blocks(layer: Layer, bits: int) -> bool:
+    return (
+        layer.op == "MatMul"
+        and layer.weight_at == 1
+        and len(layer.shape) == 2
+        and bits in BLOCK_BITS
+    )
+
+
+def _replace(proto: Any, layer: Layer, weight: Any) -> None:
+    """Let a layer read its weight from what is stored, in front of all nodes so that their order holds."""
+    (node,) = [one for one in proto.graph.node if one.name == layer.name]
+    node.input[layer.weight_at] = weight.output
+    proto.graph.initializer.extend(weight.initializers)
+    rest = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend((*weight.nodes, *rest))
+
+
+def _with_blocks(proto: Any, bits: Mapping[str, int]) -> Any:
+    """Weights of matrix products in blocks of 32 along the summed axis, a step and a zero a block."""
+    module = engine("onnxruntime.quantization.matmul_nbits_quantizer")
+    names = {node.output[0]: node.name for node in proto.graph.node}
+    products = [node.name for node in proto.graph.node if node.op_type == "MatMul"]
+    for width in sorted(set(bits.values())):
+        wanted = {name for name, one in bits.items() if one == width}
+        with as_sentence(f"onnxruntime cannot keep weights in blocks of {width} bits"):
+            quantizer = module.MatMulNBitsQuantizer(
+                proto, bits=width, block_size=BLOCK, is_symmetric=False,
+                nodes_to_exclude=[name for name in products if name not in wanted],
+            )  # fmt: skip
+            quantizer.process()
+        proto = quantizer.model.model
+        for node in proto.graph.node:
+            node.name = names.get(node.output[0], node.name) if node.output else node.name
+    return proto
+
+
+def _drop_unread(proto: Any) -> None:
+    """Drop nodes and initializers that nothing reads."""
+    while True:
+        read = {name for node in proto.graph.node for name in node.input} | {
+            one.name for one in proto.graph.output
+        }
+        # A graph inside a node reads names of the graph around it.
+        read |= {name for node in proto.graph.node for name in _inner_reads(node)}
+        unread = [node for node in proto.graph.node if not set(node.output) & read]
+        for node in unread:
+            proto.graph.node.remove(node)
+        for one in [one for one in proto.graph.initializer if one.name not in read]:
+            proto.graph.initializer.remove(one)
+        if not unread:
+            return
+
+
+def _inner_reads(node: Any) -> set[str]:
+    graphs = [
+        graph
+        for one in node.attribute
+        for graph in (*([one.g] if one.HasField("g") else []), *one.graphs)
+    ]
+    return {
+        name
+        for graph in graphs
+        for inner in graph.node
+        for name in {*inner.input} | _inner_reads(inner)
+    } | {one.name for graph in graphs for one in graph.output}
+
+
+def _add_domain(proto: Any) -> None:
+    domains = {one.domain for one in proto.opset_import}
+    if (
+        any(node.domain == "com.microsoft" for node in proto.graph.node)
+        and "com.microsoft" not in domains
+    ):
+        proto.opset_import.add(domain="com.microsoft", version=1)

@@ -1,0 +1,174 @@
+"""Samples that a model is run on: what ranges are taken from, and what errors are measured on."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.core.errors import UsageError
+from lockstep.core.text import listed
+from lockstep.wings.deploy.inputs import read_inputs
+from lockstep.wings.deploy.model_file import TensorSpec
+
+Array = npt.NDArray[Any]
+
+LABELS = "labels"
+"""The name of the array that holds the right class of each sample."""
+
+_BATCH = 32
+_DRAWN = 8
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Arrays by input, samples along the first axis.
+
+    Parameters
+    ----------
+    arrays
+        By the model's inputs.
+    labels
+        The right class of each sample, int64; None where none were given.
+    batch
+        How many samples the model is run on at once.
+    """
+
+    arrays: dict[str, Array]
+    labels: npt.NDArray[np.int64] | None
+    batch: int
+
+    @property
+    def count(self) -> int:
+        """Samples that are run; what would not fill a model's fixed batch is left out."""
+        given = len(next(iter(self.arrays.values())))
+        return given - given % self.batch if self.is_fixed else given
+
+    is_fixed: bool = False
+    """Whether the model takes batches of this size only."""
+
+    def batches(self) -> Iterator[dict[str, Array]]:
+        """The inputs of each run."""
+        for start in range(0, self.count, self.batch):
+            yield {
+                name: array[start : min(start + self.batch, self.count)]
+                for name, array in self.arrays.items()
+            }
+
+
+def read_samples(given: Sequence[str], signature: Sequence[TensorSpec], *, option: str) -> Samples:
+    """Read samples for a model and refuse what would calibrate it wrongly.
+
+    Parameters
+    ----------
+    given
+        Files or texts as `--inputs` takes them; an array `labels` gives the right classes.
+    signature
+        What the model takes; the first axis of each input is that of the samples.
+    option
+        How the user gave them, for messages.
+
+    Raises
+    ------
+    UsageError
+        If an array is missing, unknown, empty, constant, not finite, or of another dtype or shape.
+    """
+    try:
+        arrays = read_inputs(given, ())
+    except zipfile.BadZipFile as error:
+        raise UsageError(
+            f"{option} {listed(list(given))}: cannot be read ({error}); give a .npz file"
+        ) from error
+    labels = arrays.pop(LABELS, None) if LABELS not in {spec.name for spec in signature} else None
+    counted = [name for name in arrays if name.startswith("arr_")]
+    for name, spec in zip(
+        counted, [one for one in signature if one.name not in arrays], strict=False
+    ):
+        arrays[spec.name] = arrays.pop(name)
+    lacking = [str(spec) for spec in signature if spec.name not in arrays]
+    unknown = [name for name in arrays if name not in {spec.name for spec in signature}]
+    if lacking or unknown:
+        what = (
+            f"lacks {listed(lacking)}"
+            if lacking
+            else f"has {listed(unknown)}, which the model does not take"
+        )
+        raise UsageError(
+            f"{option} {what}; the model takes {listed([str(one) for one in signature])}"
+        )
+    if not signature:
+        raise UsageError(f"{option}: the model takes no inputs, and nothing can be calibrated")
+    for spec in signature:
+        _check(arrays[spec.name], spec, option)
+    counts = {len(arrays[spec.name]) for spec in signature}
+    if len(counts) > 1:
+        raise UsageError(
+            f"{option} has {listed([str(one) for one in sorted(counts)])} samples by input; give as many of each"
+        )
+    count = counts.pop()
+    if labels is not None and (labels.shape != (count,) or labels.dtype.kind not in "iu"):
+        raise UsageError(
+            f"{option}: labels are {labels.dtype}{list(labels.shape)}; give one whole number a sample, [{count}]"
+        )
+    fixed = {spec.shape[0] for spec in signature if spec.shape and isinstance(spec.shape[0], int)}
+    batch = max(fixed) if fixed else min(_BATCH, count)
+    if batch > count:
+        raise UsageError(
+            f"{option} has {count} samples; the model takes {batch} at once, so give as many at least"
+        )
+    return Samples(
+        {spec.name: arrays[spec.name] for spec in signature},
+        None if labels is None else labels.astype(np.int64), batch, bool(fixed),
+    )  # fmt: skip
+
+
+def _check(array: Array, spec: TensorSpec, option: str) -> None:
+    where = f"{option}: {spec.name}"
+    if spec.dtype and str(array.dtype) != spec.dtype:
+        raise UsageError(f"{where} is of {array.dtype}; the model takes {spec}")
+    if spec.shape is not None and (
+        len(array.shape) != len(spec.shape)
+        or any(
+            isinstance(want, int) and have != want
+            for have, want in list(zip(array.shape, spec.shape, strict=True))[1:]
+        )
+    ):
+        raise UsageError(
+            f"{where} has the shape {list(array.shape)}; the model takes {spec}, samples along the first axis"
+        )
+    if array.size == 0 or array.ndim == 0:
+        raise UsageError(f"{where} is empty; give samples as the model will see them")
+    if array.dtype.kind != "f":
+        return
+    wrong = int(array.size - np.isfinite(array).sum())
+    if wrong:
+        at = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))[0])
+        raise UsageError(
+            f"{where} has {wrong} elements that are NaN or inf, the first in sample {at}; leave these out"
+        )
+    if array.size > 1 and array.min() == array.max():
+        raise UsageError(
+            f"{where} is {array.flat[0]:g} everywhere, which gives no range; give samples as the model will see them"
+        )
+
+
+def drawn_samples(signature: Sequence[TensorSpec]) -> Samples:
+    """Samples drawn from the normal distribution, where nobody gave any.
+
+    Raises
+    ------
+    UsageError
+        If the signature does not say what to draw.
+    """
+    free = {
+        extent: _DRAWN
+        for spec in signature
+        for extent in spec.shape or ()
+        if isinstance(extent, str)
+    }
+    arrays = read_inputs((), signature, free=free)
+    return Samples(arrays, None, len(next(iter(arrays.values()))), is_fixed=True)

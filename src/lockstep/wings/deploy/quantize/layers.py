@@ -1,0 +1,159 @@
+"""Which nodes of a model have weights to quantise, and which module of the training each of them was."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.wings.deploy.engines import engine
+
+Floats = npt.NDArray[np.float32]
+
+_WEIGHT_AT = {"Conv": (1,), "ConvTranspose": (1,), "Gemm": (1, 0), "MatMul": (1, 0)}
+"""Operators that are quantised by their weights, and at which of their inputs a weight stands."""
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A node with a weight.
+
+    Parameters
+    ----------
+    name
+        Of the node, unique in its graph.
+    op
+        Its ONNX operator.
+    weight
+        Name of the initializer.
+    weight_at
+        Which input of the node that is.
+    shape
+        Of the weight.
+    channel_axis
+        Axis of the weight along which outputs lie; None where outputs share it.
+    module
+        Path of the module that it was exported from, "" where the file does not say.
+    source
+        `file:line` that called it, "" where the file does not say.
+    """
+
+    name: str
+    op: str
+    weight: str
+    weight_at: int
+    shape: tuple[int, ...]
+    channel_axis: int | None
+    module: str = ""
+    source: str = ""
+
+    @property
+    def elements(self) -> int:
+        """How many weights it has."""
+        return int(np.prod(self.shape))
+
+    def __str__(self) -> str:
+        """Its module, or else its node."""
+        return self.module or self.name
+
+
+def layers_of(proto: Any) -> tuple[Layer, ...]:
+    """The layers of a model in the order of its graph: float32 weights of Conv, ConvTranspose, Gemm and MatMul.
+
+    Parameters
+    ----------
+    proto
+        An `onnx.ModelProto`; nodes without a name get one.
+    """
+    float32 = engine("onnx").TensorProto.FLOAT
+    weights = {
+        one.name: tuple(one.dims)
+        for one in proto.graph.initializer
+        if one.data_type == float32 and len(one.dims) >= 2 and min(one.dims) > 0
+    }
+    name_nodes(proto)
+    found = []
+    for node in proto.graph.node:
+        at = [
+            at
+            for at in _WEIGHT_AT.get(node.op_type, ())
+            if at < len(node.input) and node.input[at] in weights
+        ]
+        others = [name for one, name in enumerate(node.input[:2]) if at and one != at[0]]
+        if node.domain in ("", "ai.onnx") and at and not set(others) & set(weights):
+            shape = weights[node.input[at[0]]]
+            found.append(
+                Layer(
+                    node.name, node.op_type, node.input[at[0]], at[0], shape, _channel_axis(node, at[0], len(shape)),
+                    module_of(node), source_of(node),
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+def name_nodes(proto: Any) -> None:
+    """Give each node a name of its own, as quantisers and reports know them by it."""
+    taken: set[str] = set()
+    for at, node in enumerate(proto.graph.node):
+        if not node.name or node.name in taken:
+            node.name = f"{node.op_type}_{at}"
+            while node.name in taken:
+                node.name += "_"
+        taken.add(node.name)
+
+
+def weights_of(proto: Any, layers: tuple[Layer, ...]) -> dict[str, Floats]:
+    """The layers' weights by the initializer's name."""
+    numpy_helper = engine("onnx.numpy_helper")
+    wanted = {layer.weight for layer in layers}
+    return {
+        one.name: np.asarray(numpy_helper.to_array(one), dtype=np.float32)
+        for one in proto.graph.initializer
+        if one.name in wanted
+    }
+
+
+def attribute(node: Any, name: str, default: Any) -> Any:
+    """An attribute of a node, or what holds without it."""
+    helper = engine("onnx.helper")
+    found = [one for one in node.attribute if one.name == name]
+    return helper.get_attribute_value(found[0]) if found else default
+
+
+def module_of(node: Any) -> str:
+    """Module path by the exporter's metadata: `['', 'conv1', 'conv2d']` is the call of an operator in `conv1`."""
+    try:
+        scopes = ast.literal_eval(_metadata(node).get("pkg.torch.onnx.name_scopes", "[]"))
+    except (ValueError, SyntaxError):
+        return ""
+    named = [one for one in scopes[:-1] if isinstance(one, str) and one]
+    return named[-1] if named else ""
+
+
+def source_of(node: Any) -> str:
+    """`file:line` of the innermost frame that the exporter noted, of the user's code where there is such a frame."""
+    frames = _FRAME.findall(_metadata(node).get("pkg.torch.onnx.stack_trace", ""))
+    own = [frame for frame in frames if "site-packages" not in frame[0]]
+    return ":".join((own or frames)[-1]) if frames else ""
+
+
+def _metadata(node: Any) -> dict[str, str]:
+    return {one.key: one.value for one in node.metadata_props}
+
+
+def _channel_axis(node: Any, weight_at: int, dimensions: int) -> int | None:
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "ConvTranspose":
+        # With groups the outputs of all groups share one axis, and a scale would belong to several of them.
+        return 1 if attribute(node, "group", 1) == 1 else None
+    if node.op_type == "Gemm":
+        transposed = bool(attribute(node, ("transA", "transB")[weight_at], 0))
+        return 0 if transposed == (weight_at == 1) else 1
+    return dimensions - 1 if weight_at == 1 else dimensions - 2

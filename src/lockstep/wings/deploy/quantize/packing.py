@@ -1,0 +1,120 @@
+"""Weights of any width in an ONNX file, in so many bits a weight and in standard operators that every runtime has.
+
+Codes are kept as bit planes: plane `k` holds bit `k` of each code, eight codes a byte. The graph puts them together
+again, which a runtime does once, when it loads the model (constant folding), and not at each inference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.wings.deploy.engines import engine
+from lockstep.wings.deploy.quantize.uniform import Quantized
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """Nodes and initializers that give a weight in float32 under the name `output`."""
+
+    nodes: tuple[Any, ...]
+    initializers: tuple[Any, ...]
+    output: str
+
+
+def planes_of(codes: npt.NDArray[np.uint16], bits: int) -> npt.NDArray[np.uint8]:
+    """Bit planes of codes, of shape `[bits, ceil(codes / 8)]`; the first code is the lowest bit of the first byte.
+
+    Examples
+    --------
+    >>> planes_of(np.array([1, 2, 3], dtype=np.uint16), 2).tolist()
+    [[5], [6]]
+    """
+    flat = codes.reshape(-1)
+    return np.stack(
+        [
+            np.packbits((flat >> plane & 1).astype(np.uint8), bitorder="little")
+            for plane in range(bits)
+        ]
+    )
+
+
+def stored(name: str, weight: Quantized, opset: int) -> StoredWeight:
+    """A weight as the file keeps it: int8 or int16 where the width is one of these, else bit planes.
+
+    Parameters
+    ----------
+    name
+        Of the weight; what is added begins with it.
+    weight
+        Its codes.
+    opset
+        Version of the standard operators that the model is of.
+    """
+    return _whole(name, weight, opset) if weight.bits in (8, 16) else _planes(name, weight)
+
+
+def _whole(name: str, weight: Quantized, opset: int) -> StoredWeight:
+    helper, numpy_helper = engine("onnx.helper"), engine("onnx.numpy_helper")
+    signed = (weight.codes.astype(np.int32) - int(weight.offset)).astype(f"int{weight.bits}")
+    initializers = (
+        numpy_helper.from_array(signed, f"{name}.codes"),
+        numpy_helper.from_array(
+            weight.scale.reshape(-1) if weight.scale.ndim else weight.scale, f"{name}.step"
+        ),
+    )
+    # The standard operator reads int16 from opset 21 on; onnxruntime's own does with every opset.
+    domain = "com.microsoft" if weight.bits == 16 and opset < 21 else ""
+    axes = [at for at, extent in enumerate(weight.scale.shape) if extent > 1]
+    node = helper.make_node(
+        "DequantizeLinear", [f"{name}.codes", f"{name}.step"], [f"{name}.restored"], f"{name}.restore",
+        domain=domain, axis=axes[0] if axes else 0,
+    )  # fmt: skip
+    return StoredWeight((node,), initializers, f"{name}.restored")
+
+
+def _planes(name: str, weight: Quantized) -> StoredWeight:
+    helper, numpy_helper = engine("onnx.helper"), engine("onnx.numpy_helper")
+    planes = planes_of(weight.codes, weight.bits)
+    shape = np.array(weight.codes.shape, dtype=np.int64)
+    constants = {
+        "planes": planes[:, :, None],
+        "shifts": np.arange(8, dtype=np.uint8),
+        "two": np.array(2, dtype=np.uint8),
+        "flat": np.array([weight.bits, -1], dtype=np.int64),
+        "powers": (2.0 ** np.arange(weight.bits))[None].astype(np.float32),
+        "from": np.array([0], dtype=np.int64),
+        "count": np.array([weight.codes.size], dtype=np.int64),
+        "axis": np.array([1], dtype=np.int64),
+        "shape": shape,
+        "offset": np.array(weight.offset, dtype=np.float32),
+        "step": weight.scale,
+    }
+    initializers = tuple(
+        numpy_helper.from_array(array, f"{name}.{key}") for key, array in constants.items()
+    )
+    steps: tuple[tuple[str, tuple[str, ...], str, dict[str, Any]], ...] = (
+        ("BitShift", ("planes", "shifts"), "shifted", {"direction": "RIGHT"}),
+        ("Mod", ("shifted", "two"), "bits", {}),
+        ("Cast", ("bits",), "digits", {"to": engine("onnx").TensorProto.FLOAT}),
+        ("Reshape", ("digits", "flat"), "rows", {}),
+        ("MatMul", ("powers", "rows"), "padded", {}),
+        ("Slice", ("padded", "from", "count", "axis"), "codes", {}),
+        ("Reshape", ("codes", "shape"), "shaped", {}),
+        ("Sub", ("shaped", "offset"), "centred", {}),
+        ("Mul", ("centred", "step"), "restored", {}),
+    )  # fmt: skip
+    nodes = tuple(
+        helper.make_node(
+            op,
+            [f"{name}.{one}" for one in inputs],
+            [f"{name}.{output}"],
+            f"{name}.{output}.node",
+            **attributes,
+        )
+        for op, inputs, output, attributes in steps
+    )
+    return StoredWeight(nodes, initializers, f"{name}.restored")

@@ -1,0 +1,156 @@
+"""What quantising cost, as text and as values of its JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lockstep.report.paragraphs import Page, add_paragraph, counted, terminal_width
+from lockstep.report.table import Column, add_table
+from lockstep.wings.deploy.quantize.errors import LayerError, Standing
+from lockstep.wings.deploy.quantize.task import Outcome
+from lockstep.wings.deploy.quantize.widths import cost_of
+
+_COLUMNS = (
+    Column("layer"), Column("op"), Column("bits", right=True), Column("by"), Column("width allows", right=True),
+    Column("own", right=True), Column("own here", right=True), Column("carried", right=True),
+    Column("clipped", right=True), Column("error is"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said about a quantised model.
+
+    Parameters
+    ----------
+    layers
+        Each layer's error, in the order of the graph.
+    outcome
+        The whole model.
+    measured_on
+        What the errors were measured on.
+    budget_db
+        The least SQNR that a layer may have; None where none was asked for.
+    reduced
+        Whether weights of 8 bits took 7.
+    """
+
+    layers: Sequence[LayerError]
+    outcome: Outcome
+    measured_on: str
+    budget_db: float | None = None
+    reduced: bool = False
+
+    @property
+    def beyond(self) -> list[LayerError]:
+        """Layers beyond the budget, in the order of the graph."""
+        budget = -math.inf if self.budget_db is None else self.budget_db
+        return [one for one in self.layers if not one.carried >= budget]
+
+    @property
+    def faults(self) -> list[LayerError]:
+        """Layers whose error their width does not explain."""
+        return [one for one in self.layers if one.standing in (Standing.FAULT, Standing.KERNELS)]
+
+
+def headline(answer: Answer) -> str:
+    """The answer in one sentence."""
+    broken = [one for one in answer.layers if one.standing is Standing.FAULT]
+    kernels = [one for one in answer.layers if one.standing is Standing.KERNELS]
+    if broken:
+        return (
+            f"FAULT at {broken[0]}: its error is more than any rounding to {broken[0].bits} bits can make"
+            f" ({broken[0].own:.1f} dB where its width allows {broken[0].expected:.1f})"
+        )
+    if kernels:
+        one = kernels[0]
+        said = (
+            f"FAULT at {one}: the file is sound ({one.own:.1f} dB), and this machine's integer kernels do not compute"
+            f" what it says ({one.fused:.1f} dB)"
+        )
+        return said + ("" if answer.reduced else "; --reduce-range keeps their sums within 16 bits")
+    if answer.beyond:
+        one = answer.beyond[0]
+        return (
+            f"BEYOND THE BUDGET of {answer.budget_db:g} dB first at {one} ({one.carried:.1f} dB),"
+            f" {_of(answer.beyond, answer)}"
+        )
+    judged = [one for one in answer.layers if one.standing is not Standing.MEASURED]
+    odd = [one for one in judged if one.standing is not Standing.NOISE]
+    if odd:
+        return (
+            f"QUANTISED: {_of(odd, answer)} lose more than rounding to their width explains, {odd[0]} first"
+            f" ({odd[0].standing.value})"
+        )
+    return f"QUANTISED: the error of {_of(judged, answer)} is what rounding to its width makes"
+
+
+def _of(some: Sequence[LayerError], answer: Answer) -> str:
+    return f"{len(some)} of {counted(len(answer.layers), 'layer')}"
+
+
+def render(answer: Answer, *, limit: int) -> Page:
+    """The headline, the whole model, and a row a layer."""
+    text = Page()
+    out = answer.outcome
+    add_paragraph(text, headline(answer), indent="  ", first="")
+    add_paragraph(
+        text,
+        f"size {out.size_before_bytes:,} -> {out.size_bytes:,} bytes"
+        f" ({out.size_bytes / out.size_before_bytes:.0%}), time of a batch {out.time_before_s * 1e3:.3g} ->"
+        f" {out.time_s * 1e3:.3g} ms, results {out.sqnr_db:.1f} dB",
+    )
+    if out.accuracy is not None and out.accuracy_before is not None:
+        add_paragraph(
+            text,
+            f"accuracy {out.accuracy_before:.2%} -> {out.accuracy:.2%}"
+            f" ({(out.accuracy - out.accuracy_before) * 100:+.2f} points)",
+        )
+    add_paragraph(text, f"measured on {answer.measured_on}")
+    for cost in sorted({cost_of(one.bits) for one in answer.layers if one.bits} - {""}):
+        add_paragraph(text, cost)
+    add_table(
+        text,
+        _COLUMNS,
+        [_row(one) for one in answer.layers],
+        limit=limit,
+        indent="  ",
+        width=terminal_width(),
+    )
+    hurting = _hurting(answer)
+    if hurting:
+        add_paragraph(text, f"hurt most, by what they add themselves: {', '.join(hurting)}")
+    return text
+
+
+def _hurting(answer: Answer) -> list[str]:
+    known = [one for one in answer.layers if math.isfinite(one.fused)]
+    worst = sorted(known, key=lambda one: one.fused)[:3]
+    return [f"{one} ({one.fused:.1f} dB)" for one in worst]
+
+
+def _row(one: LayerError) -> list[object]:
+    return [
+        str(one), one.op, "-" if one.bits is None else one.bits, one.engine,
+        *(_decibels(value) for value in (one.expected, one.own, one.fused, one.carried)),
+        f"{one.clipped:.2%}" if one.clipped else "-", one.standing.value or "-",
+    ]  # fmt: skip
+
+
+def _decibels(value: float) -> str:
+    return "-" if math.isnan(value) else "exact" if value == math.inf else f"{value:.1f}"
+
+
+def as_values(answer: Answer) -> dict[str, Any]:
+    """The answer as values of its JSON."""
+    return {
+        "headline": headline(answer),
+        "budget_db": answer.budget_db,
+        "first_beyond": answer.beyond[0].name if answer.beyond else None,
+        "measured_on": answer.measured_on,
+        "outcome": asdict(answer.outcome),
+        "layers": [asdict(one) | {"standing": one.standing.value} for one in answer.layers],
+    }

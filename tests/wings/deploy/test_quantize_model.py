@@ -1,0 +1,242 @@
+"""`lockstep quantize`: a model in fewer bits, with each layer's error held against its width."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from digits_models import LeNet, SmallResNet, exported
+from onnx import numpy_helper
+
+from lockstep.cli.main import main as command_line
+from lockstep.wings.deploy.model_file import open_model
+from lockstep.wings.deploy.quantize.build import Plan, quantized_model
+from lockstep.wings.deploy.quantize.calibration import read_samples
+from lockstep.wings.deploy.quantize.errors import Standing, layer_errors
+from lockstep.wings.deploy.quantize.layers import layers_of
+from lockstep.wings.deploy.quantize.static import Calibration
+from lockstep.wings.deploy.quantize_command import quantize
+from lockstep.wings.deploy.runtime import Session
+
+
+@pytest.fixture(scope="module")
+def lenet():
+    return exported(LeNet)
+
+
+def run(model, output, *options, standalone=False):
+    result = CliRunner().invoke(
+        quantize,
+        [str(model), "-o", str(output), "--json", *map(str, options)],
+        standalone_mode=standalone,
+    )
+    if result.exception is not None:
+        raise result.exception
+    return result.return_value, json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def judged(lenet):
+    """Errors of LeNet at a width, and of what a fault makes of the quantised model."""
+    file = open_model(lenet.model)
+    layers = layers_of(file.proto)
+    samples = read_samples([str(lenet.calibrate)], file.inputs, option="--calibrate")
+
+    def errors(bits, fault=None, *, static=True):
+        plan = Plan(
+            dict.fromkeys((one.name for one in layers), bits),
+            Calibration(samples, reduce_range=True) if static else None,
+        )
+        quantised = quantized_model(file.proto, layers, plan)
+        if fault is not None:
+            fault(quantised)
+        return {str(one): one for one in layer_errors(file.proto, quantised, layers, plan, samples)}
+
+    return errors
+
+
+@pytest.mark.parametrize("network", [LeNet, SmallResNet])
+def test_eight_bits_keep_the_accuracy_within_a_point(network, tmp_path):
+    model = exported(network)
+    code, found = run(
+        model.model,
+        tmp_path / "int8.onnx",
+        "--calibrate",
+        model.calibrate,
+        "--inputs",
+        model.test,
+        "--reduce-range",
+    )
+    outcome = found["outcome"]
+    assert code == 0, found["headline"]
+    assert outcome["accuracy_before"] > 0.8
+    assert abs(outcome["accuracy"] - outcome["accuracy_before"]) <= 0.01
+    assert outcome["size_bytes"] < outcome["size_before_bytes"]
+    assert outcome["sqnr_db"] > 25
+    # The file itself gives what is said of it.
+    test = np.load(model.test)
+    results = Session(onnx.load(tmp_path / "int8.onnx")).run({"image": test["image"]})
+    (logits,) = results.values()
+    assert (logits.argmax(1) == test["labels"]).mean() == pytest.approx(outcome["accuracy"])
+    assert open_model(tmp_path / "int8.onnx").facts["quantized"]["activations"] == 8
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 5, 8, 11, 16])
+@pytest.mark.parametrize("static", [False, True])
+def test_each_width_makes_the_error_that_is_expected_of_it(judged, bits, static):
+    for one in judged(bits, static=static).values():
+        assert one.standing is Standing.NOISE or (
+            static and one.standing in (Standing.CLIPPED, Standing.MEASURED)
+        ), one
+        assert one.bits == bits
+        if one.standing is Standing.NOISE:
+            assert one.own > one.expected - 6.1
+
+
+def changed(name, change):
+    def fault(model):
+        (found,) = [one for one in model.graph.initializer if one.name == name]
+        found.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(found)), name))
+
+    return fault
+
+
+def shuffled(steps):
+    return np.roll(steps * np.linspace(1, 2, steps.size, dtype="f4"), 40)
+
+
+def other_zero(model):
+    (node,) = [one for one in model.graph.node if one.name == "image_DequantizeLinear"]
+    node.input[2] = "another"
+    model.graph.initializer.append(numpy_helper.from_array(np.uint8(40), "another"))
+
+
+def other_bias(model):
+    node = next(one for one in model.graph.node if one.op_type == "Conv")
+    del node.input[2]
+
+
+FAULTS = {
+    "a step that is wrong": ("conv2", changed("conv2.weight_scale", lambda a: a * np.float32(1.5))),
+    "steps of the wrong channels": ("fc1", changed("fc1.weight_scale", shuffled)),
+    "codes in another order": ("conv2", changed("conv2.weight_quantized", lambda a: a[::-1].copy())),
+    "a zero point that is wrong": ("conv1", other_zero),
+    "a bias that was dropped": ("conv1", other_bias),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_no_rounding_makes_is_a_fault_at_its_layer_alone(judged, name):
+    layer, fault = FAULTS[name]
+    found = judged(8, fault)
+    assert [one for one in found if found[one].standing is Standing.FAULT] == [layer]
+    assert found[layer].own < found[layer].expected - 6
+
+
+def test_a_range_that_is_too_small_is_said_to_clip(judged):
+    found = judged(8, changed("image_zero_point", lambda a: a + np.uint8(40)))
+    assert found["conv1"].standing is Standing.CLIPPED
+    assert found["conv1"].clipped > 0.01
+
+
+def test_errors_are_those_of_the_modules_that_were_exported(judged):
+    assert list(judged(8)) == ["conv1", "conv2", "fc1", "fc2"]
+    assert judged(8)["conv1"].source.partition(":")[0].endswith("digits_models.py")
+
+
+def test_weights_alone_need_no_samples_and_the_answer_says_what_was_measured(lenet, tmp_path):
+    code, found = run(
+        lenet.model, tmp_path / "two.onnx", "--bits", 2, "--weight-only", "--budget", "30dB"
+    )
+    assert code == 1
+    assert found["first_beyond"] == found["layers"][0]["name"]
+    assert "drawn at random, not data of yours" in found["measured_on"]
+    assert [one["engine"] for one in found["layers"]] == ["packed"] * 4
+    text = (
+        CliRunner()
+        .invoke(
+            quantize,
+            [str(lenet.model), "-o", str(tmp_path / "text.onnx"), "--bits", "2", "--weight-only"],
+        )
+        .output
+    )
+    assert "2 bits are four levels" in text
+
+
+def test_matrix_products_are_kept_in_blocks_where_the_runtime_has_the_width(tmp_path):
+    import onnx_models
+
+    model = onnx_models.written(onnx_models.convolution(), tmp_path / "model.onnx")
+    code, found = run(model, tmp_path / "four.onnx", "--bits", 4, "--weight-only")
+    assert code == 0, found["headline"]
+    assert {one["op"]: one["engine"] for one in found["layers"]} == {
+        "Conv": "packed",
+        "MatMul": "blocks",
+    }
+    assert "MatMulNBits" in {node.op_type for node in onnx.load(tmp_path / "four.onnx").graph.node}
+
+
+def samples_of(tmp_path, **arrays):
+    np.savez(tmp_path / "samples.npz", **arrays)
+    return tmp_path / "samples.npz"
+
+
+ONES = np.ones((4, 1, 8, 8), "f4")
+RANDOM = np.random.default_rng(0).random((4, 1, 8, 8)).astype("f4")
+BAD_SAMPLES = {
+    "empty": ({"image": ONES[:0]}, "image is empty"),
+    "constant": ({"image": ONES}, "is 1 everywhere, which gives no range"),
+    "NaN": (
+        {"image": np.where(RANDOM > 0.9, np.nan, RANDOM).astype("f4")},
+        "that are NaN or inf, the first in sample 0",
+    ),
+    "another name": ({"picture": RANDOM}, "lacks image:float32[batch,1,8,8]"),
+    "another shape": ({"image": RANDOM[:, :, :4]}, "has the shape [4, 1, 4, 8]"),
+    "another dtype": ({"image": RANDOM.astype("f8")}, "is of float64"),
+    "labels of another count": (
+        {"image": RANDOM, "labels": np.arange(3)},
+        "one whole number a sample, [4]",
+    ),
+    "labels that are no class": (
+        {"image": RANDOM, "labels": np.full(4, 10)},
+        "labels from 10 to 10",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SAMPLES)
+def test_samples_that_calibrate_wrongly_are_refused_in_a_sentence(lenet, name, tmp_path, capsys):
+    arrays, said = BAD_SAMPLES[name]
+    output = tmp_path / "out.onnx"
+    code = command_line(
+        [
+            "quantize",
+            str(lenet.model),
+            "-o",
+            str(output),
+            "--calibrate",
+            str(samples_of(tmp_path, **arrays)),
+        ]
+    )
+    assert code == 2
+    assert said in capsys.readouterr().err
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--bits", "17", "--weight-only"], "--bits 17: weights are quantised to 1 to 16 bits"),
+        ([], "--calibrate FILE gives the samples"),
+        (["--weight-only", "--activations", "8"], "exclude each other"),
+        (["--calibrate", "gone.npz"], "gone.npz"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(lenet, options, said, tmp_path, capsys):
+    assert (
+        command_line(["quantize", str(lenet.model), "-o", str(tmp_path / "out.onnx"), *options])
+        == 2
+    )
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())
