@@ -115,7 +115,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[PtdbgSession]:
     fresh = PtdbgSession()
     monkeypatch.setattr(ptdbg_ascend, "SESSION", fresh)
     yield fresh
-    fresh._end()
+    fresh.end()
 
 
 def lines_of(folder: Path, stem: str = "dump") -> list[str]:
@@ -225,7 +225,7 @@ def test_losses_of_a_dumped_training_are_those_of_the_bare_one(
     ptdbg_ascend.register_hook(model, ptdbg_ascend.acc_cmp_dump)
     losses = train(model, 2)
     # when the process ends without an OFF
-    session._end_at_exit()
+    session.end()
     # then the dump is there
     assert losses == train(model_of(), 2)
     assert "Functional_relu_1_forward_input.0" in lines_of(tmp_path)

@@ -5,16 +5,13 @@ From ON to OFF a recording of the training is made, and the old files are writte
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.api import Recording, record
 from lockstep.capture.recorder import warn
-from lockstep.capture.setup import rank_and_world_size
 from lockstep.core.arguments import choice_of, path_of
 from lockstep.core.errors import UsageError
 from lockstep.store.reader import RankRecording
@@ -22,6 +19,7 @@ from lockstep.wings.interop.faces.api_calls import ApiNumbers
 from lockstep.wings.interop.faces.dump_choice import DumpChoice, dump_choice
 from lockstep.wings.interop.faces.ptdbg_files import VERSION, DumpFiles
 from lockstep.wings.interop.faces.told import told
+from lockstep.wings.interop.faces.window import Window
 
 RECORDING = "recording"
 """Where in a dump the recording lies that it is written of."""
@@ -42,10 +40,10 @@ class PtdbgSession:
         self._model: Any = None
         self._hook: Hook | None = None
         self._choice: DumpChoice | None = None
-        self._recording: Recording | None = None
+        self._window: Window | None = None
         self._files: DumpFiles | None = None
         self._numbers = ApiNumbers()
-        self._dumps = self._process = 0
+        self._dumps = 0
 
     @told
     def set_dump_path(self, fpath: str | os.PathLike[str] | None, dump_tag: str) -> None:
@@ -94,59 +92,44 @@ class PtdbgSession:
             raise UsageError(
                 "the switch is OFF already: nothing was dumped, put set_dump_switch('ON') before"
             )
-        if self._recording is None:
+        if self._window is None:
             self._choice = None
             raise UsageError(
                 "nothing was dumped: no model was hooked, call register_hook(model, acc_cmp_dump)"
             )
-        self._end()
+        self.end()
 
     def _begin(self) -> None:
         """Begin to record where there are a path, a hook for dumps and a switch that is on."""
         if self._choice is None or self._hook is not Hook.DUMP:
             return
-        if self._folder is None:
-            self._choice = None
-            raise UsageError("nothing is dumped: say where to, by set_dump_path('./dump_path')")
-        name = RECORDING if not self._dumps else f"{RECORDING}-{self._dumps + 1}"
-        self._process = os.getpid()
-        atexit.register(self._end_at_exit)  # before the recording's own, so that it runs behind it
         try:
-            recording = record(
-                self._folder / name, model=self._model, steps="0:", save="tensors", force=True
-            )
-            recording.start()
+            if self._folder is None:
+                raise UsageError("nothing is dumped: say where to, by set_dump_path('./dump_path')")
+            name = RECORDING if not self._dumps else f"{RECORDING}-{self._dumps + 1}"
+            window = Window(self._folder / name, self._write, model=self._model)
+            window.begin()
         except BaseException:
-            atexit.unregister(self._end_at_exit)
             self._choice = None
             raise
-        self._recording = recording
+        self._window = window
 
-    @told
-    def _end_at_exit(self) -> None:
-        if self._process == os.getpid():
-            self._end()
+    def end(self) -> None:
+        """End what is on, and write what there is."""
+        window, self._window = self._window, None
+        try:
+            if window is not None:
+                window.end()
+        finally:
+            self._choice = None
 
-    def _end(self) -> None:
-        recording, choice, folder = self._recording, self._choice, self._folder
-        self._recording = self._choice = None
-        if recording is None or choice is None or folder is None or self._process != os.getpid():
-            return
-        atexit.unregister(self._end_at_exit)
-        recording.stop()
-        rank = f"rank{rank_and_world_size()[0]}"
-        if not (recording.path / rank).is_dir():
-            raise UsageError(
-                f"{recording.path}: no training step began while the switch was ON, so nothing was dumped"
-            )
+    def _write(self, recording: Path, rank: RankRecording) -> None:
+        choice = self._choice or DumpChoice()
         self._dumps += 1
         if self._files is None or self._files.choice.stem != choice.stem:
-            self._files = DumpFiles(folder / rank, choice, self._numbers)
-        self._files.choice = choice
-        self._write(self._files, recording.path, RankRecording(recording.path / rank))
-
-    @staticmethod
-    def _write(files: DumpFiles, recording: Path, rank: RankRecording) -> None:
+            self._files = DumpFiles(recording.parent / rank.name, choice, self._numbers)
+        files = self._files
+        files.choice = choice
         files.add(recording, rank)
         lacking = "".join(f"; {one}" for one in rank.missing)
         warn(f"{files.pkl}: {files.tensors} tensors of {len(rank.steps)} steps are dumped{lacking}")
