@@ -17,7 +17,7 @@ def lockstep_commands() -> list[Verb]:
         Verb(
             "quantize",
             "Quantise a model; say what it costs at each layer.",
-            "After training",
+            "Export and deploy",
             _quantize,
         )
     ]
