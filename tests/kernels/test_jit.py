@@ -199,3 +199,23 @@ def test_numba_is_loaded_without_the_blas_that_no_loop_calls() -> None:
     )
     # then it is not loaded, and can be had by whoever asks afterwards
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_wait_is_said_once_where_two_threads_come_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given a thread that has found nothing kept, and another one that says the wait meanwhile
+    said: list[str] = []
+
+    def another_was_quicker(dispatcher: object) -> bool:
+        jit.say_before_compiling(None)
+        return False
+
+    monkeypatch.setattr(jit, "_is_kept", another_was_quicker)
+    jit.say_before_compiling(said.append)
+
+    # when
+    jit._announce(object())
+
+    # then
+    assert said == []

@@ -78,7 +78,8 @@ def _announce(dispatcher: Any) -> None:
     if _say is None or _is_kept(dispatcher):
         return
     say, _say = _say, None
-    say(WAIT)
+    if say is not None:  # another thread may have taken it meanwhile
+        say(WAIT)
 
 
 def _is_kept(dispatcher: Any) -> bool:
