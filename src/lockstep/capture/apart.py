@@ -60,7 +60,7 @@ class StepsApart:
             time.sleep(_LOOKS_EVERY_S)
             if time.monotonic() - asked_s > _ASKS_EVERY_S:
                 asked_s = time.monotonic()
-                if not _is_followed(self._recording):
+                if not is_followed(self._recording):
                     return False
         return True
 
@@ -69,7 +69,7 @@ class StepsApart:
         return len(self._there) < self._limit
 
 
-def _is_followed(recording: Path) -> bool:
+def is_followed(recording: Path) -> bool:
     """Whether the process lives that started this one: it has claimed the recording."""
     try:
         Claim(recording).release()

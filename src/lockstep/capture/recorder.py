@@ -17,6 +17,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -685,6 +686,8 @@ class Recorder:
         if self._loss_watch is not None:
             self._hear_losses(self._loss_watch)
         self._step += 1
+        if self._limit is not None:
+            self._go_elsewhere(self._limit)
         if self._options.apart:
             closing = self._closing
             self._apart.step_ended(writing=closing is not None and not closing.wait(0.0))
@@ -704,6 +707,29 @@ class Recorder:
         if self._limit is not None and self._limit.ends_behind(self._step):
             self._end()
             self._limit.end()
+
+    def _go_elsewhere(self, limit: StepLimit) -> None:
+        """The step that begins now may be the last by request, with some sites whole and in another recording."""
+        if self._session is not None and not self._selection.any_from(self._step):
+            limit.wait_for_word()
+        asked = limit.asked_elsewhere(self._step)
+        if asked is None:
+            return
+        if self._manifest is not None:
+            self._manifest.trained = self._step
+            self._manifest.ended_by = setup.ended_behind(self._options)
+            reason = "whoever follows it had the step behind recorded elsewhere"
+            self._manifest.not_seen.append(NotSeen(END, reason))
+        self._close_session()
+        self._release()
+        self._forget_end()
+        self._grouped.clear()
+        self._limit, self._selection = None, StepSelection.of(self._step)
+        self._sites = SiteFilter(asked.whole)
+        self.directory = self._rank_directory = Path(asked.into)
+        self._options = replace(
+            self._options, save="tensors", only=list(asked.whole), skip=[], exit_after=True
+        )
 
     def _hear_losses(self, watch: LossWatch) -> None:
         """A step has ended of which at most the losses were heard."""

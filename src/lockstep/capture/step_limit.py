@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import time
 import weakref
 from pathlib import Path
 from typing import Any, NoReturn
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from lockstep.capture.apart import is_followed
 from lockstep.capture.compiled_code import untraced
-from lockstep.core.last_step import last_step_in
+from lockstep.core.last_step import LastStep, last_step_in
+
+_LEAST_PATIENCE_S = 10.0
+_PAUSE_S = 0.05
 
 
 class StepLimit:
@@ -34,6 +39,7 @@ class StepLimit:
 
     def __init__(self, steps: int | None, asked_in: Path | None = None) -> None:
         self.reached = False
+        self._began_s = time.monotonic()
         self._steps: float = math.inf if steps is None else steps
         self._asked_in = asked_in
         self._counted: int | None = None
@@ -44,9 +50,27 @@ class StepLimit:
     def ends_behind(self, counted: int) -> bool:
         """Whether so many steps are all."""
         if self._asked_in is not None:
-            last = last_step_in(self._asked_in)
-            self._steps = min(self._steps, math.inf if last is None else last + 1)
+            asked = last_step_in(self._asked_in)
+            self._steps = min(self._steps, math.inf if asked is None else asked.step + 1)
         return counted >= self._steps
+
+    def asked_elsewhere(self, counted: int) -> LastStep | None:
+        """What was asked for, where the step that begins now is to be the last and is recorded elsewhere."""
+        asked = None if self._asked_in is None else last_step_in(self._asked_in)
+        return asked if asked is not None and asked.into and counted >= asked.step else None
+
+    def wait_for_word(self) -> None:
+        """Wait until whoever follows has looked at all that was recorded, as one more step may be wanted.
+
+        That may take as long as it took to come here, and a little more: nobody is to wait for ever for what another
+        rank does not do.
+        """
+        began_s = time.monotonic()
+        until_s = began_s + _LEAST_PATIENCE_S + began_s - self._began_s
+        while self._asked_in is not None and last_step_in(self._asked_in) is None:
+            if time.monotonic() > until_s or not is_followed(self._asked_in):
+                return
+            time.sleep(_PAUSE_S)
 
     def count_on(self, counted: int) -> None:
         """The recorder has counted so many, and counts no more."""

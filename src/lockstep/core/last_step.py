@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.core.replacement import replacing
 
 _NAME = ".last-step"
+_NEVER = 1 << 53
 
 
-def ask_for_last_step(recording: Path, step: int) -> None:
-    """Ask each process that is recorded there to end behind this step, or behind its next one if it is past it."""
+@dataclass(frozen=True, slots=True)
+class LastStep:
+    """Behind which step a training is to end, or behind its next one if it is past it.
+
+    Parameters
+    ----------
+    step
+        Which; by default none: what was recorded was looked at, and the training may go on to its own end.
+    whole
+        Patterns as of `--only`: of the last step these are recorded with whole tensors, and nothing else.
+    into
+        The recording that they go to; "" where the step is recorded as those before.
+    """
+
+    step: int = _NEVER
+    whole: tuple[str, ...] = ()
+    into: str = ""
+
+
+def ask_for_last_step(recording: Path, last: LastStep) -> None:
+    """Ask each process that is recorded there to end.
+
+    Raises
+    ------
+    OSError
+        If that cannot be written.
+    """
     with replacing(recording / _NAME) as aside:
-        aside.write_text(f"{step}\n", encoding="ascii")
+        aside.write_text(json.dumps(dataclasses.asdict(last)), encoding="ascii")
 
 
-def last_step_in(recording: Path) -> int | None:
-    """The step that was asked for as the last one, None where none was."""
+def last_step_in(recording: Path) -> LastStep | None:
+    """What was asked for, None where nothing was."""
     try:
-        return int((recording / _NAME).read_bytes())
+        values = json.loads((recording / _NAME).read_bytes())
+        return LastStep(values["step"], tuple(values["whole"]), values["into"])
     except (OSError, ValueError):
         return None

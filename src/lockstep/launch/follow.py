@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from lockstep.core.last_step import ask_for_last_step
+from lockstep.core.last_step import LastStep, ask_for_last_step
 from lockstep.launch.kept_step import keep_step
 from lockstep.store.reader import RankRecording
 
@@ -51,7 +51,7 @@ class WrittenStep:
         Ranks that train together must all be before it still: the most that any can be past `number` is one more than
         `Follow.waiting_steps`, where the training waits.
         """
-        ask_for_last_step(self.rank.path.parent, step)
+        ask_for_last_step(self.rank.path.parent, LastStep(step))
 
     def keep(self, into: Path) -> None:
         """Keep this step: as a recording, or as one more rank of the recording that was begun there by this.

@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import pytest
 import torch
@@ -42,7 +42,13 @@ for step in range(steps):
 print(model[0].weight.sum().item().hex())
 """
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+
+class Run(Protocol):
+    """Runs Lockstep in a folder of its own."""
+
+    folder: Path
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]: ...
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +59,14 @@ def run(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Run:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCKSTEP")}
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
+    def run_in_folder(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["lockstep", *words], cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
             env={**kept, "PATH": path, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
 
+    run = cast(Run, run_in_folder)
+    run.folder = folder
     assert run("record", "-o", "ref", "--steps", "0:10", "--", "python", "train.py").returncode == 0
     return run
 
@@ -86,6 +94,13 @@ def test_a_fault_that_begins_late_ends_the_training_where_compare_points(run: Ru
     assert {key: compared[key] for key in ("step", "module", "op", "phase")} == {
         key: origin[key] for key in ("step", "module", "op", "phase")
     }
+    # And of one step more that operator's tensors alone are kept whole, to be run again
+    assert "late-origin: lockstep replay late-origin --all" in ended.stderr
+    kept = lockstep.open(run.folder / "late-origin").ranks["rank0"]
+    assert kept.steps[0] > 5
+    assert kept.has_tensors
+    assert {call.site.module for call in kept.calls(kept.steps[0])} - {""} == {"1"}
+    assert "0 calls beyond" in run("replay", "late-origin", "--all").stdout
 
 
 def test_a_reference_of_another_model_is_no_agreement(run: Run) -> None:

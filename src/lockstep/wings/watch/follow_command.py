@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison, Verdict
-from lockstep.core.text import printable
+from lockstep.core.text import printable, shell_line
 from lockstep.report.comparison.json import comparison_json, render_json
 from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.json_text import enveloped, json_text
@@ -76,7 +77,8 @@ def follow(
     """Train a candidate and compare each step with a recorded REFERENCE as it ends; stop at the first origin.
 
     The training is recorded as the reference was, with sketches: megabytes a step. At the first operator that leaves
-    the reference beyond noise it is asked to end, and what is printed is what `compare` says of the steps so far.
+    the reference beyond noise it is asked to end, and what is printed is what `compare` says of the steps so far. Of
+    one step more that operator's tensors are kept whole, beside the recording.
 
     With --loss-only the training runs nearly bare, for faults that show after hours: nothing but its losses is
     compared, until one is further off than its floor. The next step is recorded whole then, and the training ends.
@@ -181,9 +183,23 @@ def _follow_steps(command: Sequence[str], save: str | None, ways: _Ways) -> int:
             click.echo(
                 f"the training was asked to end behind step {followed.stopped_at}{_for_nothing(found)}"
             )
+    if followed.stopped_at is not None:
+        click.echo(_kept(followed.origin_kept), err=ways.as_json)
     cut_short = ended.code or followed.stopped_at is not None
     code = found.exit_code()
     return ExitCode.FAILED if cut_short and code == ExitCode.AGREES else code
+
+
+def _kept(origin: Recording | None) -> str:
+    """Where the first origin's tensors are."""
+    if origin is None:
+        return "no further step could be recorded, so the origin's tensors are not kept"
+    path = os.path.relpath(origin.path)
+    command = shell_line(["lockstep", "replay", path, "--all"])
+    step = origin.manifest.options.steps
+    return (
+        f"of step {step}, its last, the tensors of the first origin are whole in {path}: {command}"
+    )
 
 
 def _for_nothing(found: Comparison) -> str:

@@ -11,10 +11,12 @@ from typing import Any
 
 from lockstep.comparison import GrowingComparison, SteppedTo
 from lockstep.core.errors import LockstepError, RecordingError
-from lockstep.core.last_step import ask_for_last_step
+from lockstep.core.last_step import LastStep, ask_for_last_step
 from lockstep.core.manifest import Options
+from lockstep.core.selection import StepSelection
 from lockstep.launch import Ended, Event, launch
-from lockstep.store.reader import open_recording
+from lockstep.store.reader import Recording, open_recording
+from lockstep.wings.watch.origin_step import OriginStep
 
 _LOOKS_EVERY_S = 0.2
 _BEYOND_ALL_RANKS = 2
@@ -33,11 +35,14 @@ class Followed:
         Behind which step the training was asked to end, None where it was not.
     why_not
         Why a step could not be compared, or "".
+    origin_kept
+        The last step, of which the first origin's tensors were recorded whole, None where there was none.
     """
 
     steps: list[SteppedTo] = field(default_factory=list)
     stopped_at: int | None = None
     why_not: str = ""
+    origin_kept: Recording | None = None
 
     @property
     def at_the_end(self) -> list[int] | None:
@@ -81,6 +86,8 @@ class Following:
             comparison, directory, tell, stops,
         )  # fmt: skip
         self._seen: dict[Path, int] = {}
+        self._origin_step: OriginStep | None = None
+        self._steps = StepSelection.parse("0:")
         self._ended = threading.Event()
 
     def run(
@@ -101,19 +108,33 @@ class Following:
         OutputExistsError
             If the directory is taken.
         """
+        self._steps = StepSelection.parse(options.steps)
+        self._origin_step = OriginStep(self._directory, command, options)
         thread = threading.Thread(target=self._work, name="lockstep-following", daemon=True)
         thread.start()
+        code = None
         try:
-            return launch(command, self._directory, options, force=force, hear=hear, **streams)
+            ended = launch(command, self._directory, options, force=force, hear=hear, **streams)
+            code = ended.code
+            return ended
         finally:
             self._ended.set()
             thread.join()
+            self.followed.origin_kept = self._origin_step.finish(exit_code=code)
 
     def _work(self) -> None:
-        while not self._ended.wait(_LOOKS_EVERY_S):
-            if not self._look():
-                return
-        self._look()
+        try:
+            while not self._ended.wait(_LOOKS_EVERY_S):
+                if not self._look():
+                    return
+            self._look()
+        finally:
+            self._let_go_on()
+
+    def _let_go_on(self) -> None:
+        """Nothing more is asked for: a training that waits behind its last recorded step need not."""
+        if self.followed.stopped_at is None and self._directory.exists():
+            ask_for_last_step(self._directory, LastStep())
 
     def _look(self) -> bool:
         """Compare what has come; tells whether to go on."""
@@ -126,6 +147,8 @@ class Following:
                 if step.origins:
                     self._stop(step)
                     return False
+                if not self._steps.any_from(step.number + 1):
+                    self._let_go_on()
         except RecordingError:  # a file that is being written at this moment: it is met again
             return not self._ended.is_set()
         except LockstepError as error:
@@ -152,6 +175,12 @@ class Following:
                 begun = max(
                     (one.index for rank in ranks for one in rank.manifest.steps), default=last
                 )
-                last = begun + _BEYOND_ALL_RANKS
+                ahead = range(begun + 1, begun + _BEYOND_ALL_RANKS)
+                # Behind the last recorded step all wait for the word.
+                last = next(
+                    (one for one in ahead if not self._steps.any_from(one)),
+                    begun + _BEYOND_ALL_RANKS,
+                )
             self.followed.stopped_at = last
-            ask_for_last_step(self._directory, last)
+            assert self._origin_step is not None
+            ask_for_last_step(self._directory, self._origin_step.begin(last, step.origins[0]))
