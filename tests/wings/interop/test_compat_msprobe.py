@@ -185,3 +185,15 @@ def test_calls_out_of_order_are_said(
     assert "this start() is left out" in capsys.readouterr().err
     debugger.step()
     assert "call stop() first" in capsys.readouterr().err
+
+
+def test_an_overflow_is_named_and_ends_the_training(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        trained(1e39, dump_path=str(tmp_path), task="overflow_check")
+    assert "overflow at step 0, forward of head (torch.Tensor.mul) at " in capsys.readouterr().err
+    _, dump = dump_in(tmp_path / "step0")
+    assert list(dump["data"]) == ["Tensor.mul.0.forward"]
+    assert trained(dump_path=str(tmp_path / "sound"), task="overflow_check") == trained()
+    assert dump_in(tmp_path / "sound" / "step1")[1]["data"] == {}

@@ -116,6 +116,8 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[PtdbgSession]:
     monkeypatch.setattr(ptdbg_ascend, "SESSION", fresh)
     yield fresh
     fresh.end()
+    if fresh.overflow_check is not None:
+        fresh.overflow_check.end()
 
 
 def lines_of(folder: Path, stem: str = "dump") -> list[str]:
@@ -247,3 +249,50 @@ def test_a_dump_that_is_missing_or_cut_off_is_said(tmp_path: Path) -> None:
         ptdbg_ascend.compare(given, tmp_path)
     with pytest.raises(lockstep.LockstepError, match="no ranks"):
         ptdbg_ascend.compare_distributed(tmp_path, tmp_path, tmp_path)
+
+
+def overflowing(model: nn.Module, steps: int) -> list[float]:
+    """A training whose third step multiplies beyond what float32 holds, and hides it from the update."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(steps):
+        result = model(torch.ones(2, 4)) * 1e20
+        loss = (result * (1e20 if step == 2 else 1)).sum()
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_the_first_overflow_is_named_and_the_training_ends_behind_so_many(
+    session: PtdbgSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a training that overflows in its third step of six
+    ptdbg_ascend.set_dump_path(tmp_path)
+    model = model_of()
+    ptdbg_ascend.register_hook(model, ptdbg_ascend.overflow_check, overflow_nums=1)
+    with pytest.raises(SystemExit):
+        overflowing(model, 6)
+    # then the operator is named, with its line, and its tensors are there
+    said = capsys.readouterr().err
+    assert "overflow at step 2, forward of the model (torch.Tensor.mul) at " in said
+    assert "as overflow_nums=1 asks" in said
+    (pkl,) = (tmp_path / DUMP / "rank0").glob("*.pkl")
+    assert pkl.name == "Tensor_mul_5_forward_1.pkl"
+    assert np.isinf(np.load(pkl.with_suffix("") / "Tensor_mul_5_forward_output.0.npy")).all()
+
+
+def test_a_training_without_an_overflow_is_said_to_have_none(
+    session: PtdbgSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ptdbg_ascend.set_dump_path(tmp_path)
+    model = model_of()
+    ptdbg_ascend.register_hook(model, ptdbg_ascend.overflow_check)
+    masked = torch.zeros(2).masked_fill(torch.ones(2, dtype=torch.bool), -torch.inf)
+    assert train(model, 2) == train(model_of(), 2)
+    assert masked.isinf().all()
+    assert session.overflow_check is not None
+    session.overflow_check.end()
+    assert "no operator has made NaN" in capsys.readouterr().err
+    assert not list((tmp_path / DUMP).iterdir())

@@ -33,6 +33,8 @@ class DumpChoice:
         What of a pass has its tensors written; () for all.
     tensors
         Whether tensors are written at all, beside the numbers about them.
+    label
+        What the files are called in place of the mode's name.
     """
 
     mode: str = "all"
@@ -40,6 +42,7 @@ class DumpChoice:
     scalars: bool = True
     parts: tuple[str, ...] = ()
     tensors: bool = True
+    label: str = ""
 
     @property
     def has_stacks(self) -> bool:
@@ -49,7 +52,7 @@ class DumpChoice:
     @property
     def stem(self) -> str:
         """What the files are called, without their suffix."""
-        return "dump" if self.mode == "all" else f"{self.mode}_dump"
+        return self.label or ("dump" if self.mode == "all" else f"{self.mode}_dump")
 
     def wants_file(self, name: str) -> bool:
         """Whether a tensor of this name (`Functional_linear_0_forward_input.0`) has a file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from lockstep.capture.recorder import warn
 from lockstep.capture.setup import rank_and_world_size
 from lockstep.core.errors import UsageError
 from lockstep.store.reader import RankRecording
+from lockstep.wings.interop.faces.api_calls import ApiNumbers, passes_of
+from lockstep.wings.interop.faces.dump_choice import DumpChoice
+from lockstep.wings.interop.faces.overflows import overflow_words, overflows_in
 from lockstep.wings.interop.faces.probe_config import ProbeConfig, probe_config
 from lockstep.wings.interop.faces.probe_files import ProbeFiles
 from lockstep.wings.interop.faces.told import told
@@ -26,7 +30,7 @@ class Debugger:
         self._model: Any = None
         self._window: Window | None = None
         self._files: ProbeFiles | None = None
-        self._step = self._windows = 0
+        self._step = self._windows = self._found = 0
 
     @told
     def configure(self, config_path: Any, model: Any, **given: Any) -> None:
@@ -85,15 +89,33 @@ class Debugger:
         config = self._config
         assert config is not None
         self._windows += 1
-        if self._files is None:
+        choice = config.choice
+        if choice.task == "overflow_check":
+            choice = replace(choice, chosen=DumpChoice("list", self._overflows(rank)))
+        if self._files is None or choice is not config.choice:
             alone = rank_and_world_size()[1] == 1
             name = f"proc{os.getpid()}" if alone else rank.name
-            self._files = ProbeFiles(recording.parent / name, config.choice)
+            self._files = ProbeFiles(recording.parent / name, choice)
         self._files.add(rank)
         lacking = "".join(f"; {one}" for one in rank.missing)
         warn(
             f"{self._files.folder / 'dump.json'}: {self._files.records} records are dumped{lacking}"
         )
+        if self._found >= config.overflow_nums > 0:
+            warn(
+                f"the training ends behind {self._found} overflows, as overflow_nums={config.overflow_nums} asks"
+            )
+            raise SystemExit(0)
+
+    def _overflows(self, rank: RankRecording) -> tuple[str, ...]:
+        """Names of passes out of which numbers came that are not finite; each is said."""
+        numbers, names = ApiNumbers(), []
+        for step in rank.steps:
+            for one in overflows_in(passes_of(rank.calls(step), numbers)):
+                self._found += 1
+                warn(overflow_words(one, self._step))
+                names.append(one.name("."))
+        return tuple(names)
 
 
 DEBUGGER = Debugger()

@@ -45,7 +45,12 @@ class ProbeChoice:
     @property
     def needs_elements(self) -> bool:
         """Whether whole tensors are to be recorded."""
-        return self.task == "tensor" or self.checksums
+        return self.has_files or self.checksums
+
+    @property
+    def has_files(self) -> bool:
+        """Whether tensors are written to files."""
+        return self.task != "statistics"
 
 
 class ProbeFiles:
@@ -86,9 +91,7 @@ class ProbeFiles:
             (self.folder / "dump.json").unlink(missing_ok=True)
             for file in tensors.glob("*.pt"):
                 file.unlink()
-        (tensors if self._choice.task == "tensor" else self.folder).mkdir(
-            parents=True, exist_ok=True
-        )
+        (tensors if self._choice.has_files else self.folder).mkdir(parents=True, exist_ok=True)
         for step in rank.steps:
             self._add(rank.calls(step), rank.source_lines)
             rank.close_tensors()
@@ -108,7 +111,7 @@ class ProbeFiles:
         choice = self._choice
         dump = {
             "task": choice.task, "level": choice.level, "framework": "pytorch",
-            "dump_data_dir": str(tensors) if choice.task == "tensor" else None, "data": self._data,
+            "dump_data_dir": str(tensors) if choice.has_files else None, "data": self._data,
         }  # fmt: skip
         stacks = {
             str(number): [names, list(lines)]
@@ -130,7 +133,7 @@ class ProbeFiles:
         elements = load.undecoded(record.dtype)  # type: ignore[attr-defined]
         if self._choice.checksums:
             leaf["md5"] = f"{zlib.crc32(elements.tobytes()):08x}"
-        if self._choice.task == "tensor" and self._choice.chosen.wants_file(name):
+        if self._choice.has_files and self._choice.chosen.wants_file(name):
             leaf["data_name"] = f"{name}.pt"
             save_tensor(self.folder / TENSORS / f"{name}.pt", elements, record.dtype, record.shape)
         return leaf

@@ -52,10 +52,11 @@ class DumpFiles:
         """The file of lines."""
         return self.folder / f"{self.choice.stem}.pkl"
 
-    def add(self, recording: Path, rank: RankRecording) -> None:
+    def add(self, recording: Path | None, rank: RankRecording) -> None:
         """Write what a rank recorded behind what stands there from this process, or in place of what others left.
 
-        The file of lines comes last and at once: where writing ends early, there is no dump.
+        Which recording that is stands beside, where it is to stay. The file of lines comes last and at once: where
+        writing ends early, there is no dump.
 
         Raises
         ------

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.capture.recorder import warn
-from lockstep.core.arguments import choice_of, path_of
+from lockstep.core.arguments import choice_of, integer_of, path_of
 from lockstep.core.errors import UsageError
 from lockstep.store.reader import RankRecording
 from lockstep.wings.interop.faces.api_calls import ApiNumbers
 from lockstep.wings.interop.faces.dump_choice import DumpChoice, dump_choice
 from lockstep.wings.interop.faces.ptdbg_files import VERSION, DumpFiles
+from lockstep.wings.interop.faces.ptdbg_overflow import OverflowCheck
 from lockstep.wings.interop.faces.told import told
 from lockstep.wings.interop.faces.window import Window
 
@@ -33,9 +34,16 @@ class Hook(Enum):
 
 
 class PtdbgSession:
-    """One process's dump; `SESSION` is the one that the functions of `lockstep.compat.ptdbg_ascend` use."""
+    """One process's dump; `SESSION` is the one that the functions of `lockstep.compat.ptdbg_ascend` use.
+
+    Attributes
+    ----------
+    overflow_check
+        What looks for overflows, once a model is hooked for that.
+    """
 
     def __init__(self) -> None:
+        self.overflow_check: OverflowCheck | None = None
         self._folder: Path | None = None
         self._model: Any = None
         self._hook: Hook | None = None
@@ -68,12 +76,19 @@ class PtdbgSession:
             raise UsageError(
                 f"a model is hooked already, by {self._hook.value}; the second hook is left out"
             )
+        most = options.get("overflow_nums", 1)
+        integer_of("overflow_nums", most, least=-1)
         if hook is Hook.OVERFLOW:
-            raise UsageError(
-                "overflow_check is not there yet; run `lockstep overflow -- python train.py`"
-            )
+            self._check(model, most or 1)
         self._model, self._hook = model, hook
         self._begin()
+
+    def _check(self, model: Any, most: int) -> None:
+        if self._folder is None:
+            raise UsageError("nothing is checked: say where to, by set_dump_path('./dump_path')")
+        check = OverflowCheck(self._folder, model, most)
+        check.begin()
+        self.overflow_check = check
 
     @told
     def set_dump_switch(self, switch: str, mode: str, scope: Sequence[str], api_list: Sequence[str],
