@@ -172,6 +172,11 @@ def _check_may_go(path: Path, *, force: bool) -> None:
             Claim(entry).release()
 
 
+def is_recording(path: Path) -> bool:
+    """Whether a directory is a recording, by its manifest."""
+    return _own_manifest(path) is not None
+
+
 def _own_manifest(path: Path) -> dict[str, Any] | None:
     """The manifest of a recording, None where the path is none."""
     manifest = _manifest_in(path)

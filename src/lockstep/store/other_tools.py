@@ -6,7 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from lockstep.core.text import listed
 from lockstep.hookspecs import Reader
 from lockstep.plugins import readers
 from lockstep.store.directory import RunDirectory
-from lockstep.store.written_calls import CallsOfRank, RankOnDisk, closed_manifest
+from lockstep.store.written_calls import CallsOfRank, RankOnDisk, WholeRankOnDisk, closed_manifest
 
 _OF_RANKS = (MODULES, ORDER, NESTING)
 """What alignment asks of each rank."""
@@ -41,8 +41,56 @@ def recording_of(path: Path, form: str = "") -> Path | None:
     UsageError
         If there is no such form.
     """
+    reader = _reader_of(path, form)
+    if reader is None:
+        return None
+    place = _aside() / (path.resolve().name or "recording")
+    with _said(reader, path):
+        return _written(reader, path, _create(reader, path, place, force=False), RankOnDisk)
+
+
+def convert(path: Path, place: Path, form: str = "", *, force: bool = False) -> bool:
+    """Write a recording of what another tool wrote, with its tensors in it; whether a plug-in knows that.
+
+    Parameters
+    ----------
+    place
+        The directory of the recording, which is made.
+    force
+        Replace a recording that is there.
+
+    Raises
+    ------
+    CorruptError
+        If a plug-in that knows it cannot read it; nothing is left at `place` then.
+    OutputExistsError
+        If the place is taken, or the disk does not take it.
+    UsageError
+        If there is no such form.
+    """
+    reader = _reader_of(path, form)
+    if reader is None:
+        return False
+    directory = _create(reader, path, place, force=force)
+    try:
+        with _said(reader, path):
+            _written(reader, path, directory, WholeRankOnDisk)
+    except BaseException:
+        directory.discard()
+        raise
+    directory.started()  # what it replaces may go
+    return True
+
+
+def _create(reader: Reader, path: Path, place: Path, *, force: bool) -> RunDirectory:
+    command = [f"(read from {path} by {reader.name})"]
+    return RunDirectory.create(place, command, Options(save="tensors"), force=force)
+
+
+def _reader_of(path: Path, form: str) -> Reader | None:
+    """The plug-in that reads what is there: the one that was told, or that knows it."""
     if form:
-        return _made_by(_told(form), path) if path.exists() else None
+        return _told(form) if path.exists() else None
     known: list[Reader] = []
     for reader in readers() if path.exists() else ():
         with _said(reader, path):
@@ -51,7 +99,7 @@ def recording_of(path: Path, form: str = "") -> Path | None:
     if len(known) > 1:
         names = " and of ".join(reader.name for reader in known)
         raise CorruptError(path, f"holds dumps of {names}", advice="give a folder that holds one")
-    return _made_by(known[0], path) if known else None
+    return known[0] if known else None
 
 
 def _told(form: str) -> Reader:
@@ -86,17 +134,10 @@ def _said(reader: Reader, path: Path) -> Iterator[None]:
         ) from error
 
 
-def _made_by(reader: Reader, path: Path) -> Path:
-    with _said(reader, path):
-        return _written(reader, path)
-
-
-def _written(reader: Reader, path: Path) -> Path:
-    command = [f"(read from {path} by {reader.name})"]
-    options = Options(save="tensors")
-    directory = RunDirectory.create(
-        _aside() / (path.resolve().name or "recording"), command, options, force=False
-    )
+def _written(
+    reader: Reader, path: Path, directory: RunDirectory, disk_of: Callable[[Path], RankOnDisk]
+) -> Path:
+    command = directory.manifest.command
     ranks: dict[int, tuple[CallsOfRank, RankOnDisk]] = {}
     steps: set[int] = set()
     missing = [NotSeen(LEFT_OUT, f"it was written by another tool, and read by {reader.name}")]
@@ -107,7 +148,7 @@ def _written(reader: Reader, path: Path) -> Path:
                 continue
             if given.rank not in ranks:
                 folder = directory.path / f"rank{given.rank}"
-                ranks[given.rank] = CallsOfRank(given.rank), RankOnDisk(folder)
+                ranks[given.rank] = CallsOfRank(given.rank), disk_of(folder)
             calls, disk = ranks[given.rank]
             disk.add(calls.made_of(given))
             steps.add(given.step)
@@ -119,7 +160,7 @@ def _written(reader: Reader, path: Path) -> Path:
             disk.finish(replace(manifest, python="", devices=[], not_seen=told))
     if not ranks:
         raise ValueError("it holds no call")
-    options.steps = f"{min(steps)}:{max(steps) + 1}"
+    directory.manifest.options.steps = f"{min(steps)}:{max(steps) + 1}"
     directory.manifest.not_seen.extend(missing)
     directory.manifest.git, directory.manifest.cwd = (
         {},

@@ -28,7 +28,7 @@ from lockstep.store import later_tensors, schema
 from lockstep.store.context_texts import conditions_in, layout_in
 from lockstep.store.integrity import GROWING, Files, check_manifest
 from lockstep.store.limits import check_directory, read_manifest, values_of
-from lockstep.store.other_tools import recording_of
+from lockstep.store.other_tools import LEFT_OUT, recording_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
 from lockstep.store.state_tables import losses_in, states_in
@@ -78,7 +78,7 @@ def open_recording(
         if made is None:
             raise
         recording = Recording(made, read_sketches=read_sketches)
-        recording.path, recording.is_of_another_tool = given, True
+        recording.path = given
         return recording
 
 
@@ -97,8 +97,8 @@ class Recording:
 
     def __init__(self, path: Path, *, read_sketches: bool = True) -> None:
         self.path = path
-        self.is_of_another_tool = False
         self.manifest = _read_run_manifest(path)
+        self.is_of_another_tool = any(gap.what == LEFT_OUT for gap in self.manifest.not_seen)
         names = sorted(
             (entry.name for entry in path.iterdir() if RANK.fullmatch(entry.name)), key=rank_order
         )

@@ -212,7 +212,7 @@ class RankOnDisk:
         for record in call.records:
             if record.content.id not in self._known:
                 self._known.add(record.content.id)
-                _add_content(self._writer, self._folder, record.content)
+                self._add_content(record.content)
             self._writer.add_record(
                 (
                     call.id, record.site.phase.value, record.role.value, record.index, record.name,
@@ -224,6 +224,19 @@ class RankOnDisk:
         if call.module_class and call.site.module not in self._modules:
             self._modules[call.site.module] = call.module_class
             self._writer.add_module((call.site.module, call.module_class, 0, True, "{}"))
+
+    def _add_content(self, content: Content) -> None:
+        loader = content.loader
+        if isinstance(loader, ReadLater):
+            self._leave(content, loader.tensor)
+        else:
+            data = None if loader is None else content.load()
+            _add_content(self._writer, content, data)
+
+    def _leave(self, content: Content, tensor: LaterTensor) -> None:
+        """A tensor stays where it lies."""
+        later_tensors.keep(self._folder, content.id, tensor)
+        _add_content(self._writer, content, None)
 
     def _stack(self, frames: tuple[Frame, ...]) -> int:
         """The number of a stack; -1 for none."""
@@ -253,6 +266,14 @@ class RankOnDisk:
             raise OutputExistsError(f"{self._writer.directory}: {self._writer.failure}")
 
 
+class WholeRankOnDisk(RankOnDisk):
+    """The same with every tensor in it that lies in another tool's files."""
+
+    def _leave(self, content: Content, tensor: LaterTensor) -> None:
+        whole = tensor.load is not None and can_store(tensor.dtype)
+        _add_content(self._writer, content, tensor.load() if whole and tensor.load else None)
+
+
 def closed_manifest(rank: int, world_size: int, command: list[str]) -> RankManifest:
     """The manifest of a rank whose recording has come to its end."""
     return RankManifest(
@@ -269,12 +290,10 @@ def _call_row(call: Call, stack: int) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _add_content(writer: RankWriter, folder: Path, content: Content) -> None:
+def _add_content(writer: RankWriter, content: Content, values: Array | None) -> None:
     stored = shard = None
-    if isinstance(content.loader, ReadLater):
-        later_tensors.keep(folder, content.id, content.loader.tensor)
-    elif content.loader is not None:
-        data = np.ascontiguousarray(content.load()).reshape(-1).view(np.uint8)
+    if values is not None:
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         stored = content.id
         shard = writer.add_tensor(RawTensor(stored, content.dtype, content.shape, data))
     sketch = None if content.sketch is None else content.sketch.astype("<f8").tobytes()

@@ -11,8 +11,8 @@ from lockstep.core.errors import OutputExistsError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.replacement import replacing
 from lockstep.report.output import check_output_file
+from lockstep.store.named_files import writer_for
 from lockstep.store.reader import open_recording
-from lockstep.wings.extract.formats import writer_for
 from lockstep.wings.extract.site_tensors import Chosen, choose
 
 _MOST_LINES = 20

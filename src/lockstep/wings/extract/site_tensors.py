@@ -7,53 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lockstep.core.errors import UsageError
-from lockstep.core.records import Array, Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.reading import calls_matching, check_choice
-from lockstep.store.later_tensors import ReadLater
+from lockstep.store.named_files import NamedTensor, whole_tensor
 from lockstep.store.reader import Recording
 from lockstep.store.record_command import command_for_tensors
-from lockstep.store.stored_tensor import StoredTensor
-from lockstep.store.tensors import can_store
-
-
-@dataclass(frozen=True, slots=True)
-class SiteTensor:
-    """One whole tensor of a site, read when it is asked for.
-
-    Parameters
-    ----------
-    name
-        `RANK/stepN/MODULE/OPERATOR#CALL/ROLE.NAME`, where NAME is what the code calls it: "args.0", "0.weight".
-    dtype, shape
-        As recorded, e.g. "bfloat16", (4, 128).
-    stored
-        Where it lies.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    stored: StoredTensor | ReadLater
-
-    def widened(self) -> Array:
-        """The tensor as NumPy has it, of this shape; bfloat16 and float8 as float32, exactly.
-
-        Raises
-        ------
-        CorruptError
-            If it is not there or is damaged.
-        """
-        return self.stored()
-
-    def undecoded(self) -> Array:
-        """Its elements as they were in memory, shape (numel,), bfloat16 as uint16 and float8 as uint8.
-
-        Raises
-        ------
-        CorruptError
-            If it is not there or is damaged.
-        """
-        return self.stored.undecoded(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +28,7 @@ class Chosen:
         Number of calls that they are of.
     """
 
-    tensors: tuple[SiteTensor, ...]
+    tensors: tuple[NamedTensor, ...]
     missing: tuple[str, ...]
     calls: int
 
@@ -85,12 +43,12 @@ def choose(recording: Recording, site: str, *, step: int | None, rank: str | Non
     """
     check_choice(recording, step=step, rank=rank)
     calls = calls_matching(recording, site, step=step, rank=rank)
-    tensors: list[SiteTensor] = []
+    tensors: list[NamedTensor] = []
     missing: list[str] = []
     for name, record in _named(calls):
-        content = record.content
-        if isinstance(content.loader, (StoredTensor, ReadLater)) and can_store(content.dtype):
-            tensors.append(SiteTensor(name, content.dtype, content.shape, content.loader))
+        tensor, content = whole_tensor(name, record), record.content
+        if tensor is not None:
+            tensors.append(tensor)
         else:
             missing.append(f"{name} ({content.note})" if content.note else name)
     if not tensors:

@@ -150,7 +150,7 @@ def _draft(number: int, tensors: list[tuple[Spot, LaterTensor]]) -> Draft:
     kind = _kind_of(first)
     phase = _PHASES.get(kind, Phase.FORWARD)
     # Where no class is known, it is one of its own: calls with other names are not put together for their classes.
-    known_as = first.op if "." in first.op else f"({first.module or 'the model'})"
+    known_as = first.op if "." in first.op else f"node {first.module or 'the model'}"
     call = ReadCall(
         first.step, first.module, first.op, (), first.rank, kind, phase,
         module_class=known_as if kind in (CallKind.MODULE, CallKind.INIT) else "",

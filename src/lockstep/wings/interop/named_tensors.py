@@ -1,4 +1,4 @@
-"""Tensors by name, in files of many or of one: `.npy`, `.npz`, `.safetensors`, and `.pt` without a pickle that runs.
+"""Tensors by name, in files of many or of one: `.npy`, `.npz`, `.safetensors`, `.h5`, `.pt` (no pickle is run).
 
 Each is read once, for what tells it from others, and then stays where it lies.
 """
@@ -19,7 +19,8 @@ from lockstep.store.later_tensors import Bytes, LaterTensor, ReadLater
 from lockstep.store.limits import MOST_ELEMENTS, size_of
 from lockstep.store.tensors import Shard, can_store
 from lockstep.store.written_calls import statistics_of
-from lockstep.wings.interop.probe_leaves import npy_in
+from lockstep.wings.interop.hdf5_file import data_sets
+from lockstep.wings.interop.probe_leaves import narrowed, npy_in
 from lockstep.wings.interop.torch_file import tensors_in
 
 Named = Iterator[tuple[str, LaterTensor]]
@@ -113,8 +114,16 @@ def _bytes_of_safetensors(path: Path, name: str) -> Bytes:
     return Shard(path).undecoded(name).view(np.uint8)
 
 
+def _of_hdf5(path: Path) -> Named:
+    for one in data_sets(path):
+        if one.tensor is not None:
+            was = one.attributes.get("dtype") if one.tensor.dtype == "float32" else None
+            yield one.path, narrowed(one.tensor) if was == "bfloat16" else one.tensor
+
+
 _FILES: dict[str, Callable[[Path], Named]] = {
     ".npy": _of_npy, ".npz": _of_npz, ".safetensors": _of_safetensors, ".pt": tensors_in, ".pth": tensors_in,
+    ".h5": _of_hdf5, ".hdf5": _of_hdf5,
 }  # fmt: skip
 SUFFIXES = frozenset(_FILES)
 """Of the files that are read."""

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockstep.hookspecs import Reader, hookimpl
+from lockstep.hookspecs import Reader, Verb, hookimpl
 
 if TYPE_CHECKING:
+    import click
+
     from lockstep.core.manifest import NotSeen
     from lockstep.store.written_calls import ReadCall
 
@@ -23,6 +25,25 @@ FORMS = {
 
 _BY_PATTERN = frozenset({"tensors"})
 """Those whose names the user may tell."""
+
+
+@hookimpl
+def lockstep_commands() -> list[Verb]:
+    """The verb `convert`."""
+    return [
+        Verb(
+            "convert",
+            "Write another tool's dump as a recording, or a recording as .npy, .npz, .h5 ...",
+            "Look at one operator",
+            _convert,
+        )
+    ]
+
+
+def _convert() -> click.Command:
+    from lockstep.wings.interop.convert_command import convert
+
+    return convert
 
 
 @hookimpl

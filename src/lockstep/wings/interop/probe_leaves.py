@@ -172,7 +172,7 @@ def with_file(path: Path, known: LaterTensor) -> LaterTensor:
         npy_in(path) if path.suffix == ".npy" else next((one for _, one in tensors_in(path)), None)
     )
     if found is not None and (found.dtype, known.dtype) == ("float32", "bfloat16"):
-        found = _narrowed(found)
+        found = narrowed(found)
     if found is None or (found.dtype, found.shape) != (known.dtype, known.shape):
         what = "no tensor" if found is None else f"a {found.dtype} of shape {list(found.shape)}"
         wanted = f"the {known.dtype} of shape {list(known.shape)} of the dump"
@@ -187,8 +187,8 @@ def with_file(path: Path, known: LaterTensor) -> LaterTensor:
     return replace(found, statistics=numbers, digest=digest, note=note)
 
 
-def _narrowed(found: LaterTensor) -> LaterTensor:
-    """A bfloat16 that was written as float32, which NumPy has."""
+def narrowed(found: LaterTensor) -> LaterTensor:
+    """A bfloat16 that was written as float32, which other formats have."""
     widened = found.load
     assert widened is not None
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from lockstep.core.errors import CorruptError, LockstepError
 from lockstep.core.manifest import ARGUMENTS, NESTING, ORDER, NotSeen
@@ -21,7 +23,7 @@ _DEPTH = 8
 _CHECKPOINTS = (".safetensors", ".pt", ".pth")
 _OWN = re.compile(
     rf"rank(?P<rank>\d+)/step(?P<step>\d+)/(?:(?P<time>\d+)/)?(?P<module>[^/]*)/(?P<op>.+)#(?P<call>\d+)/"
-    rf"(?P<role>{'|'.join(sorted((role.value for role in Role), key=len, reverse=True))})\.(?P<name>[^~]+)"
+    rf"(?P<role>{'|'.join(sorted((role.value for role in Role), key=len, reverse=True))})\.(?P<name>.+?)(?<!~\d)"
 )
 """Names of `lockstep extract`."""
 
@@ -86,6 +88,10 @@ def _read(
         for key, tensor in named_tensors(file):
             name = key or _place_of(path, file)
             spot = spot_of(pattern, name)
+            if spot is not None and parameters and "%" in name:
+                spot = replace(
+                    spot, module=unquote(spot.module), op=unquote(spot.op), name=unquote(spot.name)
+                )
             if spot is None and parameters and key and file.suffix in _CHECKPOINTS:
                 spot = Spot(key.rpartition(".")[0], role=Role.PARAM, name=key)
             if spot is None:

@@ -1,0 +1,67 @@
+"""`lockstep convert`: what another tool wrote as a recording, a recording as files for other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lockstep.cli import options
+from lockstep.core.errors import NotARecordingError, UsageError
+from lockstep.core.exit_codes import ExitCode
+from lockstep.store.directory import is_recording
+from lockstep.store.other_tools import convert as convert_to_recording
+from lockstep.store.reader import open_recording
+from lockstep.wings.interop.written_files import Written, write_files
+
+_FORMS = ("npy", "npz", "safetensors", "h5", "txt")
+_MOST_LINES = 5
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The directory to make."
+)
+@click.option(
+    "--to", type=click.Choice(_FORMS), help="Write tensors as such files, not as a recording."
+)
+@options.form
+@click.option("--force", is_flag=True, help="Replace a recording that is there.")
+def convert(source: Path, output: Path, to: str | None, form: str, force: bool) -> int:
+    """Write what another tool dumped as a recording, or the tensors of a recording as files for other tools.
+
+    SOURCE is a recording or whatever `lockstep show` takes. A recording holds what the dump tells, and says what that
+    lacks, as the dump itself does. With --to there is a .npy for each tensor, or a file for each step of a rank, with
+    names RANK/stepN/MOMENT/MODULE/OPERATOR#CALL/ROLE.NAME, which every verb reads again but from .txt. A .safetensors
+    file keeps each dtype; elsewhere bfloat16 and float8 are written as float32, which is exact.
+
+    \b
+    lockstep convert dump -o dump.rec
+    lockstep convert ref -o arrays --to npy
+    """
+    if to is not None:
+        written = write_files(open_recording(source, form=form), output, to)
+        if not written.tensors:
+            raise UsageError(
+                f"{source}: none of its tensors was saved whole; record with --save tensors"
+            )
+        click.echo(_told(written, output))
+        return ExitCode.AGREES
+    if is_recording(source):
+        raise UsageError(f"{source}: is a recording already; say with --to what to write")
+    if not convert_to_recording(source, output, form, force=force):
+        raise NotARecordingError(
+            source, "is nothing that a plug-in reads", advice="say with --format what it is"
+        )
+    recording = open_recording(output)
+    count = sum(rank.record_count for rank in recording.ranks.values())
+    click.echo(f"{count} tensors of {len(recording.ranks)} ranks in {output}")
+    return ExitCode.AGREES
+
+
+def _told(written: Written, output: Path) -> str:
+    lines = [f"{written.tensors} tensors in {output}"]
+    lines += [f"not saved whole: {name}" for name in written.missing[:_MOST_LINES]]
+    more = len(written.missing) - _MOST_LINES
+    return "\n".join(lines + ([f"and {more} more"] if more > 0 else []))
