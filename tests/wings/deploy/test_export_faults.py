@@ -101,23 +101,59 @@ def through(model, one, *between):
 HALF = (("Cast", {"to": TensorProto.FLOAT16}), ("Cast", {"to": TensorProto.FLOAT}))
 
 OF_GPT = {
-    "eps": (lambda m: set_attribute(node(m, "LayerNormalization"), "epsilon", 0.1), "norm", "layer_norm"),
-    "axis of softmax": (lambda m: set_attribute(node(m, "Softmax"), "axis", 1), "attention", "softmax"),
-    "another gelu": (lambda m: set_attribute(node(m, "Gelu"), "approximate", "tanh"), "mlp.1", "gelu"),
+    "eps": (
+        lambda m: set_attribute(node(m, "LayerNormalization"), "epsilon", 0.1),
+        "norm",
+        "layer_norm",
+    ),
+    "axis of softmax": (
+        lambda m: set_attribute(node(m, "Softmax"), "axis", 1),
+        "attention",
+        "softmax",
+    ),
+    "another gelu": (
+        lambda m: set_attribute(node(m, "Gelu"), "approximate", "tanh"),
+        "mlp.1",
+        "gelu",
+    ),
     "constant of the mask": (lambda m: set_constant(m, -1e9, -1.0), "attention", "masked_fill"),
     "constant of the scale": (lambda m: set_constant(m, 4.0, 3.9), "attention", "div"),
     "half precision in between": (lambda m: through(m, node(m, "Gelu"), *HALF), "mlp.1", "gelu"),
-    "axes of transpose": (lambda m: through(m, node(m, "Softmax"), ("Transpose", {"perm": [0, 2, 1]})), "attention", "softmax"),
-    "transposed weight": (lambda m: set_held(m, "attention.out.weight", np.transpose), "attention.out", "attention.out.weight"),
-}  # fmt: skip
+    "axes of transpose": (
+        lambda m: through(m, node(m, "Softmax"), ("Transpose", {"perm": [0, 2, 1]})),
+        "attention",
+        "softmax",
+    ),
+    "transposed weight": (
+        lambda m: set_held(m, "attention.out.weight", np.transpose),
+        "attention.out",
+        "attention.out.weight",
+    ),
+}
 
 OF_RESNET = {
-    "pads": (lambda m: set_attribute(node(m, "Conv", 1), "pads", [2, 1, 0, 1]), "blocks.0.conv", "conv2d"),
-    "relu left out": (lambda m: node(m, "Relu", 1).ParseFromString(_identity(node(m, "Relu", 1))), "blocks.0", "relu"),
-    "statistics exchanged": (lambda m: set_held(m, "blocks.1.norm.running_var", np.flip), "blocks.1.norm", "running_var"),
-    "eps of batch norm": (lambda m: set_attribute(node(m, "BatchNormalization", 1), "epsilon", 0.05), "blocks.1.norm", "batch_norm"),
+    "pads": (
+        lambda m: set_attribute(node(m, "Conv", 1), "pads", [2, 1, 0, 1]),
+        "blocks.0.conv",
+        "conv2d",
+    ),
+    "relu left out": (
+        lambda m: node(m, "Relu", 1).ParseFromString(_identity(node(m, "Relu", 1))),
+        "blocks.0",
+        "relu",
+    ),
+    "statistics exchanged": (
+        lambda m: set_held(m, "blocks.1.norm.running_var", np.flip),
+        "blocks.1.norm",
+        "running_var",
+    ),
+    "eps of batch norm": (
+        lambda m: set_attribute(node(m, "BatchNormalization", 1), "epsilon", 0.05),
+        "blocks.1.norm",
+        "batch_norm",
+    ),
     "a factor": (lambda m: through(m, node(m, "ReduceMean"), ("Mul2", {})), "", "mean"),
-}  # fmt: skip
+}
 
 
 def _identity(one):
