@@ -55,7 +55,7 @@ def test_an_svg_is_the_same_each_time_and_of_the_chosen_metric(
     paths: list[str], tmp_path: Path
 ) -> None:
     for name in ("one", "two"):
-        run(*paths, "-o", tmp_path / name, "--format", "svg", "--metric", "margin")
+        run(*paths, "-o", tmp_path / name, "--picture", "svg", "--metric", "margin")
     first, second = (sorted((tmp_path / name).iterdir()) for name in ("one", "two"))
     assert [one.name for one in first] == [
         "heat-map.svg", "histogram.svg", "scatter-margin.svg", "strip.svg",

@@ -42,8 +42,7 @@ Drawn = tuple[str, figures.Figure | None]
 @click.argument("candidate", type=click.Path(path_type=Path), required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Directory for the pictures.")
 @click.option(
-    "--format",
-    "form",
+    "--picture",
     type=click.Choice(["png", "svg"]),
     default="png",
     show_default=True,
@@ -68,7 +67,7 @@ def plot(
     reference: Path,
     candidate: Path | None,
     output: Path | None,
-    form: str,
+    picture: str,
     metrics: tuple[str, ...],
     events: Path | None,
     force: bool,
@@ -82,7 +81,7 @@ def plot(
 
     \b
     lockstep plot ref cand -o plots
-    lockstep plot ref cand -o plots --format svg --metric margin
+    lockstep plot ref cand -o plots --picture svg --metric margin
     lockstep plot ref -o plots
     lockstep plot ref cand --tensorboard runs
     """
@@ -95,18 +94,19 @@ def plot(
     if events is not None:
         load_tensorboard()
     if candidate is None:
-        return _plot_one(open_recording(reference), output, form, events, force=force)
+        alone = open_recording(reference, form="".join(manner["forms"][:1]))
+        return _plot_one(alone, output, picture, events, force=force)
     comparing.check_two(reference, candidate)
     chosen = [one for one in METRICS if not metrics or one.column in metrics]
     if output is not None:
         for name in (*map(_scatter_name, chosen), "strip", "histogram", "heat-map"):
-            _place(output, name, form, force=force)
+            _place(output, name, picture, force=force)
     if events is not None and not force:
         _check_events(events)
     found = comparing.compared(reference, candidate, **manner)
     data = gather(*found, details=1)
     if output is not None:
-        _draw(_of_two(data, chosen), output, form, force=force, without=_without(data))
+        _draw(_of_two(data, chosen), output, picture, force=force, without=_without(data))
     if events is not None:
         for side, recording in zip(_SIDES, (found.reference, found.candidate), strict=False):
             _write_events(recording_scalars(recording), recording.ranks, events / side, force=force)
@@ -116,10 +116,10 @@ def plot(
 
 
 def _plot_one(
-    recording: Recording, output: Path | None, form: str, events: Path | None, *, force: bool
+    recording: Recording, output: Path | None, picture: str, events: Path | None, *, force: bool
 ) -> int:
     if output is not None:
-        _draw(_of_one(recording), output, form, force=force)
+        _draw(_of_one(recording), output, picture, force=force)
     if events is not None:
         _write_events(recording_scalars(recording), recording.ranks, events, force=force)
     return ExitCode.AGREES
@@ -198,7 +198,7 @@ def _scatter_name(metric: Metric) -> str:
 
 
 def _draw(
-    drawn: Iterator[Drawn], output: Path, form: str, *, force: bool, without: str = ""
+    drawn: Iterator[Drawn], output: Path, picture: str, *, force: bool, without: str = ""
 ) -> None:
     """Write every picture that there is, name it, and say what there is `without`."""
     written = 0
@@ -206,30 +206,30 @@ def _draw(
         for name, figure in drawn:
             if figure is None:
                 continue
-            path = _place(output, name, form, force=force)
+            path = _place(output, name, picture, force=force)
             with progress_bar(f"writing {path}"):
-                _save(figure, path, form)
+                _save(figure, path, picture)
             written += 1
             click.echo(f"wrote {path}")
     if without or not written:
         click.echo(without or "nothing to draw: no number was recorded")
 
 
-def _place(output: Path, name: str, form: str, *, force: bool) -> Path:
+def _place(output: Path, name: str, picture: str, *, force: bool) -> Path:
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputExistsError(
             f"{output}: cannot be made ({error.strerror}); give another directory with -o"
         ) from error
-    path = output / f"{name}.{form}"
+    path = output / f"{name}.{picture}"
     check_output_file(path, force=force)
     return path
 
 
-def _save(figure: figures.Figure, path: Path, form: str) -> None:
+def _save(figure: figures.Figure, path: Path, picture: str) -> None:
     try:
-        figures.save(figure, path, form)
+        figures.save(figure, path, picture)
     except OSError as error:
         raise OutputExistsError(
             f"{path}: cannot be written ({error.strerror or error}); give another directory with -o"
