@@ -40,10 +40,18 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(("name", "operators"), [("resnet", 12), ("gpt", 20)])
 def test_each_operator_of_a_sound_export_agrees(folder, name, operators):
     said = (folder / f"{name}.txt").read_text()
-    assert "\nAGREE: step 0, " in said
+    assert said.count("\nAGREE: step 0, ") == 2
     proven = open_model(folder / f"{name}.onnx").facts["proven"]
-    assert proven["operators"] == proven["operators_compared"] >= operators
-    assert proven["verdict"] == "agree"
+    assert proven["plain"]["operators"] == proven["plain"]["operators_compared"] >= operators
+    assert proven["plain"]["verdict"] == proven["as_run"]["verdict"] == "agree"
+
+
+def test_what_was_fused_away_is_said_and_counted(folder):
+    said = " ".join((folder / "resnet.txt").read_text().split())
+    proven = open_model(folder / "resnet.onnx").facts["proven"]["as_run"]
+    assert proven["operators_compared"] < proven["operators"]
+    fused = proven["operators"] - proven["operators_compared"]
+    assert f"{fused} of {proven['operators']} operators were fused or folded away" in said
 
 
 def test_the_file_returns_what_the_module_does(folder):
@@ -73,7 +81,7 @@ def test_a_run_tells_outputs_latency_memory_and_nodes(folder):
     assert "MatMul" in said
     told = json.loads(called(run, folder / "gpt.onnx", "--json", "--runs", "1")[0])
     assert told["schema"] == 1
-    assert told["facts"]["proven"]["verdict"] == "agree"
+    assert told["facts"]["proven"]["plain"]["verdict"] == "agree"
     assert len(told["latencies_s"]) == 1
     assert told["nodes"][0]["time_s"] > 0
 

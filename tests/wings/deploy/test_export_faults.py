@@ -9,7 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 from lockstep.core.finding import Verdict
 from lockstep.wings.deploy.exporting import Exported, program_of, to_onnx
 from lockstep.wings.deploy.model_source import ModelSource, bound
-from lockstep.wings.deploy.parity import parity_of
+from lockstep.wings.deploy.parity import ParityRuns
+from lockstep.wings.deploy.runtime import Settings
 
 
 class Sound:
@@ -30,7 +31,12 @@ class Sound:
 
     def compared(self, edit, folder):
         """What is said of the model with a fault."""
-        return parity_of(self.with_fault(edit), self.inputs, folder, self.module).comparison
+        faulty = self.with_fault(edit)
+        return (
+            ParityRuns(faulty.program, self.inputs, folder, self.module)
+            .plain(faulty.plain)
+            .comparison
+        )
 
 
 @pytest.fixture(scope="module")
@@ -100,66 +106,55 @@ def through(model, one, *between):
 
 HALF = (("Cast", {"to": TensorProto.FLOAT16}), ("Cast", {"to": TensorProto.FLOAT}))
 
+
+def on(op, name, value, number=0):
+    """Sets an attribute of a node."""
+    return lambda model: set_attribute(node(model, op, number), name, value)
+
+
+def held_as(name, change):
+    """Changes what the model holds."""
+    return lambda model: set_held(model, name, change)
+
+
+def behind(op, *between):
+    """Puts nodes behind a node."""
+    return lambda model: through(model, node(model, op), *between)
+
+
+TURNED = ("Transpose", {"perm": [0, 2, 1]})
+
 OF_GPT = {
-    "eps": (
-        lambda m: set_attribute(node(m, "LayerNormalization"), "epsilon", 0.1),
-        "norm",
-        "layer_norm",
-    ),
-    "axis of softmax": (
-        lambda m: set_attribute(node(m, "Softmax"), "axis", 1),
-        "attention",
-        "softmax",
-    ),
-    "another gelu": (
-        lambda m: set_attribute(node(m, "Gelu"), "approximate", "tanh"),
-        "mlp.1",
-        "gelu",
-    ),
+    "eps": (on("LayerNormalization", "epsilon", 0.1), "norm", "layer_norm"),
+    "axis of softmax": (on("Softmax", "axis", 1), "attention", "softmax"),
+    "another gelu": (on("Gelu", "approximate", "tanh"), "mlp.1", "gelu"),
     "constant of the mask": (lambda m: set_constant(m, -1e9, -1.0), "attention", "masked_fill"),
     "constant of the scale": (lambda m: set_constant(m, 4.0, 3.9), "attention", "div"),
-    "half precision in between": (lambda m: through(m, node(m, "Gelu"), *HALF), "mlp.1", "gelu"),
-    "axes of transpose": (
-        lambda m: through(m, node(m, "Softmax"), ("Transpose", {"perm": [0, 2, 1]})),
-        "attention",
-        "softmax",
-    ),
+    "half precision in between": (behind("Gelu", *HALF), "mlp.1", "gelu"),
+    "axes of transpose": (behind("Softmax", TURNED), "attention", "softmax"),
     "transposed weight": (
-        lambda m: set_held(m, "attention.out.weight", np.transpose),
+        held_as("attention.out.weight", np.transpose),
         "attention.out",
-        "attention.out.weight",
+        "out.weight",
     ),
 }
 
 OF_RESNET = {
-    "pads": (
-        lambda m: set_attribute(node(m, "Conv", 1), "pads", [2, 1, 0, 1]),
-        "blocks.0.conv",
-        "conv2d",
-    ),
-    "relu left out": (
-        lambda m: node(m, "Relu", 1).ParseFromString(_identity(node(m, "Relu", 1))),
-        "blocks.0",
-        "relu",
-    ),
-    "statistics exchanged": (
-        lambda m: set_held(m, "blocks.1.norm.running_var", np.flip),
-        "blocks.1.norm",
-        "running_var",
-    ),
+    "pads": (on("Conv", "pads", [2, 1, 0, 1], 1), "blocks.0.conv", "conv2d"),
+    "relu left out": (lambda m: _left_out(node(m, "Relu", 1)), "blocks.0", "relu"),
+    "statistics": (held_as("blocks.1.norm.running_var", np.flip), "blocks.1.norm", "running_var"),
     "eps of batch norm": (
-        lambda m: set_attribute(node(m, "BatchNormalization", 1), "epsilon", 0.05),
+        on("BatchNormalization", "epsilon", 0.05, 1),
         "blocks.1.norm",
         "batch_norm",
     ),
-    "a factor": (lambda m: through(m, node(m, "ReduceMean"), ("Mul2", {})), "", "mean"),
 }
 
 
-def _identity(one):
+def _left_out(one):
     new = helper.make_node("Identity", one.input, one.output, one.name)
     new.metadata_props.extend(one.metadata_props)
-    return new.SerializeToString()
+    one.CopyFrom(new)
 
 
 def _doubled(model):
@@ -170,7 +165,7 @@ def _doubled(model):
 
 
 OF_RESNET["a factor"] = (_doubled, "", "mean")
-SHORT = {"eps", "constant of the scale", "pads", "statistics exchanged"}
+SHORT = {"eps", "constant of the scale", "pads", "statistics"}
 
 
 def cases(faults):
@@ -212,4 +207,19 @@ def test_a_wrong_rule_is_named_with_the_line_that_calls_it(tmp_path):
 
     sound = Sound(small_nets.gpt, rules={torch.ops.aten.gelu.default: wrong})
     first = names(sound.compared(lambda model: None, tmp_path), "mlp.1", "gelu")
+    assert "small_nets.py" in first.source
+
+
+def test_a_wrong_optimisation_is_found_where_its_result_comes_out(resnet, tmp_path):
+    # given a pass that folds a batch norm into the convolution before it, and forgets its scale
+    optimized = resnet.exported.optimized
+    runs = ParityRuns(resnet.exported.program, resnet.inputs, tmp_path, resnet.module)
+    wrong = type(optimized)()
+    wrong.CopyFrom(optimized)
+    weight = node(wrong, "Conv", 1).input[1]
+    set_held(wrong, weight, lambda array: array * 1.01)
+    # when it is held against the program as it runs
+    found = runs.as_run(wrong, Settings()).comparison
+    # then the first value behind it is named, and nothing before
+    first = names(found, "blocks.0", "fused.aten.relu")
     assert "small_nets.py" in first.source

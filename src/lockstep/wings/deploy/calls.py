@@ -34,6 +34,12 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _SPELLED = {"prims.convert_element_type.default": "torch.Tensor.to"}
 """Operators that decompositions put in, by the name that torch's API has for them: only those can be run again."""
 
+FUSED = "fused"
+"""What the name of a call begins with that does what several nodes of a program do."""
+
+RETURNED = "return"
+"""What the call is named that is given what a model returns."""
+
 
 class WrittenRun:
     """A recording that is written call by call, of one step of one rank.
@@ -89,6 +95,11 @@ def produced_by(node: fx.Node) -> tuple[Produced, ...]:
         Produced(number, f"result.{number}", (*parts[number], f"{node.name}__{number}"))
         for number in sorted(parts)
     )
+
+
+def names_of(node: fx.Node) -> tuple[str, ...]:
+    """What an exporter may call the values that a node makes."""
+    return (node.name, *(name for one in produced_by(node) for name in one.values))
 
 
 def is_call(node: fx.Node) -> bool:
@@ -174,10 +185,19 @@ def held_calls(held: Mapping[str, Array]) -> Iterator[ReadCall]:
         yield ReadCall(0, module, "torch.nn.Module", tensors, kind=CallKind.INIT, phase=Phase.INIT)
 
 
-def returned_call(name: str, arrays: Mapping[str, Array], kind: str) -> ReadCall:
-    """What a model returns, as the call of its outermost module."""
-    tensors = [ReadTensor(Role.OUTPUT, one, array) for one, array in arrays.items()]
-    return ReadCall(0, name, kind, tensors, kind=CallKind.MODULE)
+def fused_call(node: fx.Node, operands: Sequence[Array], results: Mapping[str, Array]) -> ReadCall:
+    """Several nodes of a program as one call, at the place of the last of them."""
+    module, kind = module_of(node)
+    entering = [ReadTensor(Role.INPUT, f"operands.{at}", one) for at, one in enumerate(operands)]
+    leaving = [ReadTensor(Role.OUTPUT, name, one) for name, one in results.items()]
+    op = f"{FUSED}.{operator_name(node)}"
+    return ReadCall(0, module, op, [*entering, *leaving], module_class=kind, stack=stack_of(node))
+
+
+def returned_call(arrays: Sequence[Array]) -> ReadCall:
+    """What a model returns, as a call that is given it and makes nothing."""
+    tensors = [ReadTensor(Role.INPUT, f"args.{at}", array) for at, array in enumerate(arrays)]
+    return ReadCall(0, "", RETURNED, tensors)
 
 
 def array_of(tensor: torch.Tensor) -> Array:

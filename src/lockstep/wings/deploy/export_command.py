@@ -3,108 +3,166 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lockstep.cli import options as shared
 from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.exit_codes import ExitCode
+from lockstep.core.finding import Comparison, Verdict, WhatNext
+from lockstep.core.text import shell_line
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.output import check_output_file
 from lockstep.wings.deploy import options
-from lockstep.wings.deploy.exporting import OPSET
+
+if TYPE_CHECKING:
+    from lockstep.wings.deploy.formats import Written
+    from lockstep.wings.deploy.model_source import ModelSource
+    from lockstep.wings.deploy.parity import Parity
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One way of holding what was exported against the original: what it is called, and what came of it."""
+
+    name: str
+    words: str
+    parity: Parity
 
 
 @click.command()
 @click.argument("model")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="The file to write: .onnx.",
-)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True,
+              help="The file to write: .onnx, .pt2, or .mindir where its converter is installed.")  # fmt: skip
 @options.inputs
 @click.option(
     "--factory", metavar="PKG.MOD:FUNCTION", help="For a checkpoint: what makes its module."
 )
 @click.option("--weights", type=click.Choice(["auto", "ema", "plain"]), default="auto", show_default=True,
               help="Which weights of a checkpoint that has two sorts.")  # fmt: skip
+@click.option("--dynamic", default="", metavar="NAMES",
+              help="Free axes: batch,seq names the first axes of every input; or ids:0=batch,ids:1=seq.")  # fmt: skip
 @click.option(
     "--opset",
     type=click.IntRange(min=1),
-    default=OPSET,
+    default=20,
     show_default=True,
     help="The ONNX opset to write.",
 )
+@click.option("--half", is_flag=True, help="Export in float16.")
 @click.option(
-    "--recordings",
-    type=click.Path(path_type=Path),
-    help="Keep both recordings in this folder.",
+    "--plain", is_flag=True, help="Write the model as its rules wrote it, nothing folded or fused."
+)
+@click.option("--facts", type=click.Path(path_type=Path),
+              help="JSON to keep in the file: class_names, preprocessing, whatever else.")  # fmt: skip
+@click.option(
+    "--recordings", type=click.Path(path_type=Path), help="Keep the recordings in this folder."
 )
 @options.seed
 @shared.as_json
 @shared.force
 def export(
-    model: str, output: Path, inputs: tuple[str, ...], factory: str | None, weights: str, opset: int,
-    recordings: Path | None, seed: int, as_json: bool, force: bool,
+    model: str, output: Path, inputs: tuple[str, ...], factory: str | None, weights: str, dynamic: str, opset: int,
+    half: bool, plain: bool, facts: Path | None, recordings: Path | None, seed: int, as_json: bool, force: bool,
 ) -> int:  # fmt: skip
     """Export MODEL, and hold what was exported against the original: operator by operator, on the same inputs.
 
     MODEL is a function that returns a module, or a module and its inputs (pkg.mod:function, file.py:function); a
-    checkpoint with its --factory; or a .pt2 of torch.export. Exit code 0 if the two agree, 1 if they differ, 2 if that
-    cannot be said; the file is written in each case, and its metadata says which it was.
+    checkpoint with its --factory; or a .pt2 of torch.export. First nothing is optimised, then all of it, as the runtime
+    will run it. Exit code 0 if both agree with the original, 1 if one differs, 2 if that cannot be said; the file is
+    written in each case, and its metadata says which it was.
 
     \b
     lockstep export nets:resnet -o resnet.onnx
     lockstep export best.pth.tar --factory nets.py:resnet --inputs 'x:float32[1,3,32,32]' -o r.onnx
     """
-    from lockstep.wings.deploy import exporting, model_file, parity
+    from lockstep.wings.deploy import formats
     from lockstep.wings.deploy.model_source import model_source
 
-    _check_output(output, force=force)
-    source = model_source(model, factory=factory, weights=weights)
-    tensors = _tensors(source, inputs, seed)
-    program = exporting.program_of(source, tensors)
-    exported = exporting.to_onnx(program, tensors, opset=opset)
-    with _folder(recordings) as folder:
-        found = parity.parity_of(exported, tensors, folder, source.module)
-        comparison = found.comparison
-        file = model_file.write_model(
-            exported.plain, output, {**source.facts, **_proof(found, tensors)}
-        )
-        if as_json:
-            told = {
-                "file": str(output),
-                "opset": file.opset,
-                "digest": file.digest,
-                "said": source.said,
-            }
-            counts = {"operators": found.operators, "operators_compared": found.compared}
-            click.echo(
-                json_text(enveloped({**told, **counts, "parity": comparison_json(comparison)}))
-            )
-        else:
-            for line in source.said:
-                click.echo(line)
-            size = f"{output}: opset {file.opset}, {len(file.proto.graph.node)} nodes"
-            click.echo(f"{size}; {found.compared} of {found.operators} operators compared")
-            print_comparison(comparison)
-    return comparison.exit_code()
-
-
-def _check_output(output: Path, *, force: bool) -> None:
-    if output.suffix != ".onnx":
-        raise UsageError(f"-o {output}: give a name that ends in .onnx")
     check_output_file(output, force=force)
+    write = formats.writer_for(output)
+    kept = _facts(facts)
+    source = model_source(model, factory=factory, weights=weights)
+    source.facts.update(kept)
+    tensors = _tensors(source, inputs, seed)
+    if half:
+        tensors = source.to_half(tensors)
+    order = formats.Order(output, opset, dynamic, plain)
+    with _folder(recordings) as folder:
+        written = write(source, tensors, order, folder)
+        again = shell_line(
+            ["lockstep", "export", model, "-o", str(output), "--recordings", "parity", "--force"]
+        )
+        stages = [
+            _with_next(stage, recordings is not None, output, inputs, again)
+            for stage in written.stages
+        ]
+        if as_json:
+            click.echo(json_text(_as_json(written, source, stages)))
+        else:
+            _print(written, source, stages)
+    return _exit_code(stages)
 
 
-def _tensors(source: Any, given: tuple[str, ...], seed: int) -> dict[str, Any]:
+def _print(written: Written, source: ModelSource, stages: list[Stage]) -> None:
+    for line in (*source.said, *written.said):
+        click.echo(line)
+    for stage in stages:
+        counts = f"{stage.parity.compared} of {stage.parity.operators} operators have a value of their own"
+        click.echo(f"\n{stage.words}; {counts}")
+        print_comparison(stage.parity.comparison)
+    click.echo(f"\nwrote {written.path}")
+
+
+def _as_json(written: Written, source: ModelSource, stages: list[Stage]) -> dict[str, Any]:
+    parities = {
+        stage.name: {
+            "operators": stage.parity.operators,
+            "operators_compared": stage.parity.compared,
+        }
+        | comparison_json(stage.parity.comparison)
+        for stage in stages
+    }
+    told = {"file": str(written.path), "said": [*source.said, *written.said], **written.facts}
+    return enveloped({**told, "parity": parities})
+
+
+def _exit_code(stages: list[Stage]) -> int:
+    """The worst of the stages: a difference before what could not be said."""
+    codes = [stage.parity.comparison.exit_code() for stage in stages]
+    for code in (ExitCode.DIFFERS, ExitCode.FAILED):
+        if code in codes:
+            return code
+    return ExitCode.AGREES
+
+
+def _with_next(
+    stage: Stage, are_kept: bool, output: Path, inputs: tuple[str, ...], again: str
+) -> Stage:
+    """What leads on: to the fusion at fault, or to the recordings where they are not kept."""
+    comparison = stage.parity.comparison
+    following = comparison.what_next if are_kept else None
+    if comparison.verdict is Verdict.DIVERGED and stage.name == "as_run":
+        given = [word for one in inputs for word in ("--inputs", one)]
+        command = shell_line(["lockstep", "bisect-fusions", str(output), *given])
+        following = WhatNext("find the optimisation that changes the numbers", command)
+    elif comparison.verdict is not Verdict.AGREE and not are_kept:
+        following = WhatNext("keep both recordings, and run the operator again alone", again)
+    elif comparison.verdict is Verdict.AGREE:
+        following = WhatNext("run it", shell_line(["lockstep", "run", str(output)]))
+    changed: Comparison = replace(comparison, what_next=following)
+    return replace(stage, parity=replace(stage.parity, comparison=changed))
+
+
+def _tensors(source: ModelSource, given: tuple[str, ...], seed: int) -> dict[str, Any]:
     """What the model is exported with: of the command line, else of its factory."""
     from lockstep.wings.deploy.inputs import read_inputs
 
@@ -118,19 +176,18 @@ def _tensors(source: Any, given: tuple[str, ...], seed: int) -> dict[str, Any]:
     return found
 
 
-def _proof(found: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-    """What is said in the file of how it was proven."""
-    comparison = found.comparison
-    shapes = {
-        name: [str(one.dtype).removeprefix("torch."), list(one.shape)]
-        for name, one in tensors.items()
-    }
-    return {
-        "proven": {
-            "verdict": comparison.verdict.value, "operators": found.operators, "operators_compared": found.compared,
-            "tensors_compared": comparison.compared, "inputs": shapes,
-        }
-    }  # fmt: skip
+def _facts(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read as JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise UsageError(
+            f"{path}: holds a {type(found).__name__}; give an object, as in {{'class_names': [...]}}"
+        )
+    return found
 
 
 @contextlib.contextmanager

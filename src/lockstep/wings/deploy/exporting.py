@@ -100,6 +100,51 @@ def program_of(
             ) from error
 
 
+def free_axes(text: str, inputs: Mapping[str, torch.Tensor]) -> dict[str, dict[int, str]]:
+    """Names of free axes by input and axis, as `--dynamic` says them.
+
+    Parameters
+    ----------
+    text
+        `batch,seq`: the first axes of every input that has them; or `ids:0=batch,ids:1=seq`.
+    inputs
+        What the model is exported with.
+
+    Raises
+    ------
+    UsageError
+        If it is neither, or names what is not there.
+    """
+    found: dict[str, dict[int, str]] = {}
+    for at, part in enumerate(one.strip() for one in text.split(",") if one.strip()):
+        match = re.fullmatch(r"(?:([\w.]+):(\d+)=)?([A-Za-z_]\w*)", part)
+        if match is None:
+            raise UsageError(f"--dynamic {part}: give names, as in batch,seq, or ids:0=batch")
+        axis = at if match[2] is None else int(match[2])
+        names = [name for name in inputs if match[1] in (None, name) and inputs[name].dim() > axis]
+        if not names:
+            raise UsageError(
+                f"--dynamic {part}: no input has that axis; there are {_shapes(inputs)}"
+            )
+        for name in names:
+            found.setdefault(name, {})[axis] = match[3]
+    return found
+
+
+def doubled(
+    inputs: Mapping[str, torch.Tensor], axes: Mapping[str, Mapping[int, str]]
+) -> dict[str, torch.Tensor]:
+    """The inputs with every free axis twice as long, the same elements again."""
+    return {
+        name: one.repeat([2 if axis in axes.get(name, {}) else 1 for axis in range(one.dim())])
+        for name, one in inputs.items()
+    }
+
+
+def _shapes(inputs: Mapping[str, torch.Tensor]) -> str:
+    return ", ".join(f"{name} {list(one.shape)}" for name, one in inputs.items())
+
+
 def to_onnx(
     program: ExportedProgram,
     inputs: Mapping[str, torch.Tensor],

@@ -53,6 +53,26 @@ class ModelSource:
     facts: dict[str, Any] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
 
+    def to_half(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Make the module one of float16; returns the inputs as it takes them then.
+
+        Raises
+        ------
+        UsageError
+            If a program was given, whose dtypes are fixed.
+        """
+        if self.module is None:
+            raise UsageError(
+                f"{self.name}: --half needs a module; the dtypes of a program are fixed"
+            )
+        self.module.half()
+        self.said.append(
+            "converted to float16; the original that it is held against is in float16 too"
+        )
+        return {
+            name: one.half() if one.is_floating_point() else one for name, one in tensors.items()
+        }
+
     def bound(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Arrays as the model is called with them: all that it takes, by name, in its order.
 
@@ -149,7 +169,9 @@ def _made(given: str) -> ModelSource:
         made = function()
     except Exception as error:
         raise UsageError(f"{given}: fails ({type(error).__name__}: {first_line(error)})") from error
-    module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    module, inputs, facts = (
+        (*made, None, None)[:3] if isinstance(made, tuple) else (made, None, None)
+    )
     if not isinstance(module, torch.nn.Module):
         raise UsageError(
             f"{given}: returns a {type(module).__name__}; it must return a module, or a module and its inputs"
@@ -160,6 +182,7 @@ def _made(given: str) -> ModelSource:
     labels = getattr(getattr(module, "config", None), "id2label", None)
     if isinstance(labels, Mapping) and labels:
         source.facts["class_names"] = [str(labels[key]) for key in sorted(labels)]
+    source.facts.update(facts or {})
     return source
 
 

@@ -9,32 +9,37 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.export import ExportedProgram
 
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict
 from lockstep.core.site import Role
 from lockstep.core.text import listed
-from lockstep.wings.deploy.calls import WrittenRun, array_of
-from lockstep.wings.deploy.exported_run import Unpartnered, write_exported_run
-from lockstep.wings.deploy.exporting import Exported
-from lockstep.wings.deploy.program_run import ProgramRun, run_program
+from lockstep.wings.deploy.calls import WrittenRun, array_of, is_call
+from lockstep.wings.deploy.exported_run import ExportedRun, run_as_user
+from lockstep.wings.deploy.node_values import Values, segments_of, write_operators, write_segments
+from lockstep.wings.deploy.program_run import ProgramRun
+from lockstep.wings.deploy.runtime import Settings
 
-REFERENCE, CANDIDATE = "eager", "exported"
-"""Names of the two recordings in their folder."""
+_DRAWS = 3
+"""How often a program is run again for its noise."""
+
+REFERENCE, PLAIN, BESIDE, AS_RUN = "eager", "plain", "eager-as-run", "as-run"
+"""Names of recordings: torch and the model as rules wrote it, torch and the model as it runs."""
 
 
 @dataclass(frozen=True)
 class Parity:
-    """What holding an exported model against its program found.
+    """What holding a model against its program found.
 
     Parameters
     ----------
     comparison
-        By operator, the runtime's optimisation off.
+        By the main job.
     operators
         How many operators the program has.
     compared
-        How many of them were held against the model's own value.
+        How many of them were held against a value of the model.
     """
 
     comparison: Comparison
@@ -42,39 +47,96 @@ class Parity:
     compared: int
 
 
-def parity_of(
-    exported: Exported,
-    inputs: Mapping[str, torch.Tensor],
-    folder: Path,
-    module: torch.nn.Module | None = None,
-) -> Parity:
-    """Run a program by torch and its exported model by the runtime, and compare them operator by operator.
+class ParityRuns:
+    """An exported model beside its program, each run on the same inputs and written as a recording.
 
     Parameters
     ----------
-    exported
-        Program and model.
+    program
+        What was exported.
     inputs
         By name.
     folder
-        Where both recordings are written, `eager` and `exported`.
+        Where recordings are written.
     module
         What the program was made of; its outputs are held against the program's. None where it is not there.
-
-    Raises
-    ------
-    UsageError
-        If the runtime does not take the model.
     """
-    eager = WrittenRun(folder / REFERENCE, ["lockstep", "export", "(eager)"])
-    ran = run_program(exported.program, inputs, eager)
-    reference = eager.finish()
-    arrays = {name: array_of(tensor) for name, tensor in inputs.items()}
-    run = WrittenRun(folder / CANDIDATE, ["lockstep", "export", "(onnxruntime)"])
-    without = write_exported_run(exported.plain, exported.program, arrays, ran.numbers, run)
-    comparison = compare_recordings(reference, run.finish())
-    comparison = with_gaps(comparison, [*_module_gaps(module, inputs, ran)], [*_left_out(without)])
-    return Parity(comparison, *_counts(comparison))
+
+    def __init__(
+        self,
+        program: ExportedProgram,
+        inputs: Mapping[str, torch.Tensor],
+        folder: Path,
+        module: torch.nn.Module | None = None,
+    ) -> None:
+        self._program, self._inputs, self._folder, self._module = program, inputs, folder, module
+        self._arrays = {name: array_of(tensor) for name, tensor in inputs.items()}
+
+    def plain(self, model: Any) -> Parity:
+        """Hold a model against the program operator by operator, nothing of it optimised.
+
+        Raises
+        ------
+        UsageError
+            If the runtime does not take the model.
+        """
+        eager, exported = self._written(REFERENCE), self._written(PLAIN)
+        with Values() as own, Values() as others:
+            ran = ProgramRun(self._program, self._inputs, own)
+            write_operators(self._program, ran, eager)
+            run = ExportedRun(model, self._program, self._arrays, others)
+            without = write_operators(self._program, run, exported)
+        found = compare_recordings(eager.finish(), exported.finish())
+        return self._parity(found, ran, _left_out(without))
+
+    def loaded(self, program: ExportedProgram) -> Parity:
+        """Hold a program that was read back against the one that was written, operator by operator."""
+        eager, read = self._written(REFERENCE), self._written(PLAIN)
+        with Values() as own, Values() as others:
+            ran = ProgramRun(self._program, self._inputs, own)
+            write_operators(self._program, ran, eager)
+            write_operators(program, ProgramRun(program, self._inputs, others), read)
+        return self._parity(compare_recordings(eager.finish(), read.finish()), ran, [])
+
+    def as_run(self, model: Any, settings: Settings) -> Parity:
+        """Hold the graph that the runtime really runs against the program, wherever that still has its values.
+
+        Between two of them the runtime may have fused anything, so rounding there is measured: the program is run
+        again with every number that it is given and holds moved to a neighbour at random.
+
+        Raises
+        ------
+        UsageError
+            If the runtime does not take the model.
+        """
+        eager, exported = self._written(BESIDE), self._written(AS_RUN)
+        noise = []
+        with Values() as own, Values() as others:
+            ran = ProgramRun(self._program, self._inputs, own)
+            run = run_as_user(model, self._program, self._arrays, others, settings)
+            segments = segments_of(self._program, lambda node: run.value(node) is not None)
+            write_segments(segments, ran, eager)
+            write_segments(segments, run, exported)
+        for number in range(_DRAWS):
+            written = self._written(f"noise-{number}")
+            with Values() as drawn:
+                moved = ProgramRun(
+                    self._program, self._inputs, drawn, np.random.default_rng(number)
+                )
+                write_segments(segments, moved, written)
+            noise.append(written.finish())
+        found = compare_recordings(eager.finish(), exported.finish(), noise=noise)
+        every = sum(1 for node in self._program.graph.nodes if is_call(node))
+        parity = self._parity(found, ran, _fused_away(every, len(segments)))
+        return replace(parity, operators=every)
+
+    def _written(self, name: str) -> WrittenRun:
+        return WrittenRun(self._folder / name, ["lockstep", "export", f"({name})"])
+
+    def _parity(self, found: Comparison, ran: ProgramRun, notes: Iterable[str]) -> Parity:
+        gaps = [*_module_gaps(self._module, self._inputs, ran)]
+        comparison = with_gaps(found, gaps, [*notes])
+        return Parity(comparison, *_counts(comparison))
 
 
 def with_gaps(comparison: Comparison, gaps: Sequence[str], notes: Sequence[str]) -> Comparison:
@@ -113,11 +175,7 @@ def with_gaps(comparison: Comparison, gaps: Sequence[str], notes: Sequence[str])
 
 
 def _is_open(finding: Finding) -> bool:
-    return (
-        finding.outcome is Outcome.INCOMPARABLE
-        and finding.pair.present.role is Role.OUTPUT
-        and finding.kind is not Kind.AMPLIFIED
-    )
+    return finding.outcome is Outcome.INCOMPARABLE and finding.kind is not Kind.AMPLIFIED
 
 
 def _counts(comparison: Comparison) -> tuple[int, int]:
@@ -132,14 +190,20 @@ def _counts(comparison: Comparison) -> tuple[int, int]:
     return len(every), len(compared)
 
 
-def _left_out(without: Unpartnered) -> Iterable[str]:
-    if without.operators:
+def _fused_away(every: int, kept: int) -> Iterable[str]:
+    if every > kept:
         yield (
-            f"{len(without.operators)} operators have no value of their own in the exported model and were compared"
-            f" with what follows them: {listed(without.operators)}"
+            f"{every - kept} of {every} operators were fused or folded away in the graph that runs, and were compared"
+            " where what they go into comes out"
         )
-    if without.held:
-        yield f"{len(without.held)} parameters stand in the exported model under no name: {listed(without.held)}"
+
+
+def _left_out(without: Sequence[str]) -> Iterable[str]:
+    if without:
+        yield (
+            f"{len(without)} operators have no value of their own in the exported model and were compared with what"
+            f" follows them: {listed(without)}"
+        )
 
 
 def _module_gaps(

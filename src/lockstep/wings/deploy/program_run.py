@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from lockstep.capture.leaves import result_tensors
-from lockstep.wings.deploy.calls import (
-    Array,
-    WrittenRun,
-    array_of,
-    call_of,
-    given_call,
-    held_calls,
-    is_call,
-    produced_by,
-)
+from lockstep.wings.deploy.calls import Array, array_of
+from lockstep.wings.deploy.node_values import Values
 
 _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
-
-
-@dataclass
-class ProgramRun:
-    """What a run of a program left behind, besides its recording.
-
-    Parameters
-    ----------
-    outputs
-        What it returned, in order.
-    numbers
-        Whole numbers that nodes made by name, such as extents of free axes.
-    """
-
-    outputs: list[Any] = field(default_factory=list)
-    numbers: dict[str, Any] = field(default_factory=dict)
 
 
 def held_by(program: ExportedProgram) -> dict[str, tuple[str, torch.Tensor]]:
@@ -59,10 +34,8 @@ def given_to(program: ExportedProgram) -> list[str]:
     return [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
 
 
-def run_program(
-    program: ExportedProgram, inputs: Mapping[str, torch.Tensor], written: WrittenRun | None = None
-) -> ProgramRun:
-    """Run a program node by node, each node a call of a recording.
+class ProgramRun:
+    """A run of a program; `node_values.NodeValues`.
 
     Parameters
     ----------
@@ -70,50 +43,87 @@ def run_program(
         As `torch.export` gives it.
     inputs
         By name.
-    written
-        Where calls are written; None for nowhere.
+    values
+        Where what its nodes return is kept.
+    draw
+        Moves every number that it is given or holds to one of its neighbours, or lets it be, at random: what comes of
+        that is what rounding may make of each value. None runs it as it is.
     """
-    if written is not None:
-        written.add(given_call({name: array_of(tensor) for name, tensor in inputs.items()}))
-        held = {name: array_of(tensor) for name, tensor in held_by(program).values()}
-        for call in held_calls(held):
-            written.add(call)
-    walk = _Walk(program, inputs, written)
-    with torch.no_grad():
-        outputs = walk.run(*walk.entering)
-    walk.done.outputs = list(outputs)
-    return walk.done
 
-
-class _Walk(fx.Interpreter):
     def __init__(
         self,
         program: ExportedProgram,
         inputs: Mapping[str, torch.Tensor],
-        written: WrittenRun | None,
+        values: Values,
+        draw: np.random.Generator | None = None,
     ) -> None:
-        super().__init__(program.graph_module)
-        self._written, self.done = written, ProgramRun()
-        held = held_by(program)
-        named = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
-        self.entering = [
-            held[name][1] if name in held else inputs.get(name, torch.empty(0)) for name in named
-        ]
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor if draw is None else _moved(tensor, draw)
+
+        self._values = values
+        self._given = {name: moved(tensor) for name, tensor in inputs.items()}
+        self._held = {
+            placeholder: (name, moved(tensor))
+            for placeholder, (name, tensor) in held_by(program).items()
+        }
+        entering = {key: tensor for key, (_, tensor) in self._held.items()} | self._given
+        specs = program.graph_signature.input_specs
+        walk = _Walk(program.graph_module, values)
+        with torch.no_grad():
+            returned = walk.run(*(entering.get(one.arg.name, torch.empty(0)) for one in specs))
+        self.outputs = [one for one in returned if isinstance(one, torch.Tensor)]
+
+    def given(self) -> Mapping[str, Array]:
+        """What the program was given, by name."""
+        return {name: array_of(tensor) for name, tensor in self._given.items()}
+
+    def held(self) -> Mapping[str, Array]:
+        """Its parameters, buffers and constants, by full name."""
+        return {name: array_of(tensor) for name, tensor in self._held.values()}
+
+    def value(self, node: fx.Node) -> Any:
+        """What a node returned."""
+        if node.op == "placeholder":
+            found = (
+                self._held[node.name][1] if node.name in self._held else self._given.get(node.name)
+            )
+            return None if found is None else array_of(found)
+        return self._values.get(node.name)
+
+    def returned(self) -> list[Array]:
+        """What the program returned."""
+        return [array_of(one) for one in self.outputs]
+
+
+def _moved(tensor: torch.Tensor, draw: np.random.Generator) -> torch.Tensor:
+    """Each element times 1 - u, 1 or 1 + u, where u is the distance of 1 to the next number of the dtype."""
+    if not tensor.is_floating_point():
+        return tensor
+    signs = torch.from_numpy(draw.integers(-1, 2, tuple(tensor.shape)))
+    moved: torch.Tensor = tensor.detach() * (
+        1 + torch.finfo(tensor.dtype).eps * signs.to(tensor.dtype)
+    )
+    return moved
+
+
+class _Walk(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, values: Values) -> None:
+        super().__init__(module)
+        self._kept = values
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run a node, and write it down."""
+        """Run a node, and keep what it returns."""
         result = super().run_node(n)
-        if isinstance(result, (bool, int, float)):
-            self.done.numbers[n.name] = result
-        elif is_call(n) and self._written is not None:
-            arguments, keywords = self.fetch_args_kwargs_from_env(n)
-            self._written.add(call_of(n, arguments, keywords, _results(n, result)))
+        if n.op == "call_function":
+            kept = _plain(result)
+            if kept is not None:
+                self._kept.add(n.name, kept)
         return result
 
 
-def _results(node: fx.Node, result: Any) -> dict[str, Array]:
-    wanted = {one.name for one in produced_by(node)}
-    found = {name: array_of(tensor) for name, tensor in result_tensors(result) if name in wanted}
-    if not found:  # a list of one, of which nothing is taken
-        found = {name: array_of(tensor) for name, tensor in result_tensors(result)}
-    return found
+def _plain(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return array_of(result)
+    if isinstance(result, (tuple, list)):
+        return [_plain(one) for one in result]
+    return result if isinstance(result, (bool, int, float)) else None

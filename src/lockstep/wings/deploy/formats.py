@@ -1,0 +1,177 @@
+"""The files that a model is exported to, by their suffix; each is proven before it is said to be written."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.replacement import replacing
+from lockstep.wings.deploy import exporting
+from lockstep.wings.deploy.engines import engine
+from lockstep.wings.deploy.export_command import Stage
+from lockstep.wings.deploy.model_file import write_model
+from lockstep.wings.deploy.model_source import ModelSource
+from lockstep.wings.deploy.parity import Parity, ParityRuns, with_gaps
+from lockstep.wings.deploy.runtime import Settings
+
+_CONVERTER = "converter_lite"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be written: where, in which opset, which axes are free, and whether nothing of it is optimised."""
+
+    path: Path
+    opset: int
+    dynamic: str
+    plain: bool
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file that was written: what there is to say of it, and how it was held against the original."""
+
+    path: Path
+    said: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    facts: Mapping[str, Any]
+
+
+Writer = Callable[[ModelSource, Mapping[str, torch.Tensor], Order, Path], Written]
+
+
+def writer_for(path: Path) -> Writer:
+    """What writes files of this suffix.
+
+    Raises
+    ------
+    UsageError
+        If none does, or what converts to it is not installed.
+    """
+    if path.suffix not in _WRITERS:
+        raise UsageError(f"-o {path}: give a name that ends in {', '.join(_WRITERS)}")
+    if path.suffix == ".mindir" and shutil.which(_CONVERTER) is None:
+        raise UsageError(
+            f"-o {path}: {_CONVERTER} is not on the PATH; it comes with MindSpore Lite, and not from PyPI. Export an"
+            " .onnx here, and convert it where it is installed"
+        )
+    return _WRITERS[path.suffix]
+
+
+def _write_onnx(
+    source: ModelSource, inputs: Mapping[str, torch.Tensor], order: Order, folder: Path
+) -> Written:
+    axes = exporting.free_axes(order.dynamic, inputs)
+    program = exporting.program_of(source, inputs, axes)
+    exported = exporting.to_onnx(program, inputs, opset=order.opset)
+    runs = ParityRuns(exported.program, inputs, folder, source.module)
+    model = exported.plain if order.plain else exported.optimized
+    version = engine("onnxruntime").__version__
+    stages = [
+        Stage("plain", "As its rules wrote it, nothing optimised", runs.plain(exported.plain)),
+        Stage(
+            "as_run",
+            f"As onnxruntime {version} runs it, all optimised",
+            runs.as_run(model, Settings()),
+        ),
+    ]
+    if axes:
+        longer = exporting.doubled(inputs, axes)
+        (folder / "longer").mkdir()
+        again = ParityRuns(exported.program, longer, folder / "longer", source.module)
+        extents = ", ".join(f"{name} {list(one.shape)}" for name, one in longer.items())
+        stages.append(
+            Stage(
+                "longer", f"With free axes twice as long ({extents})", again.plain(exported.plain)
+            )
+        )
+    file = write_model(
+        model,
+        order.path,
+        {**source.facts, "proven": _proof(stages, inputs), "torch": torch.__version__},
+    )
+    size = f"{order.path}: opset {file.opset}, {len(model.graph.node)} nodes, {file.weight_bytes:,} bytes of weights"
+    told = {"opset": file.opset, "digest": file.digest, "nodes": len(model.graph.node)}
+    return Written(order.path, (size,), tuple(stages), told)
+
+
+def _write_program(
+    source: ModelSource, inputs: Mapping[str, torch.Tensor], order: Order, folder: Path
+) -> Written:
+    program = exporting.program_of(source, inputs, exporting.free_axes(order.dynamic, inputs))
+    try:
+        with replacing(order.path) as aside:
+            renamed = aside.with_suffix(".pt2")  # torch.export asks for the suffix
+            torch.export.save(program, renamed)
+            renamed.replace(aside)
+    except OSError as error:
+        raise OutputExistsError(
+            f"{order.path}: cannot be written ({error.strerror or error})"
+        ) from error
+    runs = ParityRuns(program, inputs, folder, source.module)
+    found = runs.loaded(torch.export.load(order.path))
+    stage = Stage("plain", "The program as it is read back", found)
+    return Written(order.path, (), (stage,), {"nodes": len(program.graph.nodes)})
+
+
+def _write_mindir(
+    source: ModelSource, inputs: Mapping[str, torch.Tensor], order: Order, folder: Path
+) -> Written:
+    onnx = folder / "model.onnx"
+    first = _write_onnx(
+        source, inputs, Order(onnx, order.opset, order.dynamic, order.plain), folder
+    )
+    made = folder / "converted"
+    done = subprocess.run(
+        [_CONVERTER, "--fmk=ONNX", f"--modelFile={onnx}", f"--outputFile={made}", "--saveType=MINDIR"],
+        capture_output=True, text=True, errors="replace", check=False,
+    )  # fmt: skip
+    result = made.with_suffix(".mindir")
+    if done.returncode or not result.is_file():
+        said = next(
+            (line for line in reversed((done.stderr + done.stdout).splitlines()) if line.strip()),
+            "nothing",
+        )
+        raise UsageError(
+            f"{_CONVERTER} ended with {done.returncode} and wrote no model; it said: {said[:200]}"
+        )
+    with replacing(order.path) as aside:
+        shutil.copyfile(result, aside)
+    gap = f"what {_CONVERTER} made of the ONNX model was not compared: run it on its device, and compare there"
+    stages = tuple(_with_gap(stage, gap) for stage in first.stages)
+    return Written(order.path, (f"{order.path}: converted by {_CONVERTER}",), stages, first.facts)
+
+
+def _with_gap(stage: Stage, gap: str) -> Stage:
+    found = stage.parity
+    comparison = with_gaps(found.comparison, [gap], [])
+    return Stage(stage.name, stage.words, Parity(comparison, found.operators, found.compared))
+
+
+def _proof(stages: Sequence[Stage], inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """What is said in the file of how it was proven."""
+    shapes = {
+        name: [str(one.dtype).removeprefix("torch."), list(one.shape)]
+        for name, one in inputs.items()
+    }
+    return {"inputs": shapes} | {
+        stage.name: {
+            "verdict": stage.parity.comparison.verdict.value, "operators": stage.parity.operators,
+            "operators_compared": stage.parity.compared, "tensors_compared": stage.parity.comparison.compared,
+        }
+        for stage in stages
+    }  # fmt: skip
+
+
+_WRITERS: dict[str, Writer] = {
+    ".onnx": _write_onnx,
+    ".pt2": _write_program,
+    ".mindir": _write_mindir,
+}

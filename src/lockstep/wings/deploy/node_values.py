@@ -1,0 +1,206 @@
+"""What the nodes of a program returned, whoever ran them, and how it is written down as a recording."""
+
+from __future__ import annotations
+
+import operator
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from lockstep.wings.deploy.calls import (
+    Array,
+    WrittenRun,
+    call_of,
+    filled,
+    fused_call,
+    given_call,
+    held_calls,
+    is_call,
+    produced_by,
+    returned_call,
+)
+
+_KEPT_BYTES = 1 << 20
+"""Values above this lie in files until a run is written down."""
+
+
+class NodeValues(Protocol):
+    """What the nodes of a program returned in one run."""
+
+    def given(self) -> Mapping[str, Array]:
+        """What the program was given, by name."""
+
+    def held(self) -> Mapping[str, Array]:
+        """What it computed with besides, by full name."""
+
+    def value(self, node: fx.Node) -> Any:
+        """An array, a list of them or a number; None where the run has none for this node."""
+
+    def returned(self) -> list[Array]:
+        """What the program returned."""
+
+
+class Values:
+    """Arrays by name; large ones lie in a folder that goes when this is left."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="lockstep-values-")
+        self._held: dict[str, Any] = {}
+
+    def add(self, name: str, value: Any) -> None:
+        """Keep an array, a list of arrays, or a number."""
+        if isinstance(value, np.ndarray) and value.nbytes > _KEPT_BYTES:
+            path = Path(self._folder.name) / f"{len(self._held)}.npy"
+            np.save(path, value)
+            value = path
+        self._held[name] = value
+
+    def get(self, name: str) -> Any:
+        """What was kept; None for nothing."""
+        value = self._held.get(name)
+        return np.load(value) if isinstance(value, Path) else value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._held
+
+    def __enter__(self) -> Values:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Let go of the files."""
+        self._folder.cleanup()
+
+
+def write_operators(program: ExportedProgram, values: NodeValues, written: WrittenRun) -> list[str]:
+    """Write a run with a call for each node of the program; returns the nodes that have no value.
+
+    Parameters
+    ----------
+    program
+        Whose nodes they are.
+    values
+        Of the run.
+    written
+        Where calls are written.
+    """
+    written.add(given_call(values.given()))
+    for call in held_calls(values.held()):
+        written.add(call)
+    without = []
+    for node in program.graph.nodes:
+        if is_call(node) and not isinstance(values.value(node), (bool, int, float)):
+            results = results_of(node, values)
+            if results:
+                written.add(_operator(node, values, results))
+            else:
+                without.append(node.name)
+    written.add(returned_call(values.returned()))
+    return without
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Nodes of a program that a graph computes in one go, of which the last alone has a value there.
+
+    Parameters
+    ----------
+    last
+        That node.
+    begins
+        The nodes whose values it is computed from.
+    inside
+        How many nodes it is in all.
+    """
+
+    last: fx.Node
+    begins: tuple[fx.Node, ...]
+    inside: int
+
+
+def segments_of(program: ExportedProgram, has_value: Callable[[fx.Node], bool]) -> list[Segment]:
+    """The segments of a program, in its order.
+
+    Parameters
+    ----------
+    program
+        Whose nodes they are.
+    has_value
+        Whether a node has a value in the graph; for placeholders, whether it is given or held there as it is.
+    """
+    return [
+        _segment(node, has_value)
+        for node in program.graph.nodes
+        if is_call(node) and has_value(node)
+    ]
+
+
+def _segment(last: fx.Node, has_value: Callable[[fx.Node], bool]) -> Segment:
+    begins: dict[fx.Node, None] = {}
+    waiting, met = [last], {last}
+    count = 0
+    while waiting:
+        node = waiting.pop(0)
+        count += is_call(node)
+        for one in node.all_input_nodes:
+            if one in met:
+                continue
+            met.add(one)
+            if has_value(one):
+                begins[one] = None
+            elif one.op != "placeholder":  # a parameter that was folded into others
+                waiting.append(one)
+    whole = all(has_value(one) for one in last.all_input_nodes)
+    return Segment(last, tuple(begins), 1 if whole else max(count, 2))
+
+
+def write_segments(segments: Collection[Segment], values: NodeValues, written: WrittenRun) -> None:
+    """Write a run with a call for each segment: a single node as itself, several by the operators in them."""
+    written.add(given_call(values.given()))
+    for one in segments:
+        results = results_of(one.last, values)
+        if one.inside == 1:
+            written.add(_operator(one.last, values, results))
+            continue
+        operands = [value for node in one.begins for value in _arrays(values.value(node))]
+        written.add(fused_call(one.last, operands, results))
+    written.add(returned_call(values.returned()))
+
+
+def results_of(node: fx.Node, values: NodeValues) -> dict[str, Array]:
+    """What a node made, by the name that a recording has for it."""
+    whole, found = values.value(node), {}
+    parts = {one.args[1]: one for one in node.users if one.target is operator.getitem}
+    for one in produced_by(node):
+        value = whole
+        if isinstance(whole, list):
+            value = whole[one.index] if one.index < len(whole) else None
+        elif one.index in parts:
+            value = values.value(parts[one.index])
+        if value is not None:
+            found[one.name] = np.asarray(value)
+    return found
+
+
+def _operator(node: fx.Node, values: NodeValues, results: Mapping[str, Array]) -> Any:
+    arguments, keywords = filled((node.args, node.kwargs), lambda one: _as_torch(values.value(one)))
+    return call_of(node, tuple(arguments), dict(keywords), results)
+
+
+def _as_torch(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_torch(one) for one in value]
+    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+
+
+def _arrays(value: Any) -> Iterator[Array]:
+    if isinstance(value, list):
+        yield from value
+    elif value is not None:
+        yield np.asarray(value)
