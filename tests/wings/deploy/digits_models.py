@@ -41,9 +41,9 @@ class Block(nn.Module):
 class SmallResNet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem = nn.Conv2d(1, 8, 3, padding=1)
-        self.blocks = nn.Sequential(Block(8), Block(8))
-        self.head = nn.Linear(8, 10)
+        self.stem = nn.Conv2d(1, 12, 3, padding=1)
+        self.blocks = nn.Sequential(Block(12), Block(12))
+        self.head = nn.Linear(12, 10)
 
     def forward(self, image):
         return self.head(self.blocks(torch.relu(self.stem(image))).mean((2, 3)))
@@ -80,7 +80,7 @@ def trained(network, epochs):
 
 
 @functools.cache
-def exported(network=LeNet, epochs=6, **options):
+def exported(network=LeNet, epochs=8, **options):
     """A trained network as ONNX, once a process."""
     folder = Path(tempfile.mkdtemp(prefix="lockstep-digits-"))
     images, labels = digits()

@@ -171,4 +171,5 @@ def drawn_samples(signature: Sequence[TensorSpec]) -> Samples:
         if isinstance(extent, str)
     }
     arrays = read_inputs((), signature, free=free)
-    return Samples(arrays, None, len(next(iter(arrays.values()))), is_fixed=True)
+    fixed = any(isinstance(spec.shape[0], int) for spec in signature if spec.shape)
+    return Samples(arrays, None, len(next(iter(arrays.values()))), is_fixed=fixed)

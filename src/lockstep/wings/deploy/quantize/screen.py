@@ -82,10 +82,14 @@ def headline(answer: Answer) -> str:
     odd = [one for one in judged if one.standing is not Standing.NOISE]
     if odd:
         return (
-            f"QUANTISED: {_of(odd, answer)} lose more than rounding to their width explains, {odd[0]} first"
+            f"QUANTISED: {_of(odd, answer)} with an error that rounding alone does not explain, {odd[0]} first"
             f" ({odd[0].standing.value})"
         )
-    return f"QUANTISED: the error of {_of(judged, answer)} is what rounding to its width makes"
+    rest = len(answer.layers) - len(judged)
+    return (
+        f"QUANTISED: the error of {counted(len(judged), 'judged layer')} is what rounding to its width makes"
+        + (f"; {counted(rest, 'operator')} without a weight: measured, not judged" if rest else "")
+    )
 
 
 def _of(some: Sequence[LayerError], answer: Answer) -> str:

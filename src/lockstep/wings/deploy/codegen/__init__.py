@@ -1,0 +1,1 @@
+"""C99 of a model, with all of its memory static, built and held against the runtime."""
