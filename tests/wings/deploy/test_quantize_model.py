@@ -240,3 +240,16 @@ def test_what_cannot_be_asked_for_is_refused(lenet, options, said, tmp_path, cap
     )
     assert said in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_mixed_widths_reach_their_target_and_say_what_each_step_cost(lenet, tmp_path):
+    options = ("--bits", 3, "--weight-only", "--inputs", lenet.test, "--mixed", "30dB")
+    code, found = run(lenet.model, tmp_path / "mixed.onnx", *options)
+    assert code == 0, found["headline"]
+    assert found["outcome"]["sqnr_db"] >= 30
+    assert 1 < len(found["trials"]) <= 2 * 2 + 4
+    assert not found["trials"][0]["reaches"]
+    assert all(
+        one["outcome"]["size_bytes"] > 0 and one["outcome"]["time_s"] > 0 for one in found["trials"]
+    )
+    assert found["outcome"]["size_bytes"] < found["outcome"]["size_before_bytes"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,10 @@ from lockstep.wings.deploy.quantize.build import Plan, quantized_model
 from lockstep.wings.deploy.quantize.calibration import Samples, drawn_samples, read_samples
 from lockstep.wings.deploy.quantize.errors import layer_errors
 from lockstep.wings.deploy.quantize.layers import Layer, layers_of
+from lockstep.wings.deploy.quantize.mixed import Search, middle_bits, searched
 from lockstep.wings.deploy.quantize.screen import Answer, as_values, render
 from lockstep.wings.deploy.quantize.static import Calibration, Method
-from lockstep.wings.deploy.quantize.task import outcome
+from lockstep.wings.deploy.quantize.task import Outcome, outcome
 from lockstep.wings.deploy.quantize.widths import check_bits
 
 
@@ -74,6 +78,10 @@ class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 @click.option(
     "--budget", type=_Decibels(), help="The least SQNR that a layer may have, as in 30dB."
 )
+@click.option(
+    "--mixed", type=_Decibels(), metavar="DECIBELS",
+    help="Raise the widths of as few layers as let the results reach this SQNR, as in 40dB.",
+)  # fmt: skip
 @options.force
 @options.limit("Print at most so many layers.", default=40)
 @options.as_json
@@ -89,6 +97,7 @@ def quantize(
     weight_only: bool,
     reduce_range: bool,
     budget: float | None,
+    mixed: float | None,
     force: bool,
     limit: int,
     as_json: bool,
@@ -100,11 +109,13 @@ def quantize(
     rounding to its width makes, as the file says it and by the kernels that this machine runs. SQNR is
     10 log10(sum y^2 / sum (y' - y)^2), in dB; "carried" is a layer's in the whole quantised model.
 
-    Exit code 0 if each error is explained and within --budget, 1 if one is not, 2 if the model cannot be quantised.
+    Exit code 0 if each error is explained and within --budget and --mixed, 1 if one is not, 2 if the model cannot be
+    quantised.
 
     \b
     lockstep quantize model.onnx -o int8.onnx --calibrate train.npz --inputs test.npz
     lockstep quantize model.onnx -o int4.onnx --bits 4 --weight-only --budget 20dB
+    lockstep quantize model.onnx -o mixed.onnx --calibrate train.npz --mixed 40dB
     """
     check_bits(bits)
     check_output_file(output, force=force)
@@ -127,18 +138,41 @@ def quantize(
         raise UsageError("--activations and --weight-only exclude each other: leave one out")
     measured, measured_on = _measured(file, inputs, calibrate, calibration)
     plan = Plan({layer.name: bits for layer in layers}, calibration, per_channel)
+    search = None if mixed is None else _search(file, layers, plan, measured, mixed)
+    if search is not None:
+        plan = replace(plan, bits=search.chosen.bits)
     quantised = quantized_model(file.proto, layers, plan)
     answer = Answer(
         layer_errors(file.proto, quantised, layers, plan, measured),
         outcome(file.proto, quantised, measured),
-        measured_on, budget, reduce_range,
+        measured_on, budget, reduce_range, mixed, () if search is None else search.trials,
     )  # fmt: skip
     write_model(quantised, output, file.facts | {"quantized": _facts(file, plan, layers)})
     if as_json:
         click.echo(json_text(enveloped(as_values(answer))))
     else:
         click.echo(render(answer, limit=limit).plain)
-    return code_of(differs=bool(answer.faults or answer.beyond), looked=True)
+    return code_of(differs=bool(answer.faults or answer.beyond or answer.misses), looked=True)
+
+
+def _search(
+    file: ModelFile, layers: tuple[Layer, ...], plan: Plan, samples: Samples, target_db: float
+) -> Search:
+    """Raise as few layers as let the results reach a target, those first whose own error is the largest."""
+
+    def attempt(bits: Mapping[str, int]) -> Outcome:
+        return outcome(
+            file.proto, quantized_model(file.proto, layers, replace(plan, bits=bits)), samples
+        )
+
+    errors = layer_errors(
+        file.proto, quantized_model(file.proto, layers, plan), layers, plan, samples
+    )
+    own = {one.name: one.fused for one in errors}
+    worst_first = sorted(plan.bits, key=lambda name: own.get(name, math.inf))
+    bits = max(plan.bits.values())
+    middle = middle_bits(bits, min(own.values(), default=0.0), len(layers), target_db)
+    return searched(worst_first, bits, middle, target_db, attempt)
 
 
 def _measured(

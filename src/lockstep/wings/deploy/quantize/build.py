@@ -70,6 +70,10 @@ def quantized_model(proto: Any, layers: tuple[Layer, ...], plan: Plan) -> Any:
             f"the model is of opset {opset_of(proto)}, which quantises no channels; export it with"
             f" --opset {_LEAST_OPSET} or newer"
         )
+    if set(plan.bits.values()) == {FLOAT_BITS}:
+        found = type(proto)()
+        found.CopyFrom(proto)
+        return found
     weights = weights_of(proto, layers)
     if plan.calibration is None:
         found = type(proto)()
@@ -84,13 +88,13 @@ def quantized_model(proto: Any, layers: tuple[Layer, ...], plan: Plan) -> Any:
         left = [name for name, bits in plan.bits.items() if bits == FLOAT_BITS]
         found = quantize_static(proto, plan.calibration, weight_bits=base, left_out=left)
         ours = [layer for layer in layers if plan.bits[layer.name] not in (FLOAT_BITS, base)]
-    for layer in ours:
+    for at, layer in enumerate(ours):
         axis = layer.channel_axis if plan.per_channel else None
         _replace(
             found,
             layer,
             stored(
-                f"{layer.name}.weight",
+                f"q{at}",
                 quantized(weights[layer.weight], plan.bits[layer.name], axis),
                 opset_of(found),
             ),
@@ -124,7 +128,8 @@ def _replace(proto: Any, layer: Layer, weight: Any) -> None:
     """Let a layer read its weight from what is stored, in front of all nodes so that their order holds."""
     (node,) = [one for one in proto.graph.node if one.name == layer.name]
     node.input[layer.weight_at] = weight.output
-    proto.graph.initializer.extend(weight.initializers)
+    there = {one.name for one in proto.graph.initializer}
+    proto.graph.initializer.extend(one for one in weight.initializers if one.name not in there)
     rest = list(proto.graph.node)
     del proto.graph.node[:]
     proto.graph.node.extend((*weight.nodes, *rest))

@@ -15,10 +15,18 @@ import numpy.typing as npt
 from lockstep.wings.deploy.engines import engine
 from lockstep.wings.deploy.quantize.uniform import Quantized
 
+COMMON = {
+    "lockstep.shifts": np.arange(8, dtype=np.uint8),
+    "lockstep.two": np.array(2, dtype=np.uint8),
+    "lockstep.from": np.array([0], dtype=np.int64),
+    "lockstep.axis": np.array([1], dtype=np.int64),
+}
+"""Initializers that all packed weights of a model share."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """Nodes and initializers that give a weight in float32 under the name `output`."""
+    """Nodes and initializers, each name once in a model, that give a weight in float32 under the name `output`."""
 
     nodes: tuple[Any, ...]
     initializers: tuple[Any, ...]
@@ -82,13 +90,9 @@ def _planes(name: str, weight: Quantized) -> StoredWeight:
     shape = np.array(weight.codes.shape, dtype=np.int64)
     constants = {
         "planes": planes[:, :, None],
-        "shifts": np.arange(8, dtype=np.uint8),
-        "two": np.array(2, dtype=np.uint8),
         "flat": np.array([weight.bits, -1], dtype=np.int64),
         "powers": (2.0 ** np.arange(weight.bits))[None].astype(np.float32),
-        "from": np.array([0], dtype=np.int64),
         "count": np.array([weight.codes.size], dtype=np.int64),
-        "axis": np.array([1], dtype=np.int64),
         "shape": shape,
         "offset": np.array(weight.offset, dtype=np.float32),
         "step": weight.scale,
@@ -96,25 +100,24 @@ def _planes(name: str, weight: Quantized) -> StoredWeight:
     initializers = tuple(
         numpy_helper.from_array(array, f"{name}.{key}") for key, array in constants.items()
     )
+    common = tuple(numpy_helper.from_array(array, key) for key, array in COMMON.items())
     steps: tuple[tuple[str, tuple[str, ...], str, dict[str, Any]], ...] = (
-        ("BitShift", ("planes", "shifts"), "shifted", {"direction": "RIGHT"}),
-        ("Mod", ("shifted", "two"), "bits", {}),
+        ("BitShift", ("planes", "lockstep.shifts"), "shifted", {"direction": "RIGHT"}),
+        ("Mod", ("shifted", "lockstep.two"), "bits", {}),
         ("Cast", ("bits",), "digits", {"to": engine("onnx").TensorProto.FLOAT}),
         ("Reshape", ("digits", "flat"), "rows", {}),
         ("MatMul", ("powers", "rows"), "padded", {}),
-        ("Slice", ("padded", "from", "count", "axis"), "codes", {}),
+        ("Slice", ("padded", "lockstep.from", "count", "lockstep.axis"), "codes", {}),
         ("Reshape", ("codes", "shape"), "shaped", {}),
         ("Sub", ("shaped", "offset"), "centred", {}),
         ("Mul", ("centred", "step"), "restored", {}),
     )  # fmt: skip
     nodes = tuple(
         helper.make_node(
-            op,
-            [f"{name}.{one}" for one in inputs],
-            [f"{name}.{output}"],
+            op, [one if one in COMMON else f"{name}.{one}" for one in inputs], [f"{name}.{output}"],
             f"{name}.{output}.node",
             **attributes,
         )
         for op, inputs, output, attributes in steps
-    )
-    return StoredWeight(nodes, initializers, f"{name}.restored")
+    )  # fmt: skip
+    return StoredWeight(nodes, (*initializers, *common), f"{name}.restored")

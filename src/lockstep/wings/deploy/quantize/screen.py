@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from lockstep.report.paragraphs import Page, add_paragraph, counted, terminal_width
 from lockstep.report.table import Column, add_table
+from lockstep.wings.deploy.quantize.build import FLOAT_BITS
 from lockstep.wings.deploy.quantize.errors import LayerError, Standing
+from lockstep.wings.deploy.quantize.mixed import Trial
 from lockstep.wings.deploy.quantize.task import Outcome
 from lockstep.wings.deploy.quantize.widths import cost_of
 
@@ -17,6 +20,11 @@ _COLUMNS = (
     Column("layer"), Column("op"), Column("bits", right=True), Column("by"), Column("width allows", right=True),
     Column("own", right=True), Column("own here", right=True), Column("carried", right=True),
     Column("clipped", right=True), Column("error is"),
+)  # fmt: skip
+
+_TRIED = (
+    Column("layers"), Column("bytes", right=True), Column("ms", right=True), Column("dB", right=True),
+    Column("accuracy", right=True), Column("reaches"),
 )  # fmt: skip
 
 
@@ -36,6 +44,10 @@ class Answer:
         The least SQNR that a layer may have; None where none was asked for.
     reduced
         Whether weights of 8 bits took 7.
+    target_db
+        The least SQNR of the results; None where none was asked for.
+    trials
+        Plans that were tried for that.
     """
 
     layers: Sequence[LayerError]
@@ -43,12 +55,19 @@ class Answer:
     measured_on: str
     budget_db: float | None = None
     reduced: bool = False
+    target_db: float | None = None
+    trials: Sequence[Trial] = ()
 
     @property
     def beyond(self) -> list[LayerError]:
         """Layers beyond the budget, in the order of the graph."""
         budget = -math.inf if self.budget_db is None else self.budget_db
         return [one for one in self.layers if not one.carried >= budget]
+
+    @property
+    def misses(self) -> bool:
+        """Whether no plan that was tried reaches the target."""
+        return self.target_db is not None and not any(one.reaches for one in self.trials)
 
     @property
     def faults(self) -> list[LayerError]:
@@ -72,6 +91,9 @@ def headline(answer: Answer) -> str:
             f" what it says ({one.fused:.1f} dB)"
         )
         return said + ("" if answer.reduced else "; --reduce-range keeps their sums within 16 bits")
+    if answer.misses:
+        tried = f"{answer.target_db:g} dB; the best has {answer.outcome.sqnr_db:.1f}"
+        return f"MISSED: no plan of {len(answer.trials)} reaches {tried}"
     if answer.beyond:
         one = answer.beyond[0]
         return (
@@ -116,6 +138,16 @@ def render(answer: Answer, *, limit: int) -> Page:
     add_paragraph(text, f"measured on {answer.measured_on}")
     for cost in sorted({cost_of(one.bits) for one in answer.layers if one.bits} - {""}):
         add_paragraph(text, cost)
+    if answer.trials:
+        words = f"{counted(len(answer.trials), 'plan')} tried for {answer.target_db:g} dB, layers by their own error:"
+        add_paragraph(text, words)
+        add_table(
+            text,
+            _TRIED,
+            [_trial_row(one) for one in answer.trials],
+            indent="    ",
+            width=terminal_width(),
+        )
     add_table(
         text,
         _COLUMNS,
@@ -144,6 +176,19 @@ def _row(one: LayerError) -> list[object]:
     ]  # fmt: skip
 
 
+def _trial_row(one: Trial) -> list[object]:
+    widths = Counter(one.bits.values())
+    return [
+        ", ".join(f"{count} at {_width(bits)}" for bits, count in sorted(widths.items())), one.outcome.size_bytes,
+        one.outcome.time_s * 1e3, _decibels(one.outcome.sqnr_db),
+        "-" if one.outcome.accuracy is None else f"{one.outcome.accuracy:.2%}", "yes" if one.reaches else "no",
+    ]  # fmt: skip
+
+
+def _width(bits: int) -> str:
+    return "float32" if bits == FLOAT_BITS else f"{bits} bit{'' if bits == 1 else 's'}"
+
+
 def _decibels(value: float) -> str:
     return "-" if math.isnan(value) else "exact" if value == math.inf else f"{value:.1f}"
 
@@ -156,5 +201,10 @@ def as_values(answer: Answer) -> dict[str, Any]:
         "first_beyond": answer.beyond[0].name if answer.beyond else None,
         "measured_on": answer.measured_on,
         "outcome": asdict(answer.outcome),
+        "target_db": answer.target_db,
+        "trials": [
+            {"bits": dict(one.bits), "outcome": asdict(one.outcome), "reaches": one.reaches}
+            for one in answer.trials
+        ],
         "layers": [asdict(one) | {"standing": one.standing.value} for one in answer.layers],
     }
