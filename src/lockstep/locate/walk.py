@@ -166,7 +166,7 @@ class StepWalk:
         if item.calls.only_results:
             self._result_of_region(item, pair, measured, backward)
             return
-        if not (self._sees_inputs or item.complete(Role.INPUT)):
+        if not (self._sees_every_call or item.complete(Role.INPUT)) and self._lacks_inputs(item):
             self._result_of_the_unseen(item, pair, measured, backward)
             return
         operation = self._operations.of(item, backward=backward)
@@ -201,6 +201,12 @@ class StepWalk:
         entering = [self._ledger.measure(one) for one in item.complete(Role.GRAD_OUTPUT)]
         judgement = as_open(self._judge.passage(entering, measured, region=_UNSEEN))
         self._decide(item, measured, judgement, entering, partial(self._places.of, item, pair))
+
+    def _lacks_inputs(self, item: Aligned) -> bool:
+        """Whether a side did not write what goes into a call, or other tensors than the other side."""
+        return not self._sees_inputs or any(
+            call.with_role(Role.INPUT) for call in (item.reference, item.candidate)
+        )
 
     def _result_of_the_unseen(
         self, item: Aligned, pair: Pair, measured: Measured, backward: bool

@@ -20,11 +20,12 @@ FORMS = {
     "ptdbg_ascend": "ptdbg_ascend",
     "npy": "array_folder",
     "tensors": "tensor_folder",
+    "ascend": "ascend_dump",
 }
 """The forms that are read, each with its file in `readers`."""
 
-_BY_PATTERN = frozenset({"tensors"})
-"""Those whose names the user may tell."""
+_BY_PATTERN = frozenset({"tensors", "ascend"})
+"""Those of which the user may tell more: how names are built, where a graph lies."""
 
 
 @hookimpl

@@ -1,0 +1,131 @@
+"""Dumps of an Ascend device: a file `{op_type}.{op_name}.{task}(.{stream}).{timestamp}` or, by `mapping.csv`, a number.
+
+A fused operator stands for several of the framework's: what it returns is told as that of the last of them, by the
+header or by the graph (`ge_proto_*_Build.txt` beside the dump or above it, or `--format ascend:FILE`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from lockstep.core.errors import CorruptError, LockstepError
+from lockstep.core.manifest import NotSeen
+from lockstep.core.site import Role
+from lockstep.core.text import listed
+from lockstep.store.later_tensors import LaterTensor
+from lockstep.store.limits import read_manifest
+from lockstep.store.written_calls import ReadCall
+from lockstep.wings.interop.device_dump import Origin, Part, parts_of, tensor_of
+from lockstep.wings.interop.device_graph import DeviceOperator, operators_in, plain_name
+from lockstep.wings.interop.named_sites import Spot, calls_of, spot_of
+from lockstep.wings.interop.named_tensors import known
+from lockstep.wings.interop.readers.tensor_folder import what_is_missing
+
+NAME = re.compile(
+    r"(?P<op>[^.]+)\.(?P<module>.+?)\.(?P<task>\d{1,10})(?:\.\d{1,10})?\.(?P<time>\d{16})(?:\.\d+){0,4}"
+)
+GRAPHS = "ge_proto_*_Build.txt"
+_OF_FUSED = 1000
+"""Index from which on inputs of fused operators are counted: they are those of none of the framework's."""
+
+Graph = Mapping[str, DeviceOperator]
+
+
+def recognises(path: Path) -> bool:
+    """Whether the first file of a folder that is named like a dump is one."""
+    for file, _ in _files(path):
+        try:
+            return bool(parts_of(file))
+        except LockstepError:
+            return False
+    return False
+
+
+def _files(path: Path) -> Iterator[tuple[Path, Spot]]:
+    """Files that are named like dumps, also by a list of names."""
+    if not path.is_dir() or path.is_symlink():
+        return
+    names = _mapping(path / "mapping.csv")
+    for file in sorted(path.iterdir()):
+        spot = spot_of(NAME, names.get(file.name, file.name))
+        if spot is not None and file.is_file() and not file.is_symlink():
+            yield file, replace(spot, module=plain_name(spot.module))
+
+
+def _mapping(path: Path) -> dict[str, str]:
+    """Real names of files whose names are numbers."""
+    if not path.is_file() or path.is_symlink():
+        return {}
+    lines = (
+        line.strip().partition(",")
+        for line in read_manifest(path).decode(errors="replace").splitlines()
+    )
+    return {number.strip(): name.strip() for number, _, name in lines if number.strip().isdigit()}
+
+
+def read(path: Path) -> Iterator[ReadCall | NotSeen]:
+    """Yield the calls, and what such a dump lacks."""
+    graphs = sorted({*path.glob(GRAPHS), *path.resolve().parent.glob(GRAPHS)})
+    if len(graphs) > 1:
+        raise CorruptError(
+            path,
+            f"has {len(graphs)} graphs beside it",
+            advice=f"say which: --format ascend:{graphs[0].name}",
+        )
+    yield from _read(path, operators_in(graphs[0]) if graphs else {})
+
+
+def read_by(path: Path, graph: str) -> Iterator[ReadCall | NotSeen]:
+    """Yield the calls, with the graph of a file."""
+    yield from _read(path, operators_in(Path(graph)))
+
+
+def _read(path: Path, graph: Graph) -> Iterator[ReadCall | NotSeen]:
+    found: list[tuple[Spot, LaterTensor]] = []
+    fused: dict[str, None] = {}
+    for file, spot in _files(path):
+        op, parts = graph.get(spot.module), parts_of(file)
+        origins = [one.origin or _told(op, one) for one in parts if one.role is Role.OUTPUT]
+        others = {plain_name(one.name) for one in origins if one is not None} - {spot.module}
+        if op is not None and (
+            inside := {plain_name(one) for one in op.originals} - others - {spot.module}
+        ):
+            fused[f"{listed(sorted(inside))} in {spot.module}"] = None
+        for part in parts:
+            origin = part.origin or _told(op, part)
+            tensor = tensor_of(file, replace(part, origin=origin))
+            found.append(
+                (_spot(spot, part, origin, others), known(tensor) if tensor.load else tensor)
+            )
+    if not found:
+        raise CorruptError(
+            path, "holds no file of such a dump", advice="give the folder of its files"
+        )
+    yield from what_is_missing([spot for spot, _ in found], [])
+    if fused:
+        yield NotSeen("results inside of fused operators", "; ".join(list(fused)[:5]))
+    if not graph:
+        yield NotSeen(
+            "the device's graph", f"no {GRAPHS} lies there: what was fused is known by files alone"
+        )
+    yield from calls_of(found)
+
+
+def _told(op: DeviceOperator | None, part: Part) -> Origin | None:
+    outputs = op.outputs if op is not None and part.role is Role.OUTPUT else ()
+    return outputs[part.index] if part.index < len(outputs) else None
+
+
+def _spot(spot: Spot, part: Part, origin: Origin | None, others: set[str]) -> Spot:
+    """Where a tensor belongs in the framework's graph."""
+    if part.role is Role.OUTPUT and origin is not None:
+        return replace(spot, module=plain_name(origin.name), role=part.role, index=origin.index)
+    if part.role is Role.INPUT and others:
+        name = f"{spot.module}.input.{part.index}"
+        return replace(
+            spot, module=min(others), role=part.role, index=_OF_FUSED + part.index, name=name
+        )
+    return replace(spot, role=part.role, index=part.index)
