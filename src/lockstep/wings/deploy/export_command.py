@@ -66,12 +66,14 @@ class Stage:
 @click.option(
     "--recordings", type=click.Path(path_type=Path), help="Keep the recordings in this folder."
 )
+@options.entries
 @options.seed
 @shared.as_json
 @shared.force
 def export(
     model: str, output: Path, inputs: tuple[str, ...], factory: str | None, weights: str, dynamic: str, opset: int,
-    half: bool, plain: bool, facts: Path | None, recordings: Path | None, seed: int, as_json: bool, force: bool,
+    half: bool, plain: bool, facts: Path | None, recordings: Path | None, entries: tuple[tuple[str, str], ...],
+    seed: int, as_json: bool, force: bool,
 ) -> int:  # fmt: skip
     """Export MODEL, and hold what was exported against the original: operator by operator, on the same inputs.
 
@@ -86,6 +88,7 @@ def export(
     """
     from lockstep.wings.deploy import formats
     from lockstep.wings.deploy.model_source import model_source
+    from lockstep.wings.deploy.runtime import Settings
 
     check_output_file(output, force=force)
     write = formats.writer_for(output)
@@ -95,14 +98,18 @@ def export(
     tensors = _tensors(source, inputs, seed)
     if half:
         tensors = source.to_half(tensors)
-    order = formats.Order(output, opset, dynamic, plain)
+    order = formats.Order(output, opset, dynamic, plain, Settings(entries=entries))
     with _folder(recordings) as folder:
         written = write(source, tensors, order, folder)
         again = shell_line(
             ["lockstep", "export", model, "-o", str(output), "--recordings", "parity", "--force"]
         )
+        given = [
+            *(f"--inputs={one}" for one in inputs),
+            *(f"--set={key}={value}" for key, value in entries),
+        ]
         stages = [
-            _with_next(stage, recordings is not None, output, inputs, again)
+            _with_next(stage, recordings is not None, output, given, again)
             for stage in written.stages
         ]
         if as_json:
@@ -144,14 +151,11 @@ def _exit_code(stages: list[Stage]) -> int:
     return ExitCode.AGREES
 
 
-def _with_next(
-    stage: Stage, are_kept: bool, output: Path, inputs: tuple[str, ...], again: str
-) -> Stage:
+def _with_next(stage: Stage, are_kept: bool, output: Path, given: list[str], again: str) -> Stage:
     """What leads on: to the fusion at fault, or to the recordings where they are not kept."""
     comparison = stage.parity.comparison
     following = comparison.what_next if are_kept else None
     if comparison.verdict is Verdict.DIVERGED and stage.name == "as_run":
-        given = [word for one in inputs for word in ("--inputs", one)]
         command = shell_line(["lockstep", "bisect-fusions", str(output), *given])
         following = WhatNext("find the optimisation that changes the numbers", command)
     elif comparison.verdict is not Verdict.AGREE and not are_kept:

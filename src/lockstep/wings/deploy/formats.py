@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,13 @@ _CONVERTER = "converter_lite"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be written: where, in which opset, which axes are free, and whether nothing of it is optimised."""
+    """What is to be written: where, in which opset, which axes are free, whether plain, and how it will be run."""
 
     path: Path
     opset: int
     dynamic: str
     plain: bool
+    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def _write_onnx(
         Stage(
             "as_run",
             f"As onnxruntime {version} runs it, all optimised",
-            runs.as_run(model, Settings()),
+            runs.as_run(model, order.settings),
         ),
     ]
     if axes:
@@ -125,9 +126,7 @@ def _write_mindir(
     source: ModelSource, inputs: Mapping[str, torch.Tensor], order: Order, folder: Path
 ) -> Written:
     onnx = folder / "model.onnx"
-    first = _write_onnx(
-        source, inputs, Order(onnx, order.opset, order.dynamic, order.plain), folder
-    )
+    first = _write_onnx(source, inputs, replace(order, path=onnx), folder)
     made = folder / "converted"
     done = subprocess.run(
         [_CONVERTER, "--fmk=ONNX", f"--modelFile={onnx}", f"--outputFile={made}", "--saveType=MINDIR"],

@@ -16,6 +16,7 @@ _GROUP = "Export and deploy"
 _VERBS = (
     ("export", "Export a model, and prove it operator by operator.", "export_command", "export"),
     ("run", "Run an exported model: outputs, latency, memory, time of each node.", "run_command", "run"),
+    ("bisect-fusions", "Find the optimisation that changes a model's numbers.", "bisect_command", "bisect_fusions"),
 )  # fmt: skip
 """Name, help, file and function of each verb."""
 

@@ -41,13 +41,15 @@ from lockstep.wings.deploy.runtime import Level, Measured, Session, Settings, ch
     "--runs", type=click.IntRange(min=1), default=10, show_default=True, help="Runs that are timed."
 )
 @options.threads
+@options.entries
 @options.seed
 @shared.limit("Print at most so many nodes.")
 @shared.as_json
 @shared.force
 def run(
     model: Path, inputs: tuple[str, ...], output: Path | None, level: str, disable: tuple[str, ...], runs: int,
-    threads: int, seed: int, limit: int, as_json: bool, force: bool,
+    threads: int,
+    entries: tuple[tuple[str, str], ...], seed: int, limit: int, as_json: bool, force: bool,
 ) -> int:  # fmt: skip
     """Run an ONNX model on the CPU: statistics of what it returns, latency, memory, and the time of each node.
 
@@ -64,7 +66,7 @@ def run(
     file = open_model(model)
     arrays = read_inputs(inputs, file.inputs, seed=seed)
     checked_sizes(file, arrays, MOST_BYTES)
-    settings = Settings(Level(level), disable, threads)
+    settings = Settings(Level(level), disable, threads, entries)
     returned = Session(file.proto, settings, name=str(model)).run(arrays)
     measured = measure(file.proto, arrays, settings, runs=runs)
     if output is not None:

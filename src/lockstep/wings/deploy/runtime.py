@@ -52,11 +52,14 @@ class Settings:
         Optimizers that it must leave out, by name.
     threads
         Of one operator; operators run one after the other.
+    entries
+        Settings that the runtime knows by name alone, such as `optimization.enable_gelu_approximation`.
     """
 
     level: Level = Level.ALL
     disabled: tuple[str, ...] = ()
     threads: int = 1
+    entries: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +237,8 @@ def _opened(
     options.intra_op_num_threads, options.inter_op_num_threads = settings.threads, 1
     options.use_deterministic_compute = True
     options.log_severity_level = 4  # errors are raised besides
+    for key, value in settings.entries:
+        options.add_session_config_entry(key, value)
     if more is not None:
         more(options)
     with as_sentence(f"{name}: the runtime does not take it"):

@@ -1,0 +1,162 @@
+"""`lockstep bisect-fusions`: the optimisation of the runtime that changes what a model computes."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lockstep.cli import options as shared
+from lockstep.core.exit_codes import ExitCode
+from lockstep.core.text import listed, shell_line
+from lockstep.report.json_text import enveloped, json_text
+from lockstep.wings.deploy import options
+from lockstep.wings.deploy.fusions import TIMES_NOISE, Apart, Bisection, Culprit, Trials, search
+from lockstep.wings.deploy.inputs import read_inputs
+from lockstep.wings.deploy.model_file import MOST_BYTES, ModelFile, open_model
+from lockstep.wings.deploy.runtime import Level, Settings, checked_sizes
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+@click.command("bisect-fusions")
+@click.argument("model", type=click.Path(path_type=Path))
+@options.inputs
+@click.option("--level", type=click.Choice([one.value for one in Level if one is not Level.NONE]), default="all",
+              show_default=True, help="How much the runtime may rewrite the graph.")  # fmt: skip
+@click.option(
+    "--bitwise", is_flag=True, help="Take any difference for one, also what rounding makes."
+)
+@options.threads
+@options.entries
+@options.seed
+@shared.as_json
+def bisect_fusions(
+    model: Path,
+    inputs: tuple[str, ...],
+    level: str,
+    bitwise: bool,
+    threads: int,
+    entries: tuple[tuple[str, str], ...],
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Find the optimisation of the runtime that changes what an ONNX model computes.
+
+    The model is run without any, then with all, and where a value changes by more than rounding makes of it, the
+    optimizers are searched: with half of them, a quarter, and so on. Each one that is found is left out, and the graph
+    that runs then is looked at, for the runtime takes a name that it does not know without a word. Exit code 0 if all
+    changes are rounding, 1 if one is more.
+
+    \b
+    lockstep bisect-fusions model.onnx
+    lockstep bisect-fusions model.onnx --inputs batch.npz --bitwise
+    """
+    file = open_model(model)
+    arrays = read_inputs(inputs, file.inputs, seed=seed)
+    checked_sizes(file, arrays, MOST_BYTES)
+    found = search(
+        Trials(file.proto, arrays, Settings(Level(level), (), threads, entries)), bitwise=bitwise
+    )
+    if as_json:
+        click.echo(json_text(_as_json(file, found)))
+    else:
+        click.echo("\n".join(_lines(file, found, inputs)))
+    return ExitCode.DIFFERS if found.culprits or found.first is not None else ExitCode.AGREES
+
+
+def _lines(file: ModelFile, found: Bisection, inputs: tuple[str, ...]) -> list[str]:
+    changed = [one.name for one in found.ran if one.changed]
+    head = f"{file.path}: {len(found.ran)} optimizers ran, {len(changed)} changed the graph: {listed(changed, 6)}"
+    if not found.whole.relative:
+        return [f"AGREE: {head}", "no value that is left of the model changed by a bit"]
+    if found.first is None:
+        return [
+            f"AGREE: {head}",
+            f"all of it is rounding: at most {_apart(found.whole)}",
+            "--bitwise finds who makes it",
+        ]
+    lines = [
+        f"DIVERGED: {head}",
+        f"first at {_place(file, found.first.value)}: {_apart(found.first)}",
+    ]
+    for culprit in found.culprits:
+        lines += _culprit_lines(culprit)
+    if not found.culprits or (found.left.relative and found.left.times >= TIMES_NOISE):
+        lines.append(
+            f"without them still {_apart(found.left)}: no optimizer that can be left out is to blame for it"
+        )
+    lines.append(f"found in {found.trials} trials")
+    if found.culprits:
+        words = [word for one in found.culprits for word in ("--disable", one.name)]
+        given = [word for one in inputs for word in ("--inputs", one)]
+        lines += [
+            "",
+            "What next: run it without",
+            f"  {shell_line(['lockstep', 'run', str(file.path), *given, *words])}",
+        ]
+    return lines
+
+
+def _culprit_lines(culprit: Culprit) -> list[str]:
+    lines = [
+        f"{culprit.name}: with it {_apart(culprit.before)}; without it {_apart(culprit.after)}"
+    ]
+    if culprit.removed or culprit.added:
+        lines.append(
+            f"  in the graph that runs it makes {_counts(culprit.added)} of {_counts(culprit.removed)}"
+        )
+    else:
+        lines.append(
+            "  the graph that runs has the same operators without it: what it changes is inside of them"
+        )
+    return lines
+
+
+def _counts(operators: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {op}" for op, count in sorted(operators.items())) or "nothing"
+
+
+def _apart(apart: Apart) -> str:
+    if not apart.relative:
+        return "nothing is apart"
+    times = f"{apart.times:.3g} times what rounding makes of it"
+    return f"{apart.value!r} is off by rel {apart.relative:.2g}, {times}"
+
+
+def _place(file: ModelFile, value: str) -> str:
+    """Module and source line of what makes a value, as the exporter noted them in the file."""
+    node = next((one for one in file.proto.graph.node if value in one.output), None)
+    if node is None:
+        return f"value {value!r}"
+    noted = {one.key: one.value for one in node.metadata_props}
+    scopes = _scopes(noted.get("pkg.torch.onnx.name_scopes", ""))
+    own = [
+        one
+        for one in _FRAME.findall(noted.get("pkg.torch.onnx.stack_trace", ""))
+        if "site-packages" not in one[0]
+    ]
+    where = f" of {scopes[-2]}" if len(scopes) > 1 and scopes[-2] else ""
+    line = f", {own[-1][0]}:{own[-1][1]}" if own else ""
+    return f"{node.op_type} {node.name!r}{where}{line}"
+
+
+def _scopes(text: str) -> list[str]:
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return []
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def _as_json(file: ModelFile, found: Bisection) -> dict[str, Any]:
+    told = dataclasses.asdict(found)
+    told["first_at"] = _place(file, found.first.value) if found.first is not None else None
+    return enveloped(
+        {"model": str(file.path), "verdict": "diverged" if found.first else "agree", **told}
+    )
