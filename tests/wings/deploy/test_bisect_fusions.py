@@ -16,7 +16,10 @@ from lockstep.wings.deploy.fusions import Apart, Trial, bisect
 
 def called(*arguments):
     done = CliRunner().invoke(
-        bisect_fusions, [str(one) for one in arguments], standalone_mode=False
+        bisect_fusions,
+        [str(one) for one in arguments],
+        standalone_mode=False,
+        help_option_names=["-h", "--help"],
     )
     if done.exception is not None:
         raise done.exception

@@ -20,7 +20,12 @@ NETS = Path(small_nets.__file__)
 
 def called(command, *arguments):
     """What a verb printed, and its exit code."""
-    done = CliRunner().invoke(command, [str(one) for one in arguments], standalone_mode=False)
+    done = CliRunner().invoke(
+        command,
+        [str(one) for one in arguments],
+        standalone_mode=False,
+        help_option_names=["-h", "--help"],
+    )
     if done.exception is not None:
         raise done.exception
     return done.output, done.return_value

@@ -127,6 +127,8 @@ def _print(written: Written, source: ModelSource, stages: list[Stage]) -> None:
         click.echo(f"\n{stage.words}; {counts}")
         print_comparison(stage.parity.comparison)
     click.echo(f"\nwrote {written.path}")
+    if written.path.suffix == ".onnx" and _exit_code(stages) == ExitCode.AGREES:
+        click.echo(f"\nWhat next: run it\n  {shell_line(['lockstep', 'run', str(written.path)])}")
 
 
 def _as_json(written: Written, source: ModelSource, stages: list[Stage]) -> dict[str, Any]:
@@ -161,7 +163,7 @@ def _with_next(stage: Stage, are_kept: bool, output: Path, given: list[str], aga
     elif comparison.verdict is not Verdict.AGREE and not are_kept:
         following = WhatNext("keep both recordings, and run the operator again alone", again)
     elif comparison.verdict is Verdict.AGREE:
-        following = WhatNext("run it", shell_line(["lockstep", "run", str(output)]))
+        following = None
     changed: Comparison = replace(comparison, what_next=following)
     return replace(stage, parity=replace(stage.parity, comparison=changed))
 

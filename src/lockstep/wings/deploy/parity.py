@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import fx
 from torch.export import ExportedProgram
 
 from lockstep.comparison import compare_recordings
@@ -126,7 +127,7 @@ class ParityRuns:
                 write_segments(segments, moved, written)
             noise.append(written.finish())
         found = compare_recordings(eager.finish(), exported.finish(), noise=noise)
-        every = sum(1 for node in self._program.graph.nodes if is_call(node))
+        every = sum(1 for node in self._program.graph.nodes if is_call(node) and _is_tensor(node))
         parity = self._parity(found, ran, _fused_away(every, len(segments)))
         return replace(parity, operators=every)
 
@@ -137,6 +138,12 @@ class ParityRuns:
         gaps = [*_module_gaps(self._module, self._inputs, ran)]
         comparison = with_gaps(found, gaps, [*notes])
         return Parity(comparison, *_counts(comparison))
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    """Whether a node makes tensors, and no number such as an extent."""
+    made = node.meta.get("val")
+    return not isinstance(made, (bool, int, float)) and not hasattr(made, "node")
 
 
 def with_gaps(comparison: Comparison, gaps: Sequence[str], notes: Sequence[str]) -> Comparison:
