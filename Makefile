@@ -6,10 +6,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-migrate bench-watch bench-page kills docs screenshots clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-migrate bench-watch bench-page kills docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
+
+# From a trained LeNet and ResNet to C: export, run, quantise, generate, with the numbers held at each step.
+demo-deploy: $(READY)
+	$(BIN)/python examples/deploy/walk.py
 
 # A file stays in one process: its tests share recordings. In order of names the slow ones come early. OPTIONS="-n 0" runs all in one.
 test: $(READY)

@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import onnx
+import onnx_models
 import pytest
 from click.testing import CliRunner
 from digits_models import LeNet, SmallResNet, exported
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from lockstep.cli.main import main as command_line
 from lockstep.wings.deploy.model_file import open_model
@@ -165,7 +166,6 @@ def test_weights_alone_need_no_samples_and_the_answer_says_what_was_measured(len
 
 
 def test_matrix_products_are_kept_in_blocks_where_the_runtime_has_the_width(tmp_path):
-    import onnx_models
 
     model = onnx_models.written(onnx_models.convolution(), tmp_path / "model.onnx")
     code, found = run(model, tmp_path / "four.onnx", "--bits", 4, "--weight-only")
@@ -253,3 +253,27 @@ def test_mixed_widths_reach_their_target_and_say_what_each_step_cost(lenet, tmp_
         one["outcome"]["size_bytes"] > 0 and one["outcome"]["time_s"] > 0 for one in found["trials"]
     )
     assert found["outcome"]["size_bytes"] < found["outcome"]["size_before_bytes"]
+
+
+def test_a_mask_that_takes_the_whole_range_is_said_to_flush_the_scores(tmp_path):
+    draw = np.random.default_rng(0)
+    weight = numpy_helper.from_array(draw.standard_normal((16, 16)).astype("f4"), "weight")
+    mask = np.triu(np.full((16, 16), np.finfo("f4").min, "f4"), 1)
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["scores"], "scores"),
+        helper.make_node("Add", ["scores", "mask"], ["masked"], "mask"),
+        helper.make_node("Softmax", ["masked"], ["shares"], "shares", axis=-1),
+    ]
+    held = [weight, numpy_helper.from_array(mask, "mask")]
+    model = onnx_models.made(
+        nodes, [("x", ["batch", 16, 16])], [("shares", ["batch", 16, 16])], held
+    )
+    path = onnx_models.written(model, tmp_path / "attention.onnx")
+    data = samples_of(tmp_path, x=draw.standard_normal((8, 16, 16)).astype("f4"))
+    _, found = run(path, tmp_path / "int16.onnx", "--bits", 16, "--calibrate", data)
+    standings = {one["name"]: one["standing"] for one in found["layers"]}
+    assert standings["scores"] == "noise"
+    assert standings["shares"] == "flushed to zero"
+    _, alone = run(path, tmp_path / "int4.onnx", "--bits", 5, "--weight-only", "--inputs", data)
+    assert alone["not_quantised"] == {"mask": 16 * 16 * 4}
+    assert {one["standing"] for one in alone["layers"]} == {"noise"}

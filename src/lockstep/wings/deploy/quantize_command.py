@@ -21,7 +21,7 @@ from lockstep.wings.deploy.model_file import ModelFile, open_model, write_model
 from lockstep.wings.deploy.quantize.build import Plan, quantized_model
 from lockstep.wings.deploy.quantize.calibration import Samples, drawn_samples, read_samples
 from lockstep.wings.deploy.quantize.errors import layer_errors
-from lockstep.wings.deploy.quantize.layers import Layer, layers_of
+from lockstep.wings.deploy.quantize.layers import Layer, layers_of, left_in_float32
 from lockstep.wings.deploy.quantize.mixed import Search, middle_bits, searched
 from lockstep.wings.deploy.quantize.screen import Answer, as_values, render
 from lockstep.wings.deploy.quantize.static import Calibration, Method
@@ -146,6 +146,7 @@ def quantize(
         layer_errors(file.proto, quantised, layers, plan, measured),
         outcome(file.proto, quantised, measured),
         measured_on, budget, reduce_range, mixed, () if search is None else search.trials,
+        left_in_float32(file.proto, quantised),
     )  # fmt: skip
     write_model(quantised, output, file.facts | {"quantized": _facts(file, plan, layers)})
     if as_json:

@@ -26,6 +26,12 @@ BEYOND = 4.0
 """How many times the expected variance an error may have: 6 dB. Errors within half a step have at most three times the
 variance of an evenly spread one, so that a sum of independent ones stays below whatever the weights are."""
 
+_COARSE = 2.0
+"""A bit is lost where the step is over twice what the range needs."""
+
+_FLUSHED = 0.5
+"""Share of the values other than zero that may become zero. Of bell-shaped ones on 8 bits it is some 2 %."""
+
 _ROUNDING = 2.0**-20
 """What computing in float32 itself may add, as a share of the largest result: a sum of some ten terms, rounded each."""
 
@@ -42,6 +48,10 @@ class Standing(str, Enum):
     """More than independent roundings make, less than roundings can make that go the same way."""
     CLIPPED = "clipped"
     """More than roundings make, where inputs or results lie beyond the range that was calibrated."""
+    COARSE = "coarse step"
+    """The step of the result is over twice what its bits need on these samples, whoever chose it."""
+    FLUSHED = "flushed to zero"
+    """Most of what it reads or returns lies below half a step: a few large values, as a mask, take the whole range."""
     KERNELS = "kernels"
     """The file is sound; this machine's integer kernels do not compute what it says."""
     FAULT = "fault"
@@ -62,6 +72,9 @@ class _Sums:
     clipped: int = 0
     read: int = 0
     worst: float = 0.0
+    flushed: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +205,7 @@ def _add_twin(sums: _Sums, twin: Twin, values: dict[str, Array], others: dict[st
     own = _restored(twin, values[twin.result])
     fused = _restored(twin, others[twin.result])
     sums.count += exact.size
+    sums.low, sums.high = min(sums.low, float(exact.min())), max(sums.high, float(exact.max()))
     sums.signal += float(np.sum(exact**2))
     sums.own += float(np.sum((own - exact) ** 2))
     sums.fused += float(np.sum((fused - exact) ** 2))
@@ -201,6 +215,7 @@ def _add_twin(sums: _Sums, twin: Twin, values: dict[str, Array], others: dict[st
             clips = known.clips(doubles(values[value]))
             sums.clipped += int(clips.sum())
             sums.read += clips.size
+            sums.flushed = max(sums.flushed, known.flushed(doubles(values[value])))
     if not twin.variance:
         return
     step = 0.0 if grid is None else grid.step
@@ -264,7 +279,7 @@ def _error(twin: Twin, sums: _Sums, plan: Plan, before: Graph) -> LayerError:
     bits = None if layer is None else plan.bits[layer.name]
     static = plan.calibration is not None
     return LayerError(
-        node.name, node.op_type, module_of(node), source_of(node), bits,
+        node.name, node.op_type, module_of(node) if layer is None else layer.module, source_of(node), bits,
         "activations" if layer is None or bits is None else engine_of(layer, bits, static=static),
         sqnr(sums.signal, sums.expected) if twin.variance else math.nan,
         sqnr(sums.signal, sums.own), sqnr(sums.signal, sums.fused), sqnr(sums.signal, sums.carried),
@@ -282,8 +297,19 @@ def _standing(twin: Twin, sums: _Sums) -> Standing:
         return Standing.FAULT
     if sums.between > BEYOND * max(sums.own, sums.count * step**2 / 12, rounding):
         return Standing.KERNELS
+    if sums.flushed > _FLUSHED:
+        return Standing.FLUSHED
+    if _is_coarse(twin, sums):
+        return Standing.COARSE
     if not twin.variance:
         return Standing.MEASURED
     if sums.own <= BEYOND * max(sums.expected, rounding):
         return Standing.NOISE
     return Standing.CLIPPED if sums.clipped else Standing.CORRELATED
+
+
+def _is_coarse(twin: Twin, sums: _Sums) -> bool:
+    grid = twin.compared.grid
+    return grid is not None and grid.step > _COARSE * (sums.high - sums.low) / (
+        grid.most - grid.least
+    )

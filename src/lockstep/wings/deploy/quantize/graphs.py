@@ -49,6 +49,12 @@ class Grid:
         found: Doubles = (codes - self.zero) * self.step
         return found
 
+    def flushed(self, values: Doubles) -> float:
+        """Share of the values other than zero that it makes zero."""
+        known = np.count_nonzero(values)
+        kept = np.count_nonzero(np.abs(values) >= self.step / 2)
+        return float((known - kept) / known) if known else 0.0
+
     def clips(self, values: Doubles) -> npt.NDArray[np.bool_]:
         """Which values lie beyond its ends by more than a step."""
         return (values < (self.least - self.zero - 1) * self.step) | (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ Floats = npt.NDArray[np.float32]
 
 _WEIGHT_AT = {"Conv": (1,), "ConvTranspose": (1,), "Gemm": (1, 0), "MatMul": (1, 0)}
 """Operators that are quantised by their weights, and at which of their inputs a weight stands."""
+
+_LARGE = 256
+"""Elements from which a weight in float32 is worth a word."""
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
@@ -87,11 +91,11 @@ def layers_of(proto: Any) -> tuple[Layer, ...]:
         ]
         others = [name for one, name in enumerate(node.input[:2]) if at and one != at[0]]
         if node.domain in ("", "ai.onnx") and at and not set(others) & set(weights):
-            shape = weights[node.input[at[0]]]
+            weight = node.input[at[0]]
             found.append(
                 Layer(
-                    node.name, node.op_type, node.input[at[0]], at[0], shape, _channel_axis(node, at[0], len(shape)),
-                    module_of(node), source_of(node),
+                    node.name, node.op_type, weight, at[0], weights[weight],
+                    _channel_axis(node, at[0], len(weights[weight])), _owner_of(weight, node), source_of(node),
                 )
             )  # fmt: skip
     return tuple(found)
@@ -106,6 +110,20 @@ def name_nodes(proto: Any) -> None:
             while node.name in taken:
                 node.name += "_"
         taken.add(node.name)
+
+
+def left_in_float32(proto: Any, quantised: Any) -> dict[str, int]:
+    """Float32 weights of a model that it still has as it was quantised, in bytes by name."""
+    float32 = engine("onnx").TensorProto.FLOAT
+    before = {one.name for one in proto.graph.initializer}
+    return {
+        one.name: 4 * math.prod(one.dims)
+        for one in quantised.graph.initializer
+        if one.name in before
+        and one.data_type == float32
+        and len(one.dims) >= 2
+        and math.prod(one.dims) >= _LARGE
+    }
 
 
 def weights_of(proto: Any, layers: tuple[Layer, ...]) -> dict[str, Floats]:
@@ -134,6 +152,12 @@ def module_of(node: Any) -> str:
         return ""
     named = [one for one in scopes[:-1] if isinstance(one, str) and one]
     return named[-1] if named else ""
+
+
+def _owner_of(weight: str, node: Any) -> str:
+    """Module of a weight: the exporter keeps its path as the name, also where another module was folded into it."""
+    module = module_of(node)
+    return weight.removesuffix(".weight") if module and weight.endswith(".weight") else module
 
 
 def source_of(node: Any) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from lockstep.core.text import listed
 from lockstep.report.paragraphs import Page, add_paragraph, counted, terminal_width
 from lockstep.report.table import Column, add_table
 from lockstep.wings.deploy.quantize.build import FLOAT_BITS
@@ -48,6 +49,8 @@ class Answer:
         The least SQNR of the results; None where none was asked for.
     trials
         Plans that were tried for that.
+    left
+        Weights that stay in float32, in bytes by name.
     """
 
     layers: Sequence[LayerError]
@@ -57,6 +60,7 @@ class Answer:
     reduced: bool = False
     target_db: float | None = None
     trials: Sequence[Trial] = ()
+    left: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def beyond(self) -> list[LayerError]:
@@ -136,6 +140,11 @@ def render(answer: Answer, *, limit: int) -> Page:
             f" ({(out.accuracy - out.accuracy_before) * 100:+.2f} points)",
         )
     add_paragraph(text, f"measured on {answer.measured_on}")
+    if answer.left:
+        total = f"{sum(answer.left.values()):,} bytes"
+        add_paragraph(
+            text, f"not quantised: {total} of weights in float32, {listed(list(answer.left))}"
+        )
     for cost in sorted({cost_of(one.bits) for one in answer.layers if one.bits} - {""}):
         add_paragraph(text, cost)
     if answer.trials:
@@ -201,6 +210,7 @@ def as_values(answer: Answer) -> dict[str, Any]:
         "first_beyond": answer.beyond[0].name if answer.beyond else None,
         "measured_on": answer.measured_on,
         "outcome": asdict(answer.outcome),
+        "not_quantised": dict(answer.left),
         "target_db": answer.target_db,
         "trials": [
             {"bits": dict(one.bits), "outcome": asdict(one.outcome), "reaches": one.reaches}
