@@ -84,6 +84,9 @@ LEFT_OUT = "LEFT_OUT"
 STOPPED = "STOPPED"
 """Stands for a process that waits before its first backward to be ended with the others."""
 
+UNWRITTEN = "UNWRITTEN"
+"""Stands before why what a process was to record could not be written."""
+
 TRAINED = "TRAINED"
 """Stands before how many steps a process trained, of which each was recorded apart."""
 
@@ -94,7 +97,8 @@ class Traces:
 
     `reached` is how far the one came that came furthest, with its `detail`; `training` are directories of processes
     that train, `unrecorded_children` counts those that trained and could not be recorded, `left_out` chosen steps
-    that were not recorded, as the one before was still there, and `trained` all steps of the process that had most.
+    that were not recorded, as the one before was still there, `trained` all steps of the process that had most, and
+    `unwritten` why something could not be written, or "".
     """
 
     reached: Reached = Reached.NOTHING
@@ -103,6 +107,7 @@ class Traces:
     unrecorded_children: int = 0
     left_out: int = 0
     trained: int = 0
+    unwritten: str = ""
 
 
 def leave_trace(directory: Path, reached: Reached, detail: str = "") -> None:
@@ -146,6 +151,7 @@ def take_traces(directory: Path) -> Traces:
         sum(name == UNRECORDED_CHILD for name, _ in notes),
         sum(_numbers_behind(notes, LEFT_OUT)),
         max(_numbers_behind(notes, TRAINED), default=0),
+        next((detail for name, detail in notes if name == UNWRITTEN), ""),
     )
 
 

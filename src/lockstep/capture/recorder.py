@@ -32,7 +32,7 @@ from lockstep.capture.before_backward import end_process
 from lockstep.capture.calls import Calls
 from lockstep.capture.compiled_code import CompiledCodeGate, untraced, wrap_compile
 from lockstep.capture.configuration import Configuration
-from lockstep.capture.environment import TRAINS, UNMATCHED, leave_note
+from lockstep.capture.environment import TRAINS, UNMATCHED, UNWRITTEN, leave_note
 from lockstep.capture.gaps import gap_of
 from lockstep.capture.held_modules import held_modules
 from lockstep.capture.interception import Patch, Taps
@@ -437,7 +437,9 @@ class Recorder:
             manifest.state = "complete"
             manifest.stopped_because = writer.failure or self._failure
             if manifest.stopped_because:
-                warn(f"recording stopped: {manifest.stopped_because}; the training goes on")
+                self._say(
+                    f"recording stopped: {manifest.stopped_because}", manifest.stopped_because
+                )
             return setup.as_json(manifest, self._kept)
 
         if not (self._options.redact or self._options.apart):
@@ -451,6 +453,12 @@ class Recorder:
                 for name, (table, rows) in self._afterwards.recorded().items():
                     writer.add_table(name, table, rows)
         writer.end(last_manifest)
+
+    def _say(self, sentence: str, why: str) -> None:
+        """Recording has failed: the user sees it here, and whoever started the command says it at the end."""
+        warn(f"{sentence}; the training goes on")
+        if self.is_of_command:
+            leave_note(self.directory, UNWRITTEN, " ".join(why.split()))
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
@@ -562,7 +570,8 @@ class Recorder:
         try:
             directory = setup.claim_rank_directory(self.directory, self._manifest)
         except OSError as error:
-            warn(f"{error.strerror}: {self.directory}; nothing is recorded, the training goes on")
+            why = f"{error.strerror}: {self.directory}"
+            self._say(f"{why}; nothing is recorded", why)
             return None
         self.began, self._rank_directory = True, directory
         if self._options.apart:
@@ -747,7 +756,7 @@ class Recorder:
                 yield
         except Exception as error:
             self.fail(error)
-            warn(f"losses are not heard any more: {self._failure}; the training goes on")
+            self._say(f"losses are not heard any more: {self._failure}", self._failure)
 
     def _stop_early(self) -> None:
         if not self._finished:

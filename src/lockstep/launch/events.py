@@ -102,6 +102,8 @@ class Ended:
         Chosen steps that were not recorded, as too many waited to be looked at.
     trained
         Steps that the process trained that trained most, where each is recorded apart; else 0.
+    unwritten
+        Why not all that was to be recorded could be written, or "".
     """
 
     code: int
@@ -109,6 +111,7 @@ class Ended:
     as_asked: bool
     left_out: int
     trained: int
+    unwritten: str = ""
 
 
 Event = Started | StepWritten | StepsLeftOut | StepUnreadable | NotArmed | Notice | Ended

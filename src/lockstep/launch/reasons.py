@@ -7,12 +7,13 @@ from lockstep.core.manifest import NotSeen, Options
 from lockstep.store.reader import Recording
 
 
-def reason_for_nothing(
-    recording: Recording, reached: Reached, detail: str, options: Options
-) -> str:
+def reason_for_nothing(recording: Recording, traces: Traces, options: Options) -> str:
     """Why a recording holds no step, in words; "" where it holds some."""
+    reached, detail = traces.reached, traces.detail
     if any(rank.steps for rank in recording.ranks.values()):
         return ""
+    if traces.unwritten:
+        return f"it could not be written: {traces.unwritten}"
     if recording.ranks:
         return "; ".join(recording.missing) or "a step began, and no call of it was to be recorded"
     if options.until_losses_part and reached is Reached.STEPS:

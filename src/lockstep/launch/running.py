@@ -147,6 +147,6 @@ def _concluded(run: RunDirectory, code: int, options: Options, *, has_seen_a_ste
     why_nothing = ""
     if not has_seen_a_step:
         recording = open_recording(run.path)
-        why_nothing = reason_for_nothing(recording, traces.reached, traces.detail, options)
+        why_nothing = reason_for_nothing(recording, traces, options)
     as_asked = traces.reached is Reached.OTHER_RANK
-    return Ended(code, why_nothing, as_asked, traces.left_out, traces.trained)
+    return Ended(code, why_nothing, as_asked, traces.left_out, traces.trained, traces.unwritten)

@@ -30,6 +30,9 @@ for step in range(100000 if "long" in sys.argv else 6):
     loss = (y - x.sum(1, keepdim=True)).square().mean()
     if "root" in sys.argv and step >= 3:
         loss = loss + (y - y).sqrt().mean()
+    if "full" in sys.argv and step == 2:
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -104,6 +107,31 @@ def test_dead_relus_are_named_with_their_line(place: Place) -> None:
     assert set(hits) == {"dead-relu", "zero-gradient"}
     assert hits["dead-relu"]["source"] == "train.py:10"
     assert [one["zero_count"] for one in hits["dead-relu"]["history"]] == [512] * 3
+
+
+def test_steps_that_cannot_be_written_are_no_silence(place: Place) -> None:
+    # Given a training that no file beyond a kilobyte is taken from, behind its second step
+    # When it is watched
+    ended = place.run("watch", "--events", "events.jsonl", "--", "python", "train.py", "full")
+    # Then it is said that not all were looked at, with the cause and what to do, and it is no all-clear
+    assert ended.returncode == 2
+    assert "no rule fired in 2 steps\nnot all steps could be written" in ended.stdout
+    assert "looked at: File too large" in ended.stdout
+    assert "TMPDIR" in ended.stdout
+
+
+def test_a_disk_without_room_is_told_as_the_cause(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a process that may write no file at all behind its import of torch
+    script = SCRIPT.replace("import sys, torch", "import sys, torch, resource")
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))\ntorch.manual_seed(0)"
+    (tmp_path / "train.py").write_text(script.replace("torch.manual_seed(0)", limit))
+    # When it is searched for overflows
+    ended = place.run("overflow", "--", "python", "train.py")
+    # Then that is not told as a training of nothing
+    assert ended.returncode == 2
+    assert "nothing was looked at: it could not be written: File too large" in ended.stdout
 
 
 def test_overflow_names_the_operator(place: Place) -> None:

@@ -26,7 +26,7 @@ from lockstep.wings.watch.lines import Lines, conclusion
 from lockstep.wings.watch.panel import Panel, is_wanted
 from lockstep.wings.watch.places import own_streams, path_of_events
 from lockstep.wings.watch.rule_texts import listing
-from lockstep.wings.watch.running import watch_training
+from lockstep.wings.watch.running import watch_training, what_is_missing
 from lockstep.wings.watch.watcher import Watched, Watcher, WatchEvent
 
 _WIDTH = 100
@@ -191,14 +191,12 @@ def _conclude(watched: Watched, ended: Ended, *, as_json: bool) -> int:
         }
         values = {
             "steps": dict(watched.steps), "skipped": watched.skipped, "left_out": ended.left_out,
-            "fired": hits, "exit_code": ended.code,
+            "fired": hits, "exit_code": ended.code, "not_written": ended.unwritten,
         }  # fmt: skip
         click.echo(json_text(enveloped(values)))
     else:
         click.echo(conclusion(watched, left_out=ended.left_out))
-        if ended.why_nothing:
-            click.echo(f"nothing was watched: {ended.why_nothing}")
-        if ended.code:
-            click.echo(f"the training ended with exit code {ended.code}")
-    looked = bool(watched.steps) and not ended.code
+        for line in what_is_missing(ended):
+            click.echo(line)
+    looked = bool(watched.steps) and not (ended.code or ended.unwritten)
     return code_of(differs=bool(watched.first), looked=looked)

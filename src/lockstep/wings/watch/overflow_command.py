@@ -20,7 +20,7 @@ from lockstep.report.paragraphs import counted
 from lockstep.wings.watch.first_cause import Source, sources_of
 from lockstep.wings.watch.observed import Memory, ObservedStep, largest_magnitude
 from lockstep.wings.watch.places import own_streams
-from lockstep.wings.watch.running import end_soon, watch_training
+from lockstep.wings.watch.running import end_soon, watch_training, what_is_missing
 
 _MOST_TAKEN = 4
 
@@ -80,7 +80,8 @@ def overflow(hits: int, only: tuple[str, ...], stop: bool, as_json: bool) -> int
         command, recorded, look, tell, may_end=stop, **own_streams(as_json=as_json)
     )
     click.echo(json_text(enveloped(_values(found, ended))) if as_json else _text(found, ended))
-    return code_of(differs=bool(found.sources), looked=bool(found.steps) and not ended.code)
+    looked = bool(found.steps) and not (ended.code or ended.unwritten)
+    return code_of(differs=bool(found.sources), looked=looked)
 
 
 def _first_line(rank: str, step: int, source: Source) -> str:
@@ -96,11 +97,7 @@ def _text(found: _Found, ended: Ended) -> str:
     scale = _scale_line(found)
     if scale:
         lines += ["", scale]
-    if ended.why_nothing:
-        lines.append(f"nothing was looked at: {ended.why_nothing}")
-    if ended.code:
-        lines.append(f"the training ended with exit code {ended.code}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *what_is_missing(ended)])
 
 
 def _headline(found: _Found) -> str:
@@ -160,4 +157,5 @@ def _values(found: _Found, ended: Ended) -> dict[str, Any]:
             for rank, step, one in found.sources
         ],
         "exit_code": ended.code,
+        "not_written": ended.unwritten,
     }  # fmt: skip

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from lockstep.core.errors import UsageError
 from lockstep.core.manifest import Options
 from lockstep.launch import Ended, Event, Follow, WhenFull, WrittenStep, launch
 
@@ -48,16 +49,33 @@ def watch_training(
     Raises
     ------
     UsageError
-        If the command cannot be started.
+        If the command cannot be started, or there is no place for its steps.
     """
     full = WhenFull.WAIT if budget is None else WhenFull.LEAVE_OUT
     waiting = 1 if one_by_one else WAITING_STEPS
     follow = Follow(look, waiting_steps=waiting, when_full=full, budget=budget, may_end=may_end)
-    with tempfile.TemporaryDirectory(
-        prefix="lockstep-watch-", ignore_cleanup_errors=True
-    ) as temporary:
+    try:
+        place = tempfile.TemporaryDirectory(prefix="lockstep-watch-", ignore_cleanup_errors=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(
+            f"no temporary directory: {reason}; give one with room by TMPDIR"
+        ) from error
+    with place as temporary:
         directory = Path(temporary) / "recording"
         return launch(command, directory, options, follow=follow, hear=hear, **streams)
+
+
+def what_is_missing(ended: Ended) -> Iterator[str]:
+    """What is to be said of a command beside what was found, a line each."""
+    if ended.why_nothing:
+        yield f"nothing was looked at: {ended.why_nothing}"
+    elif ended.unwritten:
+        yield f"not all steps could be written, so not all were looked at: {ended.unwritten}"
+    if ended.unwritten:
+        yield "steps wait in the temporary directory until they were looked at: TMPDIR gives another, with more room"
+    if ended.code:
+        yield f"the training ended with exit code {ended.code}"
 
 
 def end_soon(step: WrittenStep) -> int:
