@@ -99,6 +99,14 @@ def train_gpt2(model: nn.Module, steps: int, optimizer: torch.optim.Optimizer) -
 
 
 @sound
+def raw_targets(steps: int) -> None:
+    """Targets in their own unit, some ten thousands: so are gradients of a mean of squares, from step 0 on."""
+    model = mlp()
+    batches = ((x, 2e4 + 1e4 * y) for x, y in regression(steps))
+    fit(model, batches, F.mse_loss, torch.optim.Adam(model.parameters(), lr=1e-2))
+
+
+@sound
 def gpt2(steps: int) -> None:
     model = tiny_gpt2()
     train_gpt2(model, steps, torch.optim.AdamW(model.parameters(), lr=1e-3))

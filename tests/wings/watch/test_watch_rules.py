@@ -204,3 +204,15 @@ def test_rules_are_listed_with_what_they_are_for(tmp_path: Path) -> None:
         "loud\n  The loss is loud.\n  Settings: limit = 0.5, least = not set.\n"
     )
     assert shown.output.count("\n  Cure: ") == len(BUILT_IN)
+
+
+def test_gradients_explode_beyond_what_their_loss_accounts_for(tmp_path: Path) -> None:
+    # Given a sound training with targets in the ten thousands, and a recurrent net that multiplies what goes back
+    # When both are watched for some steps
+    rules = choose([], only=["exploding-gradient"])
+    raw = hits_in(tmp_path / "raw", SOUND["raw_targets"], 4, rules)
+    exploding = hits_in(tmp_path / "exploding", PLANTED["exploding_rnn"].train, 4, rules)
+    # Then the gradients of the one are as its unit is, and those of the other are not
+    assert raw == []
+    assert exploding[0].step == 0
+    assert "root of the loss" in exploding[0].words

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from lockstep.wings.watch.observed import Hit, ObservedStep, norm_of
 
 
 def exploding_gradient(step: ObservedStep, *, limit: float = 1e4) -> Iterator[Hit]:
-    """A weight's gradient is larger than the weight by orders of magnitude.
+    """A weight's gradient is larger than the weight and its loss account for, by orders of magnitude.
 
-    Formula: |g| / |w| > limit in Euclidean norms, for parameters of two axes or more that are not zero, without a
-    scaler's factor. As a ratio it does not depend on how large the model is, and less on how the loss is summed.
+    Formula: |g| / (|w| max(1, sqrt|L|)) > limit in Euclidean norms, for parameters of two axes or more that are not
+    zero; L is the step's loss, both without a scaler's factor. As a ratio it does not depend on how large the model
+    is; and the gradient of a mean of squares is proportional to the root of that, so that it does not depend on the
+    unit of the targets either: those in the ten thousands, say, have gradients of that size from the first step on.
 
     Usual cause: a recurrent net over long sequences, weights that start too large, a learning rate that has thrown
     the weights off, a loss that is summed rather than averaged.
@@ -21,6 +24,11 @@ def exploding_gradient(step: ObservedStep, *, limit: float = 1e4) -> Iterator[Hi
     Source: MindInsight's debugger, watchpoint "gradient exploding"; the limit is Lockstep's: sound trainings of its
     tests stay below 100.
     """
+    unit = (
+        math.sqrt(max(1.0, abs(step.loss)))
+        if step.loss is not None and math.isfinite(step.loss)
+        else 1.0
+    )
     for update in step.updates:
         call, record = step.gradients.get(update.name, (None, None))
         if record is None or update.before is None or not update.is_weight:
@@ -28,7 +36,8 @@ def exploding_gradient(step: ObservedStep, *, limit: float = 1e4) -> Iterator[Hi
         gradient, weight = norm_of(record), norm_of(update.before)
         if gradient is None or not weight:
             continue
-        value = gradient / step.gradient_scale / weight
+        value = gradient / step.gradient_scale / weight / unit
         if value > limit:
-            words = f"the gradient of {update.name} is {value:.3g} times as large as the weight, above {limit:g}"
+            than = "the weight" if unit == 1.0 else "the weight times the root of the loss"
+            words = f"the gradient of {update.name} is {value:.3g} times as large as {than}, above {limit:g}"
             yield step.hit(update.name, words, value=value, limit=limit, call=call)
