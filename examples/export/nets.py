@@ -24,7 +24,10 @@ class LeNet(nn.Module):
 def lenet():
     """LeNet, a batch, and what its file is to say about it."""
     torch.manual_seed(0)
-    facts = {"class_names": [str(digit) for digit in range(10)], "preprocessing": {"scale": "0 to 1"}}
+    facts = {
+        "class_names": [str(digit) for digit in range(10)],
+        "preprocessing": {"scale": "0 to 1"},
+    }
     return LeNet(), torch.rand(4, 1, 32, 32), facts
 
 

@@ -17,6 +17,8 @@ _VERBS = (
     ("export", "Export a model, and prove it operator by operator.", "export_command", "export"),
     ("run", "Run an exported model: outputs, latency, memory, time of each node.", "run_command", "run"),
     ("bisect-fusions", "Find the optimisation that changes a model's numbers.", "bisect_command", "bisect_fusions"),
+    ("quantize", "Quantise a model; say what it costs at each layer.", "quantize_command", "quantize"),
+    ("codegen", "Generate C99 of a model, held against the runtime.", "codegen_command", "codegen"),
 )  # fmt: skip
 """Name, help, file and function of each verb."""
 
