@@ -21,6 +21,9 @@ FORMS = {
     "npy": "array_folder",
     "tensors": "tensor_folder",
     "ascend": "ascend_dump",
+    "torch.utils.dumper": "torch_dumper",
+    "mindspore": "mindspore_dump",
+    "sglang": "sglang_dump",
 }
 """The forms that are read, each with its file in `readers`."""
 

@@ -33,13 +33,15 @@ def recognises(path: Path) -> bool:
     for file in _files(path, _DEPTH):
         if file.suffix == ".npy":
             return _OWN.fullmatch(_place_of(path, file)) is not None
+        checkpoint = file.suffix in _CHECKPOINTS and path in (file, file.parent)
         try:
             name = next((name for name, _ in named_tensors(file)), "")
         except LockstepError:
-            return (
-                file.suffix in _CHECKPOINTS and path.is_file()
-            )  # and reading it says what is wrong
-        return _OWN.fullmatch(name) is not None or (file.suffix in _CHECKPOINTS and bool(name))
+            return checkpoint and path == file  # and reading it says what is wrong
+        # A name that tells keys and values is one of a dump's files.
+        return _OWN.fullmatch(name) is not None or (
+            checkpoint and bool(name) and "=" not in file.stem
+        )
     return False
 
 

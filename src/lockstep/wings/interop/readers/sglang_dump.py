@@ -1,0 +1,65 @@
+"""Tensors of SGLang's dumper: `sglang_dump_*/forward_pass_id=0___name=hidden___layer_id=3.pt`, a file a tensor.
+
+What it was told beside the name (a layer, say) stands in front of it as a path; a pass is a step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from lockstep.core.errors import CorruptError
+from lockstep.core.manifest import NotSeen
+from lockstep.store.later_tensors import LaterTensor
+from lockstep.store.written_calls import ReadCall
+from lockstep.wings.interop.named_sites import Spot, calls_of
+from lockstep.wings.interop.named_tensors import known
+from lockstep.wings.interop.readers.tensor_folder import what_is_missing
+from lockstep.wings.interop.torch_file import tensors_in
+
+_FOLDER = re.compile(r"sglang_dump_.*?(?:_(\d{1,4}))?")
+_PART = re.compile(r"(\w+?)=(.*)", re.DOTALL)
+_OWN = ("forward_pass_id", "name", "rank", "dump_index")
+
+
+def recognises(path: Path) -> bool:
+    """Whether a folder holds such files, or folders of them."""
+    return any(True for _ in _files(path))
+
+
+def _files(path: Path) -> Iterator[tuple[Path, dict[str, str], int]]:
+    """Files with what their names tell, and the rank that their folder does."""
+    if path.is_symlink() or not path.is_dir():
+        return
+    inside = [one for one in sorted(path.iterdir()) if _FOLDER.fullmatch(one.name) and one.is_dir()]
+    for folder in (path, *(one for one in inside if not one.is_symlink())):
+        found = _FOLDER.fullmatch(folder.resolve().name)
+        rank = int(found[1]) if found and found[1] else 0
+        for file in sorted(folder.glob("*=*.pt")):
+            parts = [_PART.fullmatch(part) for part in file.stem.split("___")]
+            told = {part[1]: part[2] for part in parts if part is not None}
+            if all(parts) and {"name", "forward_pass_id"} <= set(told) and not file.is_symlink():
+                yield file, told, rank
+
+
+def read(path: Path) -> Iterator[ReadCall | NotSeen]:
+    """Yield a call for each tensor, and what such a dump lacks."""
+    found: list[tuple[Spot, LaterTensor]] = []
+    for file, told, rank in _files(path):
+        above = [f"{key}{value}" for key, value in told.items() if key not in _OWN]
+        step, index = (told.get(key, "") for key in ("forward_pass_id", "dump_index"))
+        spot = Spot(
+            ".".join([*above, told["name"]]), step=int(step[:9]) if step.isdigit() else 0,
+            rank=int(told["rank"][:6]) if told.get("rank", "").isdigit() else rank,
+            time=(int(index[:12]),) if index.isdigit() else (),
+        )  # fmt: skip
+        inside = dict(tensors_in(file))
+        one = inside.get(
+            "", inside.get("value")
+        )  # later versions put what is known of it beside the value
+        if one is None:
+            raise CorruptError(file, "holds no tensor, nor one under 'value'", advice="dump again")
+        found.append((spot, known(one)))
+    yield from what_is_missing([spot for spot, _ in found], [])
+    yield from calls_of(found)
