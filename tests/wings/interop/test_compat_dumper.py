@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ import lockstep
 from lockstep.cli.main import main
 from lockstep.compat.dumper import dumper
 from lockstep.testing import MadeTraining, write_recording
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "compat" / "dump_step.py"
 
 
 def step(path: Path, *, scale: float = 1.0, seen: list[float] | None = None, **asked: Any) -> None:
@@ -41,6 +44,29 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("dumper") / "model_gpu.h5"
     step(path, use_dump=True)
     return path
+
+
+def test_the_listings_of_the_migration_guide_run_with_one_import_added(
+    programs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given its listings, each run by itself
+    said = []
+    for device in ("gpu", "npu", "overflow"):
+        command = [programs / "python", EXAMPLE, device]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stderr)
+    # then the second ran on the inputs of the first, and the third names the operator
+    assert "0 stand as they ran here" in said[1]
+    assert "overflow at step 0, forward of the model (torch.Tensor.mul) at " in said[2]
+    assert len(list((tmp_path / "overflow").glob("*.h5"))) == 1
+    # and the guide's command compares the two
+    monkeypatch.chdir(tmp_path)
+    assert main(["msaccucmp", "compare", "-m", "./model_npu.h5", "-g", "./model_gpu.h5"]) == 0
+    assert "rows" in capsys.readouterr().out
 
 
 def test_one_step_is_one_file_in_the_published_layout(golden: Path) -> None:
