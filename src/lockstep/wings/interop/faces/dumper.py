@@ -52,6 +52,7 @@ class Dumper:
         self._path, self._load = dump_path, load_file_path
         self._acl, self._overflows = load_with_acl_dump, check_overflow
         self._window: Window | None = None
+        self._loaded: LoadedInputs | None = None
         self._file = Path()
 
     def __enter__(self) -> Dumper:
@@ -76,10 +77,7 @@ class Dumper:
             )
         self._file = _file_of(path_of("dump_path", self._path or ".")).absolute()
         h5py(self._file)
-        if self._load and not Path(self._load).is_file():
-            raise UsageError(
-                f"{self._load}: there is no such file to load; give the .h5 of the other run"
-            )
+        self._loaded = LoadedInputs(path_of("load_file_path", self._load)) if self._load else None
         window = Window(self._file.with_suffix(".recording"), self._write)
         window.begin()
         self._window = window
@@ -96,7 +94,7 @@ class Dumper:
             if rank.name == "rank0"
             else self._file.with_stem(f"{self._file.stem}_{rank.name}")
         )
-        loaded = LoadedInputs(Path(self._load)) if self._load else None
+        loaded = self._loaded
         count = write_hdf5(file, self._passes(rank, loaded))
         said = ""
         if loaded is not None:

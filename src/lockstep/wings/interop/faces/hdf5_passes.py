@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lockstep.core.errors import CorruptError, NotARecordingError, UsageError
+from lockstep.core.errors import UsageError
 from lockstep.core.records import Array, Call, TensorRecord
 from lockstep.core.replacement import replacing
 from lockstep.core.site import Phase
@@ -123,73 +121,6 @@ def write_hdf5(path: Path, passes: Iterable[Hdf5Pass]) -> int:
                     Type=_type_of(value), DeviceType=_DEVICES.get(one.device, 1)
                 )
     return count
-
-
-class Hdf5File:
-    """The passes of a file, by operator and how many of it came before; each is read when it is asked for.
-
-    Parameters
-    ----------
-    path
-        The file.
-
-    Raises
-    ------
-    NotARecordingError
-        If there is no such file.
-    UsageError
-        If h5py is not installed.
-    CorruptError
-        If it is no such file, or damaged; so does reading a pass.
-    """
-
-    def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise NotARecordingError(path, "there is no such file", advice="give the .h5 of a dump")
-        self.path, self._library = path, h5py(path)
-        self.order: list[tuple[str, int]] = []
-        self._numbers: dict[tuple[str, int], int] = {}
-        seen: Counter[str] = Counter()
-        with self._opened() as file:
-            found = [(int(number), op) for op in file for number in file[op] if number.isdigit()]
-        for number, op in sorted(found):
-            self._numbers[op, seen[op]] = number
-            self.order.append((op, seen[op]))
-            seen[op] += 1
-
-    @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        try:
-            with self._library.File(self.path, "r") as file:
-                yield file
-        except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise CorruptError(
-                self.path,
-                f"is no .h5 of torch.utils.dumper, or damaged ({error})",
-                advice="dump again",
-            ) from error
-
-    def find(self, op: str, before: int) -> Hdf5Pass | None:
-        """A pass; None where there is none."""
-        number = self._numbers.get((op, before))
-        if number is None:
-            return None
-        with self._opened() as file:
-            return _read(self._library, file[op][str(number)], op, number)
-
-
-def _read(library: Any, group: Mapping[str, Any], op: str, number: int) -> Hdf5Pass:
-    made = Hdf5Pass(op, number)
-    for what, into in (("input", made.entering), ("output", made.leaving)):
-        for name, dataset in group[what].items() if what in group else ():
-            if not isinstance(dataset, library.Dataset):
-                continue
-            if int(dataset.attrs.get("Type", _TENSOR)) != _TENSOR:
-                made.settings[name] = dataset[()]
-                continue
-            into[name] = np.asarray(dataset[()])
-            made.dtypes[f"{what}/{name}"] = str(dataset.attrs.get("dtype", into[name].dtype))
-    return made
 
 
 def _type_of(value: Any) -> int | None:

@@ -6,22 +6,20 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.records import Array, Call, TensorRecord
 from lockstep.core.site import Phase, Role
+from lockstep.reading import every_call
 from lockstep.replay.budget import check_call
 from lockstep.replay.machine import machine_of
 from lockstep.replay.rebuild import rebuild
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import LARGE, Precision, Rerun, outputs_of
+from lockstep.store.reader import open_recording
 from lockstep.wings.interop.faces.api_calls import ApiPass
 from lockstep.wings.interop.faces.hdf5_passes import (
-    Hdf5File,
     Hdf5Pass,
     hdf5_label,
     hdf5_name,
@@ -41,11 +39,20 @@ class LoadedInputs:
     ----------
     ran, kept
         How many passes ran on its inputs, and how many could not, and stand as they ran in this process.
+
+    Raises
+    ------
+    RecordingError
+        If it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = Hdf5File(path)
-        self._forward: dict[int, Hdf5Pass] = {}
+        self._there: dict[tuple[str, int], Call] = {}
+        counts: Counter[str] = Counter()
+        for call in every_call(open_recording(path)):
+            self._there[call.site.op, counts[call.site.op]] = call
+            counts[call.site.op] += 1
+        self._forward: dict[int, Call] = {}
         self._seen: Counter[str] = Counter()
         self._contents = itertools.count(-1, -1)
         self.ran = self.kept = 0
@@ -53,7 +60,7 @@ class LoadedInputs:
     def again(self, one: ApiPass, number: int) -> Hdf5Pass:
         """A pass of this run with the inputs of the other, and what comes out of it here."""
         name = hdf5_name(one)
-        there = self._file.find(name, self._seen[name])
+        there = self._there.get((name, self._seen[name]))
         self._seen[name] += 1
         own = hdf5_pass(one, number)
         if there is not None and one.phase is Phase.FORWARD:
@@ -66,19 +73,18 @@ class LoadedInputs:
             self.kept += 1
             return own
         self.ran += 1
+        given = {record.name: record for record in there.with_role(Role.INPUT)}
         return replace(
-            own, entering={name: there.entering[name] for name in own.entering}, leaving=leaving
+            own, entering={name: given[name].load() for name in own.entering}, leaving=leaving
         )
 
-    def _results(
-        self, one: ApiPass, there: Hdf5Pass, forward: Hdf5Pass
-    ) -> Iterator[tuple[str, Array]]:
-        backward = one.phase is Phase.BACKWARD
-        call = self._with_inputs(one.call, forward, there if backward else None)
+    def _results(self, one: ApiPass, there: Call, forward: Call) -> Iterator[tuple[str, Array]]:
+        gradients = there if one.phase is Phase.BACKWARD else None
+        call = self._with_inputs(one.call, forward, gradients)
         # A forward that autograd follows may run another kernel; of a large one its gradients alone are kept.
         followed = bool(call.with_role(Role.GRAD_OUTPUT))
         small = all(record.content.numel < LARGE for record in one.leaving)
-        backward = backward or (followed and small)
+        backward = gradients is not None or (followed and small)
         check_call(call, MEMORY_BYTES, backward=backward)
         machine = machine_of(one.leaving[0].content.device if one.leaving else "cpu", "", "")
         results = Rerun(call, rebuild(call)).run(Precision.OWN, backward=backward, machine=machine)
@@ -87,22 +93,21 @@ class LoadedInputs:
             narrow = record.dtype.startswith(("bfloat", "float8"))  # which NumPy has not
             yield hdf5_label(record, one.call), (found.float() if narrow else found).numpy()
 
-    def _with_inputs(self, call: Call, forward: Hdf5Pass, backward: Hdf5Pass | None) -> Call:
+    def _with_inputs(self, call: Call, forward: Call, backward: Call | None) -> Call:
         """The same call with the inputs, and for a backward the gradients, of the file."""
-        records = []
-        for record in call.records:
-            if record.role is Role.INPUT:
-                record = self._from(forward, record, call)
-            elif record.role is Role.GRAD_OUTPUT and backward is not None:
-                record = self._from(backward, record, call)
-            records.append(record)
+        sources = {Role.INPUT: forward, Role.GRAD_OUTPUT: backward}
+        records = (
+            record
+            if (there := sources.get(record.role)) is None
+            else self._from(there, record, call)
+            for record in call.records
+        )
         return replace(call, records=tuple(records))
 
-    def _from(self, there: Hdf5Pass, record: TensorRecord, call: Call) -> TensorRecord:
-        array = there.entering.get(hdf5_label(record, call))
-        if array is None or array.shape != record.shape:
+    def _from(self, there: Call, record: TensorRecord, call: Call) -> TensorRecord:
+        name = hdf5_label(record, call)
+        found = next((one for one in there.with_role(Role.INPUT) if one.name == name), None)
+        if found is None or found.shape != record.shape:
             raise CannotReplay("the file has no such input")
-        content = replace(
-            record.content, id=next(self._contents), loader=partial(np.asarray, array), digest=None
-        )
+        content = replace(record.content, id=next(self._contents), loader=found.load, digest=None)
         return replace(record, content=content)

@@ -13,15 +13,14 @@ import numpy as np
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.core.finding import Evidence, Metrics
-from lockstep.core.records import Array, Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.replacement import replacing
 from lockstep.core.site import Phase, Role
 from lockstep.judge.fixed_rule import accuracy_reached
-from lockstep.measure.metrics import measure, measure_tensors
+from lockstep.measure.metrics import measure
 from lockstep.reading import every_call, paired_records
 from lockstep.report.csv_tables import Cell, write_csv_table
 from lockstep.store.reader import open_recording
-from lockstep.wings.interop.faces.hdf5_passes import Hdf5File, Hdf5Pass
 from lockstep.wings.interop.faces.verdict import verdict_text
 
 _TITLES = (
@@ -70,13 +69,11 @@ def compare(mine: Path, golden: Path, output: Path) -> int:
     \b
     lockstep msaccucmp compare -m model_npu.h5 -g model_gpu.h5
     """
-    files = mine.suffix in (".h5", ".hdf5") and golden.suffix in (".h5", ".hdf5")
-    rows = list(_of_files(mine, golden) if files else _of_recordings(mine, golden))
+    rows = list(_rows(mine, golden))
     table = output / f"result_{time.strftime('%Y%m%d%H%M%S')}.csv"
     _write(table, rows)
     click.echo(f"{table}: {len(rows)} rows")
-    if not files:
-        click.echo(verdict_text(golden, mine)[0])
+    click.echo(verdict_text(golden, mine)[0])
     failed = [row for row in rows if accuracy_reached(row[5]) is False]
     for row in failed[:1]:
         click.echo(
@@ -140,7 +137,7 @@ def _file_name(call: Call, record: TensorRecord) -> str:
     return f"{kind}.{name}.{call.id}.{rank}.{record.sequence:016}.{what}.{record.index}.npy"
 
 
-def _of_recordings(mine: Path, golden: Path) -> Iterator[Row]:
+def _rows(mine: Path, golden: Path) -> Iterator[Row]:
     for pair in paired_records(golden, mine):
         one = pair.present
         reference, candidate = (
@@ -162,38 +159,6 @@ def _of_recordings(mine: Path, golden: Path) -> Iterator[Row]:
             metrics,
             reason,
         )
-
-
-def _of_files(mine: Path, golden: Path) -> Iterator[Row]:
-    left, right = Hdf5File(mine), Hdf5File(golden)
-    for key in [*left.order, *(key for key in right.order if key not in {*left.order})]:
-        one, other = left.find(*key), right.find(*key)
-        for part in ("entering", "leaving"):
-            yield from _of_part(one, other, part)
-
-
-def _of_part(one: Hdf5Pass | None, other: Hdf5Pass | None, part: str) -> Iterator[Row]:
-    what = {"entering": "input", "leaving": "output"}[part]
-    tensors: list[dict[str, Array]] = [
-        {} if found is None else getattr(found, part) for found in (one, other)
-    ]
-    present = one or other
-    assert present is not None
-    for name in {**tensors[0], **tensors[1]}:
-        left, right = (
-            _NAN
-            if found is None or name not in group
-            else f"/{found.op}/{found.number}/{what}/{name}"
-            for found, group in zip((one, other), tensors, strict=True)
-        )
-        mine, golden = (group.get(name) for group in tensors)
-        shown = mine if mine is not None else golden
-        assert shown is not None
-        metrics, reason = _NOTHING, "no partner"
-        if mine is not None and golden is not None:
-            reason = "" if mine.size == golden.size else "another number of elements"
-            metrics = _NOTHING if reason else measure_tensors(golden, mine, dtype=str(golden.dtype))
-        yield present.op, left, right, str(shown.dtype), str(shown.shape), metrics, reason
 
 
 def _write(table: Path, rows: list[Row]) -> None:
