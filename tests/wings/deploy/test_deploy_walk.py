@@ -11,7 +11,7 @@ SHOWN = re.compile(r"<!-- walk -->\n```\n(.*?)```\n<!-- /walk -->", re.DOTALL)
 
 
 def without_figures(text):
-    return re.sub(r"\s+", " ", re.sub(r"[\d.,%]+", "0", text))
+    return re.sub(r"\s+", " ", re.sub(r"\d[\d.,]*%?", "0", text))
 
 
 def commands():

@@ -277,3 +277,71 @@ def test_a_mask_that_takes_the_whole_range_is_said_to_flush_the_scores(tmp_path)
     _, alone = run(path, tmp_path / "int4.onnx", "--bits", 5, "--weight-only", "--inputs", data)
     assert alone["not_quantised"] == {"mask": 16 * 16 * 4}
     assert {one["standing"] for one in alone["layers"]} == {"noise"}
+
+
+def every_form():
+    """Layers of each form beside each other: strides, groups, transposed, weights on either side, a large bias."""
+    draw = np.random.default_rng(1)
+
+    def held(name, *shape, scale=1.0):
+        return numpy_helper.from_array((draw.standard_normal(shape) * scale).astype("f4"), name)
+
+    weights = [
+        held("depthwise.w", 8, 1, 3, 3), held("strided.w", 5, 8, 3, 3), held("transposed.w", 8, 6, 3, 3),
+        held("grouped.w", 8, 3, 2, 2), held("gemm.w", 648, 10), held("gemm_t.w", 10, 648), held("left.w", 7, 9),
+        held("right.w", 9, 33), held("biased.w", 4, 8, 1, 1, scale=0.01), held("biased.b", 4, scale=300.0),
+    ]  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "depthwise.w"], ["depthwise"], "depthwise", group=8),
+        helper.make_node(
+            "Conv",
+            ["x", "strided.w"],
+            ["strided"],
+            "strided",
+            strides=[2, 2],
+            dilations=[2, 2],
+            pads=[2, 2, 2, 2],
+        ),
+        helper.make_node(
+            "ConvTranspose", ["x", "transposed.w"], ["transposed"], "transposed", strides=[2, 2]
+        ),
+        helper.make_node("ConvTranspose", ["x", "grouped.w"], ["grouped"], "grouped", group=2),
+        helper.make_node("Flatten", ["x"], ["flat"], "flat"),
+        helper.make_node("Gemm", ["flat", "gemm.w"], ["gemm"], "gemm"),
+        helper.make_node("Gemm", ["flat", "gemm_t.w"], ["gemm_t"], "gemm_t", transB=1),
+        helper.make_node("MatMul", ["left.w", "x"], ["left"], "left"),
+        helper.make_node("MatMul", ["x", "right.w"], ["right"], "right"),
+        helper.make_node("Conv", ["x", "biased.w", "biased.b"], ["biased"], "biased"),
+    ]
+    names = [node.output[0] for node in nodes if node.op_type != "Flatten"]
+    shapes = [4, 4, 4, 4, 2, 2, 4, 4, 4]
+    outputs = [
+        (name, ["batch", *[None] * (rank - 1)]) for name, rank in zip(names, shapes, strict=True)
+    ]
+    return onnx_models.made(nodes, [("x", ["batch", 8, 9, 9])], outputs, weights)
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("static", [8, 16, None])
+@pytest.mark.parametrize(
+    "bits",
+    [4, 8, 16, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in (1, 2, 3, 6, 9, 12))],
+)
+def test_no_form_of_a_layer_is_taken_for_a_fault(bits, static, per_channel, tmp_path):
+    file = open_model(onnx_models.written(every_form(), tmp_path / "forms.onnx"))
+    layers = layers_of(file.proto)
+    data = samples_of(
+        tmp_path, x=np.random.default_rng(0).standard_normal((16, 8, 9, 9)).astype("f4")
+    )
+    samples = read_samples([str(data)], file.inputs, option="--calibrate")
+    calibration = (
+        None
+        if static is None
+        else Calibration(samples, bits=static, per_channel=per_channel, reduce_range=True)
+    )
+    plan = Plan(dict.fromkeys((one.name for one in layers), bits), calibration, per_channel)
+    errors = layer_errors(
+        file.proto, quantized_model(file.proto, layers, plan), layers, plan, samples
+    )
+    assert len(errors) == len(layers) == 9
+    assert {one.name: one.standing for one in errors if one.standing is not Standing.NOISE} == {}

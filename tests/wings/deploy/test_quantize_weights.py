@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from onnx import helper
 
-from lockstep.wings.deploy.quantize.packing import planes_of, stored
+from lockstep.wings.deploy.quantize.packing import planes_of, stored, stored_as_codes
 from lockstep.wings.deploy.quantize.uniform import quantized
 from lockstep.wings.deploy.runtime import Level, Session, Settings
 
@@ -68,10 +68,11 @@ def test_bit_planes_hold_each_code(bits, count, seed):
 @pytest.mark.parametrize("bits", WIDTHS)
 @pytest.mark.parametrize("opset", [13, 21])
 @pytest.mark.parametrize("axis", [None, 0, 1])
-def test_the_runtime_restores_a_weight_as_it_was_quantised(bits, opset, axis):
+@pytest.mark.parametrize("keep", [stored, stored_as_codes])
+def test_the_runtime_restores_a_weight_as_it_was_quantised(bits, opset, axis, keep):
     weight = np.random.default_rng(bits).standard_normal((5, 3, 3)).astype("f4")
     codes = quantized(weight, bits, axis)
-    kept = stored("w", codes, opset)
+    kept = keep("w", codes, opset)
     nodes = [*kept.nodes, helper.make_node("Add", ["x", kept.output], ["y"])]
     model = onnx_models.made(
         nodes, [("x", [1])], [("y", [5, 3, 3])], kept.initializers, opset=opset

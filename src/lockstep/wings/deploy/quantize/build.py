@@ -11,7 +11,7 @@ from lockstep.wings.deploy.engines import as_sentence, engine
 from lockstep.wings.deploy.model_file import opset_of
 from lockstep.wings.deploy.quantize.allowed import BLOCK
 from lockstep.wings.deploy.quantize.layers import Layer, weights_of
-from lockstep.wings.deploy.quantize.packing import stored
+from lockstep.wings.deploy.quantize.packing import stored, stored_as_codes
 from lockstep.wings.deploy.quantize.static import Calibration, quantize_static
 from lockstep.wings.deploy.quantize.uniform import quantized
 
@@ -88,12 +88,13 @@ def quantized_model(proto: Any, layers: tuple[Layer, ...], plan: Plan) -> Any:
         left = [name for name, bits in plan.bits.items() if bits == FLOAT_BITS]
         found = quantize_static(proto, plan.calibration, weight_bits=base, left_out=left)
         ours = [layer for layer in layers if plan.bits[layer.name] not in (FLOAT_BITS, base)]
+    keep = stored if plan.calibration is None else stored_as_codes
     for at, layer in enumerate(ours):
         axis = layer.channel_axis if plan.per_channel else None
         _replace(
             found,
             layer,
-            stored(
+            keep(
                 f"q{at}",
                 quantized(weights[layer.weight], plan.bits[layer.name], axis),
                 opset_of(found),

@@ -16,7 +16,7 @@ from lockstep.wings.deploy.quantize.allowed import Allowance, of_blocks, of_leve
 from lockstep.wings.deploy.quantize.build import FLOAT_BITS, Plan, engine_of
 from lockstep.wings.deploy.quantize.calibration import Samples
 from lockstep.wings.deploy.quantize.graphs import Compared, Graph, compared_nodes
-from lockstep.wings.deploy.quantize.layers import Layer, module_of, source_of
+from lockstep.wings.deploy.quantize.layers import Layer, attribute, module_of, source_of
 from lockstep.wings.deploy.quantize.twins import Twin, TwinGraph
 from lockstep.wings.deploy.runtime import Array, Level, Session, Settings
 
@@ -182,6 +182,8 @@ def _allowance(
     step = None
     if maker is not None and maker.input[1] in after.initializers:
         step = np.asarray(after.array(maker.input[1]), dtype=np.float32)
+        # The runtime has a step for each output of a group where these share one index of the weight's axis.
+        axis = attribute(maker, "axis", 1) if step.size > 1 else None
     reduced = plan.calibration is not None and plan.calibration.reduce_range and bits == 8
     return of_range(weight, bits - reduced, axis, step)
 

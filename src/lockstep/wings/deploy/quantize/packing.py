@@ -51,18 +51,58 @@ def planes_of(codes: npt.NDArray[np.uint16], bits: int) -> npt.NDArray[np.uint8]
 
 
 def stored(name: str, weight: Quantized, opset: int) -> StoredWeight:
-    """A weight as the file keeps it: int8 or int16 where the width is one of these, else bit planes.
+    """A weight beside activations in float32: int8 or int16 where the width is one of these, else bit planes.
 
     Parameters
     ----------
     name
-        Of the weight; what is added begins with it.
+        What the names of all that is added begin with.
     weight
         Its codes.
     opset
         Version of the standard operators that the model is of.
     """
-    return _whole(name, weight, opset) if weight.bits in (8, 16) else _planes(name, weight)
+    if weight.bits in (8, 16):
+        return _whole(name, weight, opset)
+    return _planes(name, weight, (("Mul", ("centred", "step"), "restored", {}),))
+
+
+def stored_as_codes(name: str, weight: Quantized, opset: int) -> StoredWeight:
+    """The same beside activations that are quantised: it stays whole numbers as far as `DequantizeLinear`.
+
+    Of a weight that is a constant in float32 onnxruntime makes 8 bits of its own accord there (its optimizer
+    `WeightBiasQuantization`), whatever width it came from. Of codes of 8 bits and less it multiplies integers.
+    """
+    if weight.bits in (8, 16):
+        return _whole(name, weight, opset)
+    kinds = engine("onnx").TensorProto
+    kind = kinds.INT8 if weight.bits < 8 else kinds.INT16
+    return _planes(
+        name, weight,
+        (
+            ("Cast", ("centred",), "whole", {"to": kind}),
+            ("DequantizeLinear", ("whole", "step"), "restored",
+             {"axis": _axis(weight), "domain": _domain(weight, opset)}),
+        ),
+    )  # fmt: skip
+
+
+_Step = tuple[str, tuple[str, ...], str, dict[str, Any]]
+
+
+def _axis(weight: Quantized) -> int:
+    """Along which axis each index has a step."""
+    return next((at for at, extent in enumerate(weight.scale.shape) if extent > 1), 0)
+
+
+def _domain(weight: Quantized, opset: int) -> str:
+    """Whose `DequantizeLinear`: the standard one reads int16 from opset 21 on, onnxruntime's own with every opset."""
+    return "com.microsoft" if weight.bits > 8 and opset < 21 else ""
+
+
+def _flat_step(weight: Quantized) -> Any:
+    """The steps as `DequantizeLinear` takes them: one, or one each along an axis."""
+    return weight.scale.reshape(-1) if weight.scale.size > 1 else weight.scale.reshape(())
 
 
 def _whole(name: str, weight: Quantized, opset: int) -> StoredWeight:
@@ -70,38 +110,36 @@ def _whole(name: str, weight: Quantized, opset: int) -> StoredWeight:
     signed = (weight.codes.astype(np.int32) - int(weight.offset)).astype(f"int{weight.bits}")
     initializers = (
         numpy_helper.from_array(signed, f"{name}.codes"),
-        numpy_helper.from_array(
-            weight.scale.reshape(-1) if weight.scale.ndim else weight.scale, f"{name}.step"
-        ),
+        numpy_helper.from_array(_flat_step(weight), f"{name}.step"),
     )
-    # The standard operator reads int16 from opset 21 on; onnxruntime's own does with every opset.
-    domain = "com.microsoft" if weight.bits == 16 and opset < 21 else ""
-    axes = [at for at, extent in enumerate(weight.scale.shape) if extent > 1]
     node = helper.make_node(
         "DequantizeLinear", [f"{name}.codes", f"{name}.step"], [f"{name}.restored"], f"{name}.restore",
-        domain=domain, axis=axes[0] if axes else 0,
+        domain=_domain(weight, opset), axis=_axis(weight),
     )  # fmt: skip
     return StoredWeight((node,), initializers, f"{name}.restored")
 
 
-def _planes(name: str, weight: Quantized) -> StoredWeight:
+def _planes(name: str, weight: Quantized, ending: tuple[_Step, ...]) -> StoredWeight:
     helper, numpy_helper = engine("onnx.helper"), engine("onnx.numpy_helper")
     planes = planes_of(weight.codes, weight.bits)
-    shape = np.array(weight.codes.shape, dtype=np.int64)
+    ends_as_codes = ending[-1][0] == "DequantizeLinear"
+    # Where no level lies at zero, codes and their offset are doubled to be whole, and the step is half of it.
+    factor = 1 if weight.offset == int(weight.offset) else 2
+    step = (_flat_step(weight) if ends_as_codes else weight.scale) / np.float32(factor)
     constants = {
         "planes": planes[:, :, None],
         "flat": np.array([weight.bits, -1], dtype=np.int64),
-        "powers": (2.0 ** np.arange(weight.bits))[None].astype(np.float32),
+        "powers": (factor * 2.0 ** np.arange(weight.bits))[None].astype(np.float32),
         "count": np.array([weight.codes.size], dtype=np.int64),
-        "shape": shape,
-        "offset": np.array(weight.offset, dtype=np.float32),
-        "step": weight.scale,
+        "shape": np.array(weight.codes.shape, dtype=np.int64),
+        "offset": np.array(factor * weight.offset, dtype=np.float32),
+        "step": np.asarray(step, dtype=np.float32),
     }
     initializers = tuple(
         numpy_helper.from_array(array, f"{name}.{key}") for key, array in constants.items()
     )
     common = tuple(numpy_helper.from_array(array, key) for key, array in COMMON.items())
-    steps: tuple[tuple[str, tuple[str, ...], str, dict[str, Any]], ...] = (
+    steps: tuple[_Step, ...] = (
         ("BitShift", ("planes", "lockstep.shifts"), "shifted", {"direction": "RIGHT"}),
         ("Mod", ("shifted", "lockstep.two"), "bits", {}),
         ("Cast", ("bits",), "digits", {"to": engine("onnx").TensorProto.FLOAT}),
@@ -110,7 +148,7 @@ def _planes(name: str, weight: Quantized) -> StoredWeight:
         ("Slice", ("padded", "lockstep.from", "count", "lockstep.axis"), "codes", {}),
         ("Reshape", ("codes", "shape"), "shaped", {}),
         ("Sub", ("shaped", "offset"), "centred", {}),
-        ("Mul", ("centred", "step"), "restored", {}),
+        *ending,
     )  # fmt: skip
     nodes = tuple(
         helper.make_node(
