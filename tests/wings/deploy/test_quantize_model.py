@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 from lockstep.cli.main import main as command_line
 from lockstep.wings.deploy.model_file import open_model
+from lockstep.wings.deploy.quantize import errors as errors_of_layers
 from lockstep.wings.deploy.quantize.build import Plan, quantized_model
 from lockstep.wings.deploy.quantize.calibration import read_samples
 from lockstep.wings.deploy.quantize.errors import Standing, layer_errors
@@ -345,3 +346,32 @@ def test_no_form_of_a_layer_is_taken_for_a_fault(bits, static, per_channel, tmp_
     )
     assert len(errors) == len(layers) == 9
     assert {one.name: one.standing for one in errors if one.standing is not Standing.NOISE} == {}
+
+
+def test_layers_in_several_graphs_and_small_batches_give_the_same_errors(judged, monkeypatch):
+    whole = judged(6)
+    monkeypatch.setattr(errors_of_layers, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(errors_of_layers, "_BATCH_BYTES", 1 << 18)
+    parts = judged(6)
+    assert list(parts) == list(whole)
+    for name, one in parts.items():
+        assert (one.own, one.fused, one.expected) == pytest.approx(
+            (whole[name].own, whole[name].fused, whole[name].expected), abs=1e-3
+        )
+
+
+@pytest.mark.parametrize("method", ["entropy", "percentile"])
+def test_each_method_chooses_ranges_that_keep_the_results(lenet, method, tmp_path):
+    options = (
+        "--calibrate",
+        lenet.calibrate,
+        "--inputs",
+        lenet.test,
+        "--reduce-range",
+        "--method",
+        method,
+    )
+    _, found = run(lenet.model, tmp_path / "out.onnx", *options)
+    assert not [one for one in found["layers"] if one["standing"] in ("fault", "kernels")]
+    assert abs(found["outcome"]["accuracy"] - found["outcome"]["accuracy_before"]) <= 0.01
+    assert open_model(tmp_path / "out.onnx").facts["quantized"]["method"] == method

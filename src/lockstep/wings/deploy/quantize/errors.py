@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -35,6 +35,12 @@ _FLUSHED = 0.5
 _ROUNDING = 2.0**-20
 """What computing in float32 itself may add, as a share of the largest result: a sum of some ten terms, rounded each."""
 
+
+_BATCH_BYTES = 512 << 20
+"""What the values of one run may take."""
+
+_GROUP_BYTES = 256 << 20
+"""What weights beside those of the model may take in one graph."""
 
 _BESIDE = "the graph of layers beside their twins"
 
@@ -149,18 +155,34 @@ def layer_errors(
     """
     before, after = Graph(proto), Graph(quantised)
     chosen = {layer.name: layer for layer in layers if plan.bits[layer.name] != FLOAT_BITS}
-    graph = TwinGraph(before, after)
-    for compared in compared_nodes(before, after, set(chosen)):
+    errors = []
+    for several in _groups(compared_nodes(before, after, set(chosen)), chosen):
+        graph = TwinGraph(before, after)
+        for compared in several:
+            layer = chosen.get(compared.node.name)
+            known = None if layer is None else _allowance(before, after, compared, layer, plan)
+            graph.add(compared, layer, known)
+        sums = {twin.value: _Sums() for twin in graph.twins}
+        fitting = _run_twins(graph, samples, sums)
+        _run_carried(after, graph.twins, before, fitting, sums)
+        errors += [_error(twin, sums[twin.value], plan, before) for twin in graph.twins]
+    return errors
+
+
+def _groups(nodes: Iterable[Compared], chosen: Mapping[str, Layer]) -> Iterator[list[Compared]]:
+    """Nodes whose twins fit into one graph together: each has four weights more, and a file of ONNX at most 2 GB."""
+    group: list[Compared] = []
+    taken = 0
+    for compared in nodes:
         layer = chosen.get(compared.node.name)
-        graph.add(
-            compared,
-            layer,
-            None if layer is None else _allowance(before, after, compared, layer, plan),
-        )
-    sums = {twin.value: _Sums() for twin in graph.twins}
-    _run_twins(graph, samples, sums)
-    _run_carried(after, graph.twins, before, samples, sums)
-    return [_error(twin, sums[twin.value], plan, before) for twin in graph.twins]
+        size = 0 if layer is None else 4 * 4 * layer.elements
+        if group and taken + size > _GROUP_BYTES:
+            yield group
+            group, taken = [], 0
+        group.append(compared)
+        taken += size
+    if group:
+        yield group
 
 
 def _allowance(
@@ -188,17 +210,28 @@ def _allowance(
     return of_range(weight, bits - reduced, axis, step)
 
 
-def _run_twins(graph: TwinGraph, samples: Samples, sums: dict[str, _Sums]) -> None:
-    """Run all layers beside their twins, as the file says it and by the kernels of this machine."""
+def _run_twins(graph: TwinGraph, samples: Samples, sums: dict[str, _Sums]) -> Samples:
+    """Run layers beside their twins, as the file says it and by the kernels of this machine.
+
+    Returns
+    -------
+    Samples
+        The same ones, as many at once as fit into memory.
+    """
     model = graph.sorted_model()
     wanted = {name for twin in graph.twins for name in twin.outputs}
     results = {twin.result for twin in graph.twins}
     written = Session(with_outputs(model, wanted), Settings(Level.NONE), name=_BESIDE)
     fused = Session(with_outputs(model, results), Settings(Level.ALL), name=_BESIDE)
+    if not samples.is_fixed:
+        single = written.run(next(replace(samples, batch=1).batches()))
+        most = _BATCH_BYTES // max(sum(np.asarray(one).nbytes for one in single.values()), 1)
+        samples = replace(samples, batch=max(1, min(samples.batch, most)))
     for batch in samples.batches():
         values, others = written.run(batch), fused.run(batch)
         for twin in graph.twins:
             _add_twin(sums[twin.value], twin, batch | values, others)
+    return samples
 
 
 def _add_twin(sums: _Sums, twin: Twin, values: dict[str, Array], others: dict[str, Array]) -> None:
