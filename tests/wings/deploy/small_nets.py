@@ -85,6 +85,22 @@ def gpt():
     return _trained(SmallGPT()), {"ids": torch.randint(0, 50, (2, 6))}
 
 
+class Tiny(nn.Module):
+    """A convolution, a maximum and a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.head(F.max_pool2d(F.relu(self.conv(x)), 2).flatten(1))
+
+
+def tiny():
+    torch.manual_seed(0)
+    return Tiny(), torch.randn(2, 1, 8, 8)
+
+
 def sorts():
     """A net that uses what ONNX has no operator for."""
 

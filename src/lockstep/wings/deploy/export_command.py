@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from lockstep.wings.deploy.parity import Parity
 
 
+TARGET = "target"
+"""What a training step is given beside the inputs of its model."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """One way of holding what was exported against the original: what it is called, and what came of it."""
@@ -61,6 +65,13 @@ class Stage:
 @click.option(
     "--plain", is_flag=True, help="Write the model as its rules wrote it, nothing folded or fused."
 )
+@click.option(
+    "--train",
+    metavar="UPDATE",
+    help="Export a training step: sgd:lr=0.1,momentum=0.9 or adam:lr=0.001.",
+)
+@click.option("--loss", type=click.Choice(["cross_entropy", "mse"]), default="cross_entropy", show_default=True,
+              help="For --train: of the model's first output and the input `target`.")  # fmt: skip
 @click.option("--facts", type=click.Path(path_type=Path),
               help="JSON to keep in the file: class_names, preprocessing, whatever else.")  # fmt: skip
 @click.option(
@@ -72,8 +83,8 @@ class Stage:
 @shared.force
 def export(
     model: str, output: Path, inputs: tuple[str, ...], factory: str | None, weights: str, dynamic: str, opset: int,
-    half: bool, plain: bool, facts: Path | None, recordings: Path | None, entries: tuple[tuple[str, str], ...],
-    seed: int, as_json: bool, force: bool,
+    half: bool, plain: bool, train: str | None, loss: str, facts: Path | None, recordings: Path | None,
+    entries: tuple[tuple[str, str], ...], seed: int, as_json: bool, force: bool,
 ) -> int:  # fmt: skip
     """Export MODEL, and hold what was exported against the original: operator by operator, on the same inputs.
 
@@ -95,12 +106,17 @@ def export(
     kept = _facts(facts)
     source = model_source(model, factory=factory, weights=weights)
     source.facts.update(kept)
-    tensors = _tensors(source, inputs, seed)
+    tensors = _tensors(source, inputs, seed, beside=() if train is None else (TARGET,))
     if half:
         tensors = source.to_half(tensors)
     order = formats.Order(output, opset, dynamic, plain, Settings(entries=entries))
     with _folder(recordings) as folder:
-        written = write(source, tensors, order, folder)
+        if train is not None:
+            from lockstep.wings.deploy.training_export import write_training
+
+            written = write_training(source, tensors, order, folder, train, loss)
+        else:
+            written = write(source, tensors, order, folder)
         again = shell_line(
             ["lockstep", "export", model, "-o", str(output), "--recordings", "parity", "--force"]
         )
@@ -168,8 +184,10 @@ def _with_next(stage: Stage, are_kept: bool, output: Path, given: list[str], aga
     return replace(stage, parity=replace(stage.parity, comparison=changed))
 
 
-def _tensors(source: ModelSource, given: tuple[str, ...], seed: int) -> dict[str, Any]:
-    """What the model is exported with: of the command line, else of its factory."""
+def _tensors(
+    source: ModelSource, given: tuple[str, ...], seed: int, *, beside: tuple[str, ...]
+) -> dict[str, Any]:
+    """What the model is exported with: of the command line, else of its factory; `beside` are no arguments of it."""
     from lockstep.wings.deploy.inputs import read_inputs
 
     if not given:
@@ -178,8 +196,11 @@ def _tensors(source: ModelSource, given: tuple[str, ...], seed: int) -> dict[str
                 f"{source.name}: gives no inputs; say them with --inputs, as in x:float32[1,3,32,32]"
             )
         return dict(source.inputs)
-    found: dict[str, Any] = source.bound(read_inputs(given, (), seed=seed))
-    return found
+    arrays = read_inputs(given, (), seed=seed)
+    own = {name: array for name, array in arrays.items() if name not in beside}
+    return source.bound(own) | source.tensors(
+        {name: arrays[name] for name in beside if name in arrays}
+    )
 
 
 def _facts(path: Path | None) -> dict[str, Any]:

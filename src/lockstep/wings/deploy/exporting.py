@@ -147,7 +147,7 @@ def _shapes(inputs: Mapping[str, torch.Tensor]) -> str:
 
 def to_onnx(
     program: ExportedProgram,
-    inputs: Mapping[str, torch.Tensor],
+    inputs: Mapping[str, Any],
     *,
     opset: int = OPSET,
     rules: Mapping[Any, Any] | None = None,

@@ -96,7 +96,7 @@ def _write_onnx(
     file = write_model(
         model,
         order.path,
-        {**source.facts, "proven": _proof(stages, inputs), "torch": torch.__version__},
+        {**source.facts, "proven": proof_of(stages, inputs), "torch": torch.__version__},
     )
     size = f"{order.path}: opset {file.opset}, {len(model.graph.node)} nodes, {file.weight_bytes:,} bytes of weights"
     told = {"opset": file.opset, "digest": file.digest, "nodes": len(model.graph.node)}
@@ -154,7 +154,7 @@ def _with_gap(stage: Stage, gap: str) -> Stage:
     return Stage(stage.name, stage.words, Parity(comparison, found.operators, found.compared))
 
 
-def _proof(stages: Sequence[Stage], inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def proof_of(stages: Sequence[Stage], inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """What is said in the file of how it was proven."""
     shapes = {
         name: [str(one.dtype).removeprefix("torch."), list(one.shape)]

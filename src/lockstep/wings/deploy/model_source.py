@@ -73,6 +73,10 @@ class ModelSource:
             name: one.half() if one.is_floating_point() else one for name, one in tensors.items()
         }
 
+    def tensors(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
+        """Arrays as tensors of their own."""
+        return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+
     def bound(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Arrays as the model is called with them: all that it takes, by name, in its order.
 
@@ -81,7 +85,7 @@ class ModelSource:
         UsageError
             If they do not fit what it takes.
         """
-        tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        tensors = self.tensors(arrays)
         if self.module is not None:
             return bound(self.module, tensors)
         missing = [name for name in self.inputs if name not in tensors]

@@ -57,13 +57,13 @@ class ProgramRun:
         values: Values,
         draw: np.random.Generator | None = None,
     ) -> None:
-        def moved(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor if draw is None else _moved(tensor, draw)
+        def drawn(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor if draw is None else moved(tensor, draw)
 
         self._values = values
-        self._given = {name: moved(tensor) for name, tensor in inputs.items()}
+        self._given = {name: drawn(tensor) for name, tensor in inputs.items()}
         self._held = {
-            placeholder: (name, moved(tensor))
+            placeholder: (name, drawn(tensor))
             for placeholder, (name, tensor) in held_by(program).items()
         }
         entering = {key: tensor for key, (_, tensor) in self._held.items()} | self._given
@@ -95,7 +95,7 @@ class ProgramRun:
         return [array_of(one) for one in self.outputs]
 
 
-def _moved(tensor: torch.Tensor, draw: np.random.Generator) -> torch.Tensor:
+def moved(tensor: torch.Tensor, draw: np.random.Generator) -> torch.Tensor:
     """Each element times 1 - u, 1 or 1 + u, where u is the distance of 1 to the next number of the dtype."""
     if not tensor.is_floating_point():
         return tensor

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import click
 import numpy as np
 
 from lockstep.cli import options as shared
-from lockstep.core.errors import OutputExistsError
+from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.replacement import replacing
 from lockstep.report.json_text import enveloped, json_text
@@ -21,6 +24,7 @@ from lockstep.wings.deploy import options
 from lockstep.wings.deploy.inputs import read_inputs
 from lockstep.wings.deploy.model_file import MOST_BYTES, ModelFile, open_model
 from lockstep.wings.deploy.runtime import Level, Measured, Session, Settings, checked_sizes, measure
+from lockstep.wings.deploy.training_run import Training, batches_of, training_of
 
 
 @click.command()
@@ -40,6 +44,16 @@ from lockstep.wings.deploy.runtime import Level, Measured, Session, Settings, ch
 @click.option(
     "--runs", type=click.IntRange(min=1), default=10, show_default=True, help="Runs that are timed."
 )
+@click.option(
+    "--train", is_flag=True, help="Train: the file is a step that `export --train` wrote."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Of --train."
+)
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), help="Of --train: keep the state in this .npz."
+)
+@click.option("--resume", type=click.Path(path_type=Path), help="Of --train: go on from this .npz.")
 @options.threads
 @options.entries
 @options.seed
@@ -48,7 +62,7 @@ from lockstep.wings.deploy.runtime import Level, Measured, Session, Settings, ch
 @shared.force
 def run(
     model: Path, inputs: tuple[str, ...], output: Path | None, level: str, disable: tuple[str, ...], runs: int,
-    threads: int,
+    train: bool, steps: int, checkpoint: Path | None, resume: Path | None, threads: int,
     entries: tuple[tuple[str, str], ...], seed: int, limit: int, as_json: bool, force: bool,
 ) -> int:  # fmt: skip
     """Run an ONNX model on the CPU: statistics of what it returns, latency, memory, and the time of each node.
@@ -60,10 +74,15 @@ def run(
     lockstep run model.onnx
     lockstep run model.onnx --inputs batch.npz -o out.npz
     lockstep run model.onnx --inputs 'ids:int64[2,16]<1000' --level none
+    lockstep run step.onnx --train --inputs samples.npz --steps 100 --checkpoint state.npz
     """
-    if output is not None:
-        check_output_file(output, force=force)
+    for path in (output, checkpoint):
+        if path is not None:
+            check_output_file(path, force=force or path == resume)
     file = open_model(model)
+    if train:
+        training = training_of(file, Settings(Level(level), disable, threads, entries))
+        return _train(file, training, inputs, seed, Course(steps, checkpoint, resume, as_json))
     arrays = read_inputs(inputs, file.inputs, seed=seed)
     checked_sizes(file, arrays, MOST_BYTES)
     settings = Settings(Level(level), disable, threads, entries)
@@ -77,6 +96,44 @@ def run(
         click.echo("\n".join(_lines(file, bool(inputs), arrays, returned, measured, limit)))
         if output is not None:
             click.echo(f"wrote {output}")
+    return ExitCode.AGREES
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a training goes: how many steps, from and into which checkpoint, and whether its losses are told as JSON."""
+
+    steps: int
+    checkpoint: Path | None
+    resume: Path | None
+    as_json: bool
+
+
+def _train(
+    file: ModelFile, training: Training, inputs: tuple[str, ...], seed: int, course: Course
+) -> int:
+    """Train, and print each step's loss; what is not finite ends it, and the checkpoint before it stays."""
+    if course.resume is not None:
+        training.resume(course.resume)
+    arrays = read_inputs(inputs, () if inputs else file.inputs, seed=seed)
+    losses: list[float] = []
+    first = training.done
+    for batch in itertools.islice(batches_of(arrays, file, first), course.steps):
+        losses.append(training.step(batch))
+        if not course.as_json:
+            click.echo(f"step {training.done - 1}  loss {losses[-1]:.9g}")
+        if not math.isfinite(losses[-1]):
+            raise UsageError(
+                f"the loss of step {training.done - 1} is {losses[-1]}; nothing was kept of it"
+            )
+    if course.checkpoint is not None:
+        training.save(course.checkpoint)
+    if course.as_json:
+        click.echo(
+            json_text(enveloped({"model": str(file.path), "first_step": first, "losses": losses}))
+        )
+    elif course.checkpoint is not None:
+        click.echo(f"wrote {course.checkpoint}")
     return ExitCode.AGREES
 
 
