@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import lockstep
+from lockstep.cli.main import main
 from lockstep.comparison import compare_recordings
 from lockstep.compat.msprobe import pytorch as msprobe
 from lockstep.wings.interop.faces.probe_debugger import Debugger
@@ -134,6 +136,28 @@ def test_a_wrong_operator_is_named_from_two_such_dumps(
     op = "torch.nn.Linear" if form["level"] == "L0" else "torch.Tensor.mul"
     assert [one.op for one in found.origins][:1] == [op]
     assert not compare_recordings(tmp_path / "sound", tmp_path / "again").origins
+    # and the tool's own table, of the fixed rule, fails no row of equal ones and some of the other
+    dumps = [str(tmp_path / name) for name in ("sound", "again", "wrong")]
+    msprobe.compare({"npu_path": dumps[1], "bench_path": dumps[0]}, tmp_path / "equal")
+    command = [
+        "msprobe",
+        "compare",
+        "-tp",
+        dumps[2],
+        "-gp",
+        dumps[0],
+        "-o",
+        str(tmp_path / "apart"),
+    ]
+    assert main(command) == 1
+    tables = [next((tmp_path / one).glob("compare_result_*.csv")) for one in ("equal", "apart")]
+    equal, apart = (list(csv.DictReader(table.read_text().splitlines())) for table in tables)
+    assert not [row for row in equal if row["Result"] == "error"]
+    # which a twentieth more does not fail, where whole tensors are at hand
+    assert ("error" in {row["Result"] for row in apart}) == (form["task"] == "statistics")
+    assert {"NPU Name", "Bench Tensor Shape", "NPU l2norm", "Err_message"} <= {*apart[0]}
+    if form["level"] != "L0":
+        assert "VF.lstm.0.forward.input.0" in {row["NPU Name"] for row in apart}
 
 
 def test_lists_and_modes_choose_records(trained: Trained, tmp_path: Path) -> None:

@@ -1,14 +1,42 @@
-"""What `msprobe.pytorch` has for scripts: a debugger that dumps steps, and seeds."""
+"""What `msprobe.pytorch` has for scripts: a debugger that dumps steps, comparing, and seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lockstep.core.arguments import path_of
+from lockstep.wings.interop.faces.probe_compare import compare_probes
 from lockstep.wings.interop.faces.probe_debugger import DEBUGGER
 from lockstep.wings.interop.faces.seeds import seed_all
 
-__all__ = ["PrecisionDebugger", "seed_all"]
+__all__ = ["PrecisionDebugger", "compare", "seed_all"]
+
+
+def compare(
+    input_param: Mapping[str, Any], output_path: str | os.PathLike[str], **kwargs: Any
+) -> None:
+    """Compare two dumps: `compare_result_TIME.csv`, and the verdict on the screen.
+
+    Parameters
+    ----------
+    input_param
+        `npu_path` and `bench_path`, each a dump.json or the folder of a dump.
+    output_path
+        The folder for the table, which is made where it is not there.
+    kwargs
+        What else the tool takes; the table is the same with it.
+
+    Raises
+    ------
+    UsageError
+        If a path is none, or nothing of the two can be paired.
+    RecordingError
+        If a dump is not there or cannot be read.
+    """
+    paths = [path_of(name, input_param.get(name)) for name in ("npu_path", "bench_path")]
+    compare_probes(paths[0], paths[1], path_of("output_path", output_path))
 
 
 class PrecisionDebugger:

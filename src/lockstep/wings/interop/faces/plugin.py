@@ -1,4 +1,4 @@
-"""What the faces register: the verb that is called as another tool's command."""
+"""What the faces register: the verbs that are called as other tools' commands."""
 
 from __future__ import annotations
 
@@ -12,12 +12,21 @@ if TYPE_CHECKING:
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verb `msaccucmp`."""
-    summary = "Compare and convert dumps as msaccucmp.py does."
-    return [Verb("msaccucmp", summary, "Record and compare", _msaccucmp)]
+    """The verbs `msaccucmp` and `msprobe`."""
+    group = "Record and compare"
+    return [
+        Verb("msaccucmp", "Compare and convert dumps as msaccucmp.py does.", group, _msaccucmp),
+        Verb("msprobe", "Compare dumps as mindstudio-probe does.", group, _msprobe),
+    ]
 
 
 def _msaccucmp() -> click.Command:
     from lockstep.wings.interop.faces.msaccucmp_command import msaccucmp
 
     return msaccucmp
+
+
+def _msprobe() -> click.Command:
+    from lockstep.wings.interop.faces.probe_compare import msprobe
+
+    return msprobe

@@ -70,6 +70,11 @@ class ProbeRecords:
         for _, one in sorted(found, key=lambda item: item[0]):
             yield one
 
+    def names(self, calls: list[Call]) -> dict[int, str]:
+        """What each call that a dump has is called, by its number; `{}` stands for the phase."""
+        named = ((call.id, self._named(call)) for call in calls)
+        return {number: "{}".join(name) for number, name in named if name is not None}
+
     def parents(self, calls: list[Call]) -> dict[str, str | None]:
         """The module around each call, by names."""
         if self._level == "L1":
