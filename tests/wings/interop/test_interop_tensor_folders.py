@@ -187,6 +187,26 @@ def test_two_checkpoints_are_compared_by_their_parameters(tmp_path: Path) -> Non
     )
 
 
+def test_a_checkpoint_that_lacks_a_parameter_or_holds_code_does_not_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Code:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (Path("ran").touch, ())
+
+    monkeypatch.chdir(tmp_path)
+    values = {"body.weight": torch.randn(4, 4), "body.bias": torch.zeros(4)}
+    torch.save(values, tmp_path / "one.pt")
+    torch.save({"body.weight": values["body.weight"]}, tmp_path / "less.pt")
+    torch.save({**values, "odd": Code()}, tmp_path / "code.pt")
+    found = compare_recordings(tmp_path / "one.pt", tmp_path / "less.pt")
+    assert found.verdict is Verdict.INCOMPARABLE
+    assert "body.bias occurs only in the reference" in found.not_compared[0]
+    assert main(["show", str(tmp_path / "code.pt")]) == 2
+    assert "and would run it: nothing but tensors is read" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+
+
 def small_files(folder: Path) -> list[Path]:
     """One small file of each kind."""
     from safetensors.numpy import save_file

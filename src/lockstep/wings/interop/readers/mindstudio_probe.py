@@ -9,28 +9,27 @@ those of its arguments: they are kept under that name, `grad_fn.0`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.manifest import MODULES, NotSeen
-from lockstep.core.records import OF_LAST_FUNCTION, Frame
+from lockstep.core.manifest import NotSeen
+from lockstep.core.records import OF_LAST_FUNCTION
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.limits import CALL_DEPTH
 from lockstep.store.written_calls import ReadCall
 from lockstep.wings.interop.api_names import class_name, operator_name
-from lockstep.wings.interop.places import Place, is_library, json_in, places_in
+from lockstep.wings.interop.places import Place, json_in, places_in
+from lockstep.wings.interop.probe_context import GRADIENTS, missing_in, parents_in, stacks_in
 from lockstep.wings.interop.probe_leaves import arguments_in, tensors_of
 from lockstep.wings.interop.timeline import Clock, Draft
 
 DUMP, DEBUG = "dump.json", "debug.json"
 _API = re.compile(r"(?!Module\.|Cell\.)(\w+)\.(.+)\.(\d+)\.(forward|backward)")
 _MODULE = re.compile(r"(?:Module|Cell)\.(?:(.+)\.)?([^.]+)\.(forward|backward)\.(\d+)")
-_GRADIENTS = re.compile(r"(?:Module|Cell)\.(?:(.+)\.)?[^.]+\.parameters_grad\.\d+")
-_FRAME = re.compile(r"File (.+?), line (\d+), in ([^,\n]+)")
 _DEBUG = re.compile(r"(.+?)(_grad)?\.(\d+)\.debug")
 
 
@@ -51,7 +50,7 @@ def _is_rank(folder: Path) -> bool:
 
 def read(path: Path) -> Iterator[ReadCall | NotSeen]:
     """Yield the calls, rank by rank and step by step, and what such a dump lacks."""
-    told: set[NotSeenKey] = set()
+    told: set[tuple[str, str]] = set()
     rank, clock = -1, Clock()
     for place in places_in(path, _is_rank):
         if place.rank != rank:
@@ -62,9 +61,6 @@ def read(path: Path) -> Iterator[ReadCall | NotSeen]:
                 told.add((missing.what, missing.reason))
                 yield missing
         yield from clock.in_order(one.drafts)
-
-
-NotSeenKey = tuple[str, str]
 
 
 class _Step:
@@ -83,60 +79,27 @@ class _Step:
         self._data: dict[str, Any] = dump["data"]
         self._unread: list[str] = []
         self._leaves = partial(tensors_of, self._file, folder / "dump_tensor_data")
-        self._parents = self._construct()
-        self._stacks = self._stacks_by_name()
+        self._parents = parents_in(folder / "construct.json")
+        self._stacks = stacks_in(folder / "stack.json")
         self._forward: dict[str, Draft] = {}
         self.drafts: list[Draft] = []
         self._collect()
 
     def missing(self) -> Iterator[NotSeen]:
         """What this dump lacks that a recording has."""
-        yield NotSeen("losses, batches and optimizers", "mindstudio-probe dumps none")
-        if self._task != "tensor":
-            yield NotSeen("tensors' elements", f"the dump's task was {self._task}")
-        if self._level == "L1":
-            yield NotSeen(
-                MODULES, "the dump's level was L1: every operator is told outside of them"
-            )
-        if self._level == "L0":
-            yield NotSeen("single operators", "the dump's level was L0: modules alone")
-        if not any(".backward" in name or _GRADIENTS.fullmatch(name) for name in self._data):
-            yield NotSeen("gradients", "the dump holds no backward")
-        elif not any(map(_GRADIENTS.fullmatch, self._data)):
-            yield NotSeen("gradients of parameters", "the dump holds none")
+        yield from missing_in(self._task, self._level, self._data)
         if self._unread:
-            some = ", ".join(self._unread[:3])
-            yield NotSeen(
+            some, what = (
+                ", ".join(self._unread[:3]),
                 f"{len(self._unread)} records of {self._file.name}",
-                f"their names are not known: {some}",
             )
-
-    def _construct(self) -> Mapping[str, str]:
-        path = self._place.folder / "construct.json"
-        found = json_in(path) if path.is_file() else {}
-        if not isinstance(found, dict):
-            raise CorruptError(path, "is no JSON object", advice="dump again")
-        first = {
-            name: above[0] if isinstance(above, list) and above else above
-            for name, above in found.items()
-        }
-        return {name: above for name, above in first.items() if isinstance(above, str)}
-
-    def _stacks_by_name(self) -> Mapping[str, tuple[Frame, ...]]:
-        path = self._place.folder / "stack.json"
-        found = json_in(path) if path.is_file() else {}
-        stacks: dict[str, tuple[Frame, ...]] = {}
-        for key, value in found.items() if isinstance(found, dict) else ():
-            names, lines = value if value and isinstance(value[0], list) else ([key], value)
-            frames = tuple(_frames(lines))
-            stacks.update((name, frames) for name in names)
-        return stacks
+            yield NotSeen(what, f"their names are not known: {some}")
 
     def _collect(self) -> None:
         for number, (name, body) in enumerate(self._data.items()):
             if not isinstance(body, (dict, list)):
                 raise CorruptError(self._file, f"{name} is no record", advice="dump again")
-            if found := _GRADIENTS.fullmatch(name):
+            if found := GRADIENTS.fullmatch(name):
                 self._gradients(number, found[1] or "", body)
             elif found := _MODULE.fullmatch(name):
                 self._call(
@@ -286,11 +249,3 @@ def _begin(draft: Draft, first: int, depth: int) -> None:
         ((first, 0, depth, key[3]) if one.role is Role.INPUT else key, one)
         for key, one in draft.tensors
     ]
-
-
-def _frames(lines: Any) -> Iterator[Frame]:
-    for line in lines if isinstance(lines, list) else ():
-        found = _FRAME.match(line) if isinstance(line, str) else None
-        if found:
-            library = is_library(found[1])
-            yield Frame(found[1], int(found[2][:9]), found[3].strip(), library)
