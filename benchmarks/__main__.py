@@ -34,6 +34,7 @@ import start_up
 import step_cost
 import tiny_tensors
 import watch_cost
+import watch_memory
 import whole_tensors
 from bench import TOY, Bench, Row, Size
 
@@ -49,6 +50,7 @@ WORKLOADS: dict[str, tuple[str, Workload]] = {
     "compare-memory": ("Memory of comparing whole tensors", compare_memory.rows),
     "records": ("Comparing many sketches, as processes", sketch_records.rows),
     "watch": ("Watching a GPT-2, as commands", watch_cost.rows),
+    "watch-memory": ("Memory over a thousand watched steps", watch_memory.rows),
     "logs": ("Looking through a log, as a process", log_scan.rows),
     "start": ("Start-up of a process", start_up.rows),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import threading
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from lockstep.store.reader import RankRecording
 from lockstep.store.schema import MANIFEST
 
 _LOOKS_EVERY_S = 0.1
+_COLLECTS_EVERY = 64
+"""Behind so many steps what was read of them is let go: tables in cycles weigh little in Python, and much beside it."""
 
 
 class Follower:
@@ -52,6 +55,7 @@ class Follower:
         self.has_seen_a_step = False
         self._directory, self._follow, self._steps, self._hear = directory, follow, steps, hear
         self._done: list[Path] = []
+        self._looked_at = 0
         self._last: dict[str, int] = {}
         self._ended = threading.Event()
         self._time = TimeShare(follow.looking_share, self._ended)
@@ -115,6 +119,9 @@ class Follower:
                 self.has_seen_a_step = True
                 self._follow.look(WrittenStep(rank, name, number, turn))
             rank.close_tensors()
+            self._looked_at += 1
+            if self._looked_at % _COLLECTS_EVERY == 0:
+                gc.collect()
         except RecordingError as error:  # the process was killed as it wrote
             self._hear(StepUnreadable(name, str(error)))
 
