@@ -6,6 +6,7 @@ What only a script can draw (strip, charts, tree, the selected row) is an empty 
 from __future__ import annotations
 
 import math
+import re
 
 from lockstep.report.page.icons import icon
 from lockstep.report.page.page import (
@@ -18,6 +19,7 @@ from lockstep.report.page.page import (
     Commands,
     Facts,
     Grid,
+    Link,
     Note,
     Page,
     Rows,
@@ -197,7 +199,7 @@ def _sentences(block: Sentences) -> Html:
 def _grid(block: Grid) -> Html:
     head = tag("tr", *(tag("th", title, scope="col") for title in block.titles))
     rows = [
-        tag("tr", *(tag("td", cell_text(cell)) for cell in row),
+        tag("tr", *(tag("td", _grid_cell(cell)) for cell in row),
             class_="off" if number in block.standing_out else None)
         for number, row in enumerate(block.rows)
     ]  # fmt: skip
@@ -205,6 +207,18 @@ def _grid(block: Grid) -> Html:
     label = block.title or "Numbers"
     scrolling = tag("div", table, class_="scroll", tabindex="0", role="group", aria_label=label)
     return tag("div", tag("h3", block.title) if block.title else None, scrolling)
+
+
+def _grid_cell(cell: str | float | int | Link | None) -> Child:
+    if not isinstance(cell, Link):
+        return cell_text(cell)
+    if _ELSEWHERE.match(cell.to):
+        raise ValueError(f"{cell.to}: a link leads to a page of the same server")
+    return tag("a", cell.words, href=cell.to, longest=2000)
+
+
+_ELSEWHERE = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*:|[/\\]{2})")
+"""A scheme, or a host of its own (RFC 3986)."""
 
 
 def _code(code: Code) -> Html:

@@ -66,11 +66,19 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """Words that lead to another page of the same server: `to` is relative, without a scheme and a host."""
+
+    words: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
 class Grid:
-    """A small table: titles, and rows of text or numbers. Rows in `standing_out` are in the colour of a fault."""
+    """A small table: titles, and rows of text, numbers or links; those in `standing_out` have the colour of a fault."""
 
     titles: Sequence[str]
-    rows: Sequence[Sequence[str | float | int | None]]
+    rows: Sequence[Sequence[str | float | int | Link | None]]
     title: str = ""
     standing_out: Sequence[int] = ()
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.errors import UsageError
 from lockstep.core.followed_losses import ExpectedLoss
-from lockstep.core.records import Statistics
-from lockstep.core.site import CallKind, Role
+from lockstep.core.site import Role
 from lockstep.core.states import LaterLoss
 from lockstep.judge.tolerances import (
     CALIBRATION_MARGIN,
@@ -20,6 +19,7 @@ from lockstep.judge.tolerances import (
     PARTED_STEPS,
     SINGLE,
 )
+from lockstep.reading.losses import losses_of
 from lockstep.store.reader import RankRecording, Recording
 
 
@@ -54,7 +54,7 @@ def loss_floors(reference: Recording, calibration: Recording | None) -> LossFloo
     RecordingError
         If one cannot be read.
     """
-    losses = {name: _losses_of(rank) for name, rank in reference.ranks.items()}
+    losses = {name: losses_of(rank) for name, rank in reference.ranks.items()}
     if not any(losses.values()):
         raise UsageError(
             f"{reference.path}: has no loss; record it again with this version, to its end"
@@ -80,7 +80,7 @@ def _calibrated(
     expected, last = {}, -1
     for name, those in losses.items():
         rank = calibration.ranks.get(name)
-        noisy = {} if rank is None else _by_place(_losses_of(rank))
+        noisy = {} if rank is None else _by_place(losses_of(rank))
         noise = {
             place: abs(one.value - noisy[place].value)
             for place, one in _by_place(those).items()
@@ -124,25 +124,6 @@ def _with_margin(
 
 def _size(value: float) -> float:
     return abs(value) if math.isfinite(value) else 0.0
-
-
-def _losses_of(rank: RankRecording) -> list[LaterLoss]:
-    """The losses of the recorded steps and of those behind, in order of time."""
-    found = []
-    for step in rank.steps:
-        for call in rank.calls(step, kind=CallKind.LOSS):
-            for record in call.records:
-                content, known = record.content, record.statistics
-                if record.role is Role.LOSS and known is not None and content.numel == 1:
-                    found.append(LaterLoss(step, _value(known), content.dtype))
-    return [*found, *rank.losses]
-
-
-def _value(known: Statistics) -> float:
-    """The number of a tensor of one element."""
-    if known.nan_count:
-        return math.nan
-    return math.inf if known.inf_count else known.mean
 
 
 def _coarsest(rank: RankRecording) -> float:

@@ -1,0 +1,1 @@
+"""Pages over many runs, served to this machine alone."""

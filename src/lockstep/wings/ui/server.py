@@ -1,0 +1,92 @@
+"""The pages over runs, as an application of Starlette."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from anyio.to_thread import run_sync
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from lockstep.core.text import printable
+from lockstep.report.page import render
+from lockstep.wings.ui.guard import Guard
+from lockstep.wings.ui.list_page import list_page
+from lockstep.wings.ui.made_pages import MadePages, NoPageError
+from lockstep.wings.ui.runs import Runs
+
+_AGAIN_S = {True: 2, False: 10}
+"""After how many seconds the list is looked at again, where something is being recorded and where nothing is."""
+
+
+def application(runs: Runs, token: str, port: int) -> Guard:
+    """What serves the runs at `/TOKEN/` on a port of this machine.
+
+    Parameters
+    ----------
+    runs
+        What is shown.
+    token
+        Which every address has to begin with.
+    port
+        At which it is served.
+    """
+    pages = MadePages()
+
+    @asynccontextmanager
+    async def closing(app: Starlette) -> AsyncIterator[None]:
+        yield
+        pages.close()
+
+    async def listed(request: Request) -> Response:
+        if not request.scope["raw_path"].split(b"?")[0].endswith(b"/"):
+            return RedirectResponse(f"/{token}/")
+
+        def made() -> tuple[str, bool]:
+            found = runs.all()
+            chosen = request.query_params.get("reference", "")
+            reference = next((one for one in found if one.key == chosen and not one.problem), None)
+            return render(list_page(found, reference)), any(one.is_growing for one in found)
+
+        text, growing = await run_sync(made)
+        return HTMLResponse(text, headers={"refresh": str(_AGAIN_S[growing])})
+
+    async def page(request: Request) -> Response:
+        keys = [
+            request.path_params[name]
+            for name in ("reference", "run")
+            if name in request.path_params
+        ]
+
+        def made() -> bytes | None:
+            found = [runs.by_key(key) for key in keys]
+            known = [one for one in found if one is not None]
+            return pages.page_of(known) if len(known) == len(keys) else None
+
+        try:
+            content = await run_sync(made)
+        except NoPageError as error:
+            return _said(str(error), 500)
+        if content is None:
+            return _said("there is no such run, or not any more", 404)
+        return HTMLResponse(content)
+
+    routes = [
+        Route("/", listed),
+        Route("/run/{run}", page),
+        Route("/pair/{reference}/{run}", page),
+    ]
+    app: Any = Starlette(routes=routes, lifespan=closing, exception_handlers={404: _not_there})
+    return Guard(app, token, port)
+
+
+async def _not_there(request: Request, error: Exception) -> Response:
+    return _said("there is no such page", 404)
+
+
+def _said(words: str, status: int) -> Response:
+    return PlainTextResponse(printable(words) + "\n", status)

@@ -1,0 +1,177 @@
+"""`lockstep ui`: what is listed, what is refused, and that what comes and goes while it serves is no trouble."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lockstep.testing.fixtures import FaultyPair
+from lockstep.testing.made_recordings import damage, write_recording
+from lockstep.testing.made_training import MadeTraining
+
+
+@dataclass
+class Answer:
+    status: int
+    text: str
+    headers: dict[str, str]
+
+
+@dataclass
+class Served:
+    """A server over a folder."""
+
+    folder: Path
+    port: int
+    token: str
+
+    def get(self, path: str = "", method: str = "GET", **headers: str) -> Answer:
+        return self.ask(f"/{self.token}/{path}", method, **headers)
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        named = {name.lower(): value for name, value in answer.getheaders()}
+        return Answer(answer.status, text, named)
+
+
+@pytest.fixture(scope="module")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, lockstep_faulty_pair: FaultyPair
+) -> Iterator[Served]:
+    """Two runs that part, one in a folder below, and a damaged one whose name is markup."""
+    folder = tmp_path_factory.mktemp("runs")
+    shutil.copytree(lockstep_faulty_pair.reference, folder / "reference")
+    shutil.copytree(lockstep_faulty_pair.candidate, folder / "below" / "candidate")
+    damaged = write_recording(folder / "<b>damaged", MadeTraining())
+    (damaged / "manifest.json").write_text("{")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lockstep", "ui", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )  # fmt: skip
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/([\w-]{20,})/\n", line)
+    assert found, line
+    yield Served(folder, int(found[1]), found[2])
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert "Traceback" not in said
+
+
+def links(text: str) -> list[str]:
+    return re.findall(r'<a href="((?:run|pair|\?)[^"]*)"', text)
+
+
+def test_all_runs_are_listed_with_links_and_a_damaged_one_says_why(served: Served) -> None:
+    page = served.get()
+
+    assert page.status == 200
+    assert "below/candidate" in page.text
+    assert "&lt;b&gt;damaged" in page.text
+    assert "<b>damaged" not in page.text
+    assert "manifest.json" in page.text
+    assert len([one for one in links(page.text) if one.startswith("run/")]) == 2
+    assert page.headers["refresh"]
+
+
+def test_a_run_and_its_comparison_with_the_chosen_reference_are_two_clicks_away(
+    served: Served,
+) -> None:
+    # given the reference, chosen
+    row = re.search(r"<tr><td>reference</td>.*?</tr>", served.get().text)
+    assert row is not None
+    (choose,) = [one for one in links(row[0]) if one.startswith("?")]
+
+    # when
+    chosen = served.get(choose)
+    (pair,) = [one for one in links(chosen.text) if one.startswith("pair/")]
+    compared = served.get(pair)
+
+    # then
+    assert "The reference is reference." in chosen.text
+    assert compared.status == 200
+    assert 'data-colour="fault"' in compared.text
+    assert "torch.nn.functional.relu" in compared.text
+    alone = served.get(next(one for one in links(chosen.text) if one.startswith("run/")))
+    assert alone.status == 200
+    assert "</html>" in alone.text
+
+
+def test_only_who_was_given_the_address_is_answered(served: Served) -> None:
+    host = f"127.0.0.1:{served.port}"
+    assert served.ask("/").status == 403
+    assert served.ask(f"/{served.token[:-1]}/").status == 403
+    assert served.ask(f"/{served.token}x/").status == 403
+    assert served.get(Host="evil.example").status == 421
+    assert served.get(Host="127.0.0.1:1").status == 421
+    assert served.get(Origin="http://evil.example").status == 403
+    assert served.get(Origin=f"http://{host}").status == 200
+    assert served.get(Host=f"localhost:{served.port}").status == 200
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        assert served.get(method=method).status == 405
+
+
+@pytest.mark.parametrize(
+    "path", ["run/none", "run/../../etc/passwd", "run/%2e%2e%2fmanifest.json", "pair/a/b", "x", "/"]
+)
+def test_no_path_leads_out_of_the_list(served: Served, path: str) -> None:
+    answer = served.get(path)
+
+    assert answer.status == 404
+    assert len(answer.text.splitlines()) == 1
+
+
+def test_each_answer_keeps_others_from_using_it(served: Served) -> None:
+    for answer in (served.get(), served.ask("/")):
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cache-control"] == "no-store"
+
+
+def test_runs_that_come_and_go_while_it_serves_do_so_in_the_list(served: Served) -> None:
+    # given
+    write_recording(served.folder / "late", MadeTraining())
+    row = re.search(r"<tr><td>late</td>.*?</tr>", served.get().text)
+    assert row is not None
+    (run,) = [one for one in links(row[0]) if one.startswith("run/")]
+
+    # when
+    damage(served.folder / "late")
+    damaged = served.get(run)
+    shutil.rmtree(served.folder / "late")
+
+    # then
+    assert damaged.status in (200, 500)
+    assert served.get(run).status == 404
+    assert "<td>late</td>" not in served.get().text
+
+
+def test_a_port_that_is_taken_and_a_folder_that_is_not_there_are_said(
+    served: Served, programs: Path
+) -> None:
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [programs / "lockstep", "ui", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy = run(served.folder, "--port", taken.getsockname()[1])
+    missing = run(served.folder / "nothing")
+
+    assert busy.returncode == missing.returncode == 2
+    assert "cannot be served at" in busy.stderr
+    assert "there is no such folder" in missing.stderr
