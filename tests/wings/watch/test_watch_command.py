@@ -115,8 +115,9 @@ def test_steps_that_cannot_be_written_are_no_silence(place: Place) -> None:
     ended = place.run("watch", "--events", "events.jsonl", "--", "python", "train.py", "full")
     # Then it is said that not all were looked at, with the cause and what to do, and it is no all-clear
     assert ended.returncode == 2
-    assert "no rule fired in 2 steps\nnot all steps could be written" in ended.stdout
-    assert "looked at: File too large" in ended.stdout
+    missing = ended.stdout.partition("no rule fired in ")[2]
+    assert "be written" in missing  # all, or those behind what was on its way already
+    assert "File too large" in missing
     assert "TMPDIR" in ended.stdout
 
 
