@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,7 +23,7 @@ from lockstep.report.json_text import enveloped, json_text
 from lockstep.wings.watch.acting import Acting
 from lockstep.wings.watch.asking import Asking, typed
 from lockstep.wings.watch.boards import Boards
-from lockstep.wings.watch.chosen_rules import choose, rules_in
+from lockstep.wings.watch.chosen_rules import ChosenRule, choose, rules_in
 from lockstep.wings.watch.event_file import EventFile, hit_values
 from lockstep.wings.watch.lines import Lines, conclusion
 from lockstep.wings.watch.panel import Panel, is_wanted
@@ -138,49 +141,85 @@ def watch(
     command = training_command()
     if not command:
         raise UsageError("give the training's command behind --")
-    acting = Acting(stop_on, save_on, output, [rule.name for rule in rules])
     StepSelection.parse(steps)
-    file = EventFile(path_of_events(events), say, force=force)
-    boards = Boards(tensorboard, force=force)
-    panel = is_wanted() and not (as_json or interactive)
-    shown = Panel() if panel else Lines(0.0 if interactive else lines)
-
-    def told(event: WatchEvent) -> None:
-        file.add(event)
-        boards.told(event)
-        shown.told(event)
-
-    def hear(event: Event) -> None:
-        file.add(event)
-        if isinstance(event, NotArmed | Notice):
-            shown.say(str(event))
-
-    watcher = Watcher(rules, told)
-    asking = Asking(rules, typed, click.echo) if interactive else None
-
-    def look(step: WrittenStep) -> None:
-        if asking is not None:
-            asking.before(watcher.memory_of(step.name))
-        hits = watcher.look(step)
-        for sentence in acting.act(step, hits):
-            shown.say(sentence)
-        if asking is not None:
-            asking.after(step, hits)
-
     whole = bool(save_on) or interactive
     recorded = Options(
         steps=options.thinned(steps, every), level=level, only=list(only),
         save="tensors" if whole else "sketch", optimizer_state=whole,
     )  # fmt: skip
-    with shown, boards:
-        streams = {**own_streams(as_json=as_json), **shown.streams}
-        streams |= {"stdin": subprocess.DEVNULL} if interactive else {}
+    plan = _Plan(
+        rules,
+        Acting(stop_on, save_on, output, [rule.name for rule in rules]),
+        EventFile(path_of_events(events), say, force=force),
+        Boards(tensorboard, force=force),
+        Asking(rules, typed, click.echo) if interactive else None,
+        _shown(lines, as_json=as_json, interactive=interactive),
+    )
+    streams = own_streams(as_json=as_json)
+    watched, ended = _run(command, recorded, plan, streams, budget, may_end=bool(stop_on))
+    return _conclude(watched, ended, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What looks at a training's steps, and where that is told."""
+
+    rules: list[ChosenRule]
+    acting: Acting
+    file: EventFile
+    boards: Boards
+    asking: Asking | None
+    shown: Panel | Lines
+
+
+def _shown(lines: float, *, as_json: bool, interactive: bool) -> Panel | Lines:
+    if is_wanted() and not (as_json or interactive):
+        return Panel()
+    return Lines(0.0 if interactive else lines)
+
+
+def _run(
+    command: Sequence[str],
+    recorded: Options,
+    plan: _Plan,
+    streams: dict[str, Any],
+    budget: float | None,
+    *,
+    may_end: bool,
+) -> tuple[Watched, Ended]:
+    """Watch the command to its end."""
+    shown, asking = plan.shown, plan.asking
+
+    def told(event: WatchEvent) -> None:
+        plan.file.add(event)
+        plan.boards.told(event)
+        shown.told(event)
+
+    def hear(event: Event) -> None:
+        plan.file.add(event)
+        if isinstance(event, NotArmed | Notice):
+            shown.say(str(event))
+
+    watcher = Watcher(plan.rules, told)
+
+    def look(step: WrittenStep) -> None:
+        if asking is not None:
+            asking.before(watcher.memory_of(step.name))
+        hits = watcher.look(step)
+        for sentence in plan.acting.act(step, hits):
+            shown.say(sentence)
+        if asking is not None:
+            asking.after(step, hits)
+
+    with shown, plan.boards:
+        streams = {**streams, **shown.streams}
+        streams |= {"stdin": subprocess.DEVNULL} if asking is not None else {}
         ended = watch_training(
-            command, recorded, look, hear, budget=budget, may_end=bool(stop_on) or interactive,
-            one_by_one=interactive, **streams,
+            command, recorded, look, hear, budget=budget, may_end=may_end or asking is not None,
+            one_by_one=asking is not None, **streams,
         )  # fmt: skip
-    file.close()
-    return _conclude(watcher.watched, ended, as_json=as_json)
+    plan.file.close()
+    return watcher.watched, ended
 
 
 def _conclude(watched: Watched, ended: Ended, *, as_json: bool) -> int:
