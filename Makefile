@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-migrate bench-watch bench-page kills docs screenshots clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-interop bench-migrate bench-watch bench-page kills docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -58,6 +58,10 @@ bench: $(READY)
 # Brings mindstudio-probe into an environment of its own, .venv-peer.
 bench-peer: $(READY)
 	$(BIN)/python benchmarks --peer $(OPTIONS)
+
+# Dumps of mindstudio-probe with planted faults, read as they are, beside its own comparison.
+bench-interop: $(READY)
+	$(BIN)/python benchmarks/interop --docs docs/rooms/interop.md $(OPTIONS)
 
 bench-faults: $(READY)
 	$(BIN)/python benchmarks/faults --docs docs/faults.md
