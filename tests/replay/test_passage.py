@@ -274,6 +274,59 @@ def test_another_function_is_named(runs: Runs, case: str, way: str) -> None:
     assert found.judged_by == "local-error"
 
 
+def softplus_by_parts(x: Tensor) -> Tensor:
+    return torch.relu(x) + torch.log1p(torch.exp(-torch.abs(x)))
+
+
+BY_PARTS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "gelu": (gelu, gelu_written_out),
+    "tanh gelu": (gelu_tanh, gelu_tanh_written_out),
+    "silu": (F.silu, lambda x: x * torch.sigmoid(x)),
+    "softplus": (F.softplus, softplus_by_parts),
+    "a factor and back": (F.relu, lambda x: torch.relu(x) * 1.5 / 1.5),
+    "a long way round": (F.relu, lambda x: ((torch.relu(x) + 0.25) * 0.3 - 0.075) / 0.3),
+    "nothing": (F.relu, lambda x: torch.relu(x) * 1.0),
+}
+"""What one operator computes, and several that round to 16 bits on the way."""
+
+
+def in_16_bit(path: Path, dtype: torch.dtype, function: Callable[..., Tensor]) -> Path:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 32), Part(function), nn.Linear(32, 4)).to(dtype)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with lockstep.record(path, model=net, save="tensors", steps=1):
+        net(torch.randn(8, 16, dtype=dtype)).float().square().mean().backward()
+        optimizer.step()
+    return path
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", BY_PARTS)
+def test_several_roundings_to_16_bits_are_noise(
+    tmp_path: Path, dtype: torch.dtype, case: str
+) -> None:
+    one, other = (
+        in_16_bit(tmp_path / name, dtype, function)
+        for name, function in zip(("one", "other"), BY_PARTS[case], strict=True)
+    )
+
+    assert compare_recordings(one, other).verdict is Verdict.AGREE
+    assert compare_recordings(other, one).verdict is Verdict.AGREE
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_factor_that_one_run_has_too_much_is_more_than_rounding_to_16_bits(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    # given results of another size by a twentieth, which is 13 units of bfloat16's last place
+    sound = in_16_bit(tmp_path / "sound", dtype, F.relu)
+    wrong = in_16_bit(tmp_path / "wrong", dtype, lambda x: torch.mul(torch.relu(x), 1.05))
+
+    for found in (compare_recordings(sound, wrong), compare_recordings(wrong, sound)):
+        assert found.verdict is Verdict.DIVERGED
+        assert found.origins[0].module == "1"
+
+
 # --- the judge by itself -----------------------------------------------------------------------------
 
 

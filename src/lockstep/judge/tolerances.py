@@ -123,7 +123,7 @@ FIXED_MAX_ABS_WITH_COSINE = 0.001
 
 KERNEL_ROUNDINGS = 16.0
 """Unit roundoffs of the result's norm that a sound fp32 kernel may always be off: fast exponentials and reciprocals
-are good to a few units in the last place."""
+are good to a few units in the last place. Of 16-bit results it is not: they are computed wider, and rounded once."""
 
 QUIET_ROUNDINGS = 4.0
 """Unit roundoffs of the result's norm that need no second look."""

@@ -97,9 +97,11 @@ class Passages:
         if isinstance(left, RegionRun) and isinstance(right, RegionRun):
             other = right.run(Precision.DOUBLE, given=for_right)
             units = _coarsest(region.reference_calls), _coarsest(region.candidate_calls)
+            # What rounds on the way as the result is rounded anyway is no coarser run.
+            least = min(unit_roundoff(reference.dtype), unit_roundoff(candidate.dtype))
             sides = (
-                _by(left, reference, {}, like_its_own=units[0] <= units[1]),
-                _by(right, candidate, {}, like_its_own=units[1] <= units[0]),
+                _by(left, reference, {}, like_its_own=units[0] <= max(units[1], least)),
+                _by(right, candidate, {}, like_its_own=units[1] <= max(units[0], least)),
             )
             return _verdict(
                 sides, target, other, certain=_is_matched(right, for_right, left.entering)
@@ -293,6 +295,8 @@ def within(
     error = error_of(actual, truth, where)
     noises = [error_of(one, truth, where).norm for one in noisy]
     noise = max([seen, *(one for one in noises if math.isfinite(one))])
+    if unit > SINGLE:  # as of a single operator: what is computed inside is wider, and the result is rounded once
+        return Local(error, _margin(unit, error) * max(noise, unit * norm / 4), norm)
     tolerance = _margin(unit, error) * noise + KERNEL_ROUNDINGS * unit * norm
     return Local(error, tolerance, norm)
 
