@@ -295,7 +295,8 @@ def within(
     error = error_of(actual, truth, where)
     noises = [error_of(one, truth, where).norm for one in noisy]
     noise = max([seen, *(one for one in noises if math.isfinite(one))])
-    if unit > SINGLE:  # as of a single operator: what is computed inside is wider, and the result is rounded once
+    if unit > SINGLE:
+        # As of a single operator: what is computed inside is wider, and the result is rounded once.
         return Local(error, _margin(unit, error) * max(noise, unit * norm / 4), norm)
     tolerance = _margin(unit, error) * noise + KERNEL_ROUNDINGS * unit * norm
     return Local(error, tolerance, norm)
