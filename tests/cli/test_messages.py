@@ -123,7 +123,7 @@ def test_a_fault_of_our_own_is_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given a part that fails as nobody has thought of
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("nobody has thought of it")
 
     monkeypatch.setattr("lockstep.cli.show.open_recording", fail)
