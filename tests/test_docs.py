@@ -55,6 +55,7 @@ def test_demo_finds_its_fault_and_the_readme_shows_its_true_output(
     assert without_figures(shown[1]) in without_figures(as_typed(done.stdout, programs, folder))
 
 
+@pytest.mark.exhaustive
 def test_whoever_follows_the_demo_ends_with_a_failing_test_of_the_backward(
     demo: tuple[subprocess.CompletedProcess[str], Path], programs: Path
 ) -> None:

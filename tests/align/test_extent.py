@@ -70,6 +70,7 @@ def test_the_moments_span_all_phases() -> None:
     assert len(MOMENTS) > 30
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_sound_run_that_is_cut_anywhere_is_no_fault_and_no_agreement(moment: int) -> None:
     # Given a sound candidate that computes with other noise, and whose recording ends at some moment

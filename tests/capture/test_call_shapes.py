@@ -298,6 +298,7 @@ class Through(nn.Module):
         return x.clone() if x.layout is torch.strided else x.coalesce()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("save", ["stats", "sketch", "tensors"])
 @pytest.mark.parametrize("kind", STRANGE)
 def test_tensors_of_every_dtype_and_shape_come_back(tmp_path: Path, kind: str, save: str) -> None:

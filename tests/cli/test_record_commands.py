@@ -176,6 +176,7 @@ def test_one_rank_of_two_is_recorded_and_both_end_after_it(workplace: Workplace)
     assert complete(lockstep.open(workplace.path / "ref")) == {"rank0": (0,)}
 
 
+@pytest.mark.exhaustive
 def test_spawned_ranks_are_recorded(workplace: Workplace) -> None:
     # Given a script that spawns two ranks by itself
     workplace.script(

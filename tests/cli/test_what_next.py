@@ -82,6 +82,7 @@ def test_what_is_no_operator_is_shown(place: Workplace) -> None:
     assert done.out.count("rank0 step 0: 0 / torch.nn.Linear #0, init") == 2
 
 
+@pytest.mark.exhaustive
 def test_other_random_numbers_are_made_the_same(place: Workplace) -> None:
     compared = place.run("lockstep", "compare", "sound", "random")
     assert "random stream differs" in compared.out
@@ -128,6 +129,7 @@ def test_nothing_to_compare_is_shown(place: Workplace) -> None:
     assert shown.code == 0
 
 
+@pytest.mark.exhaustive
 def test_from_another_folder_the_training_still_runs_in_its_own(
     place: Workplace, tmp_path: Path
 ) -> None:

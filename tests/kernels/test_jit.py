@@ -78,6 +78,7 @@ print(statistics.maximum, sketch.shape, measured.max_abs)
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("away", ["NUMBA_DISABLE_JIT=1", "no Numba at all"])
 def test_without_a_compiler_the_general_paths_are_taken(away: str) -> None:
     # given a process that cannot compile

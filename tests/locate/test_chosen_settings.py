@@ -159,6 +159,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("save", ["sketch", "tensors"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_that_the_script_chose_is_set_up(name: str, save: str) -> None:

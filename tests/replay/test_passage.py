@@ -202,6 +202,7 @@ SOUND: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", ["as named", "the other way round"])
 @pytest.mark.parametrize("case", SOUND)
 def test_the_same_function_of_other_calls_agrees(runs: Runs, case: str, way: str) -> None:

@@ -151,6 +151,7 @@ def test_an_import_that_comes_from_elsewhere_now_is_no_new_warning(bench: Simple
     assert found.new_warnings == []
 
 
+@pytest.mark.exhaustive
 def test_the_benchmark_runs_from_end_to_end(tmp_path: Path) -> None:
     # Given a folder with one repository
     script = tmp_path / "scripts" / "owner__name" / "train.py"

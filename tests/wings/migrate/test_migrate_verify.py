@@ -274,6 +274,7 @@ def test_a_device_that_is_not_here_is_said_to_be_missing(
 # -- without a training
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("printing", "code", "words"),
     [
@@ -358,6 +359,7 @@ def test_json_stays_json(project: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert result(shown.err).startswith("SAME OUTPUT: ")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("place", ["above", "inside"])
 def test_a_command_may_be_given_as_it_is_typed_in_the_project(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str

@@ -111,6 +111,7 @@ def test_one_that_is_not_named_is_never_imported(capsys: pytest.CaptureFixture[s
     assert "can be imported, and you trust it: --import own_functions:Cubed" in said
 
 
+@pytest.mark.exhaustive
 def test_a_recorded_result_that_it_does_not_give_is_off(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +146,7 @@ def test_it_is_a_link_of_a_chain_and_of_a_written_test(
     values["test_cubed"]()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("named", "words"),
     [
