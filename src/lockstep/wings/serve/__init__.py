@@ -1,0 +1,1 @@
+"""Serving trained models by the Open Inference Protocol."""

@@ -1,0 +1,23 @@
+"""What this wing registers: its verb."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.hookspecs import Verb, hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+
+@hookimpl
+def lockstep_commands() -> list[Verb]:
+    """The verb `serve`."""
+    summary = "Serve a trained model over HTTP and gRPC."
+    return [Verb("serve", summary, "Export and deploy", _serve)]
+
+
+def _serve() -> click.Command:
+    from lockstep.wings.serve.command import serve
+
+    return serve

@@ -1,0 +1,174 @@
+"""Tensors as the protocol writes them: raw bytes, or JSON."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from lockstep.wings.serve.failures import RequestError
+from lockstep.wings.serve.servable import BYTES, Array
+
+_DTYPES = {
+    "BOOL": np.dtype("bool"),
+    **{f"UINT{bits}": np.dtype(f"<u{bits // 8}") for bits in (8, 16, 32, 64)},
+    **{f"INT{bits}": np.dtype(f"<i{bits // 8}") for bits in (8, 16, 32, 64)},
+    **{f"FP{bits}": np.dtype(f"<f{bits // 8}") for bits in (16, 32, 64)},
+    "BYTES": BYTES,
+}
+"""Element types by the protocol's names. BF16, which NumPy does not have, is not among them."""
+
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_LENGTH = struct.Struct("<I")
+"""Before each element of a BYTES tensor."""
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str:
+    """What the protocol calls an element type."""
+    return _NAMES[dtype]
+
+
+def dtype_of(datatype: str, name: str) -> np.dtype[Any]:
+    """The element type that the protocol calls so.
+
+    Raises
+    ------
+    RequestError
+        If there is none.
+    """
+    if datatype not in _DTYPES:
+        raise RequestError(f"{name}: datatype {datatype[:20]!r} is none of {', '.join(_DTYPES)}")
+    return _DTYPES[datatype]
+
+
+def shape_of(values: Any, name: str) -> tuple[int, ...]:
+    """A shape out of a request.
+
+    Raises
+    ------
+    RequestError
+        If it is none.
+    """
+    if not isinstance(values, list):
+        raise RequestError(f"{name}: its shape is no list")
+    shape = tuple(values)
+    if any(type(one) is not int or one < 0 for one in shape) or len(shape) > 32:
+        raise RequestError(f"{name}: its shape {str(list(shape))[:80]} has what is no extent")
+    return shape
+
+
+def tensor_from_raw(
+    name: str, datatype: str, shape: tuple[int, ...], raw: bytes | memoryview
+) -> Array:
+    """A tensor out of its bytes, little-endian, row-major; it is read-only where it lies in them.
+
+    Raises
+    ------
+    RequestError
+        If the bytes are not as many as its shape and datatype take.
+    """
+    dtype, count = dtype_of(datatype, name), math.prod(shape)
+    if dtype == BYTES:
+        elements = list(_elements(name, memoryview(raw)))
+        if len(elements) != count:
+            raise RequestError(
+                f"{name}: has {len(elements)} elements, where {list(shape)} takes {count}"
+            )
+        return _objects(elements, shape)
+    if len(raw) != count * dtype.itemsize:
+        raise RequestError(
+            f"{name}: has {len(raw)} bytes, where {datatype} of {list(shape)} takes {count * dtype.itemsize}"
+        )
+    return np.frombuffer(raw, dtype).reshape(shape)
+
+
+def raw_from_tensor(tensor: Array) -> bytes:
+    """A tensor as its bytes."""
+    if tensor.dtype != BYTES:
+        return tensor.tobytes()
+    return b"".join(_LENGTH.pack(len(one)) + one for one in map(_encoded, tensor.ravel()))
+
+
+def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Array:
+    """A tensor out of a list of its elements, flat or nested.
+
+    Raises
+    ------
+    RequestError
+        If there are not as many, or one is not of the datatype.
+    """
+    dtype, count = dtype_of(datatype, name), math.prod(shape)
+    elements = list(_flat(data))
+    if len(elements) != count:
+        raise RequestError(
+            f"{name}: has {len(elements)} elements, where {list(shape)} takes {count}"
+        )
+    if dtype == BYTES:
+        if not all(isinstance(one, (str, bytes)) for one in elements):
+            raise RequestError(f"{name}: an element is no text")
+        return _objects([_encoded(one) for one in elements], shape)
+    kinds: tuple[type, ...] = {"f": (int, float), "b": (bool,)}.get(dtype.kind, (int,))
+    if not set(map(type, elements)) <= set(kinds):
+        wrong = next(one for one in elements if type(one) not in kinds)
+        raise RequestError(f"{name}: {str(wrong)[:40]!r} is no {datatype}")
+    try:
+        return np.array(elements, dtype).reshape(shape)
+    except OverflowError as error:
+        raise RequestError(f"{name}: an element is beyond {datatype}") from error
+
+
+def json_from_tensor(tensor: Array) -> list[Any]:
+    """A tensor as a flat list of its elements.
+
+    Raises
+    ------
+    RequestError
+        If an element of BYTES is no text: those go as raw bytes only.
+    """
+    if tensor.dtype != BYTES:
+        flat: list[Any] = tensor.ravel().tolist()
+        return flat
+    try:
+        return [_encoded(one).decode() for one in tensor.ravel()]
+    except UnicodeDecodeError as error:
+        raise RequestError("an output is no text; ask for it with binary_data") from error
+
+
+def _flat(data: Any) -> Iterator[Any]:
+    """The elements of a list, in lists within each other; whatever depth they have."""
+    if not isinstance(data, list):
+        yield data
+        return
+    levels = [iter(data)]
+    while levels:
+        for one in levels[-1]:
+            if isinstance(one, list):
+                levels.append(iter(one))
+                break
+            yield one
+        else:
+            levels.pop()
+
+
+def _elements(name: str, raw: memoryview) -> Iterator[bytes]:
+    at = 0
+    while at < len(raw):
+        start = at + _LENGTH.size
+        end = start + _LENGTH.unpack_from(raw, at)[0] if start <= len(raw) else start
+        if end > len(raw):
+            raise RequestError(f"{name}: its bytes end within an element")
+        yield bytes(raw[start:end])
+        at = end
+
+
+def _encoded(one: Any) -> bytes:
+    return one if isinstance(one, bytes) else str(one).encode()
+
+
+def _objects(elements: list[bytes], shape: tuple[int, ...]) -> Array:
+    made = np.empty(len(elements), object)
+    made[:] = elements
+    return made.reshape(shape)

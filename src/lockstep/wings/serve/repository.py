@@ -1,0 +1,276 @@
+"""The models that are served: found in folders, loaded side by side, exchanged without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lockstep.core.errors import UsageError
+from lockstep.wings.serve.batcher import Batcher
+from lockstep.wings.serve.failures import NotReadyError, NotThereError, RequestError
+from lockstep.wings.serve.independence import batching
+from lockstep.wings.serve.runners import ThreadRunner
+from lockstep.wings.serve.servable import Servable, Signature
+from lockstep.wings.serve.servables.kinds import OPENERS, open_servable
+
+SETTINGS = "serve.yaml"
+"""Beside a model's versions: `most: 32`, `without_batch_axis: [threshold]`, `batches: false`, `device: cpu`."""
+
+READY, UNAVAILABLE = "READY", "UNAVAILABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How models are run: where, `most` instances a run, `waiting` in the queue, for `timeout_s` at most."""
+
+    device: str = "cpu"
+    most: int = 32
+    waiting: int = 1024
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version that is served."""
+
+    name: str
+    number: int
+    platform: str
+    signature: Signature
+    batcher: Batcher
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One line of the repository's index."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+@dataclass(slots=True)
+class _Model:
+    """A model of the repository: where it lies, its versions, and why those are not served that are not."""
+
+    path: Path
+    versions: dict[int, Version]
+    reasons: dict[str, str]
+
+
+class Repository:
+    """Models by name, each with its versions.
+
+    Parameters
+    ----------
+    paths
+        Files, folders of one model (`1/model.onnx`, `2/model.onnx`), or folders of such folders.
+    limits
+        How they are run.
+
+    Raises
+    ------
+    UsageError
+        If a path is missing, or two models have one name.
+    """
+
+    def __init__(self, paths: Sequence[Path], limits: Limits) -> None:
+        self._paths, self._limits = paths, limits
+        self._models: dict[str, _Model] = {}
+        self._loading = asyncio.Lock()
+        self._leaving: set[asyncio.Task[None]] = set()
+        for name, path in self._found().items():
+            self._models[name] = _Model(path, {}, {"": "not loaded"})
+
+    def _found(self) -> dict[str, Path]:
+        found: dict[str, Path] = {}
+        for path in self._paths:
+            for name, where in _models_at(path):
+                if found.get(name, where) != where:
+                    raise UsageError(
+                        f"{name}: is a model at {found[name]} and at {where}; rename one"
+                    )
+                found[name] = where
+        return found
+
+    async def load_all(self) -> None:
+        """Load what there is; what cannot be loaded says so in the index, and the rest is served."""
+        for name in list(self._models):
+            try:
+                await self.load(name)
+            except RequestError:
+                continue  # kept as the reason in the index
+
+    async def load(self, name: str) -> None:
+        """Load a model's versions, or load them anew; requests go to the old ones until the new ones are ready.
+
+        Raises
+        ------
+        NotThereError
+            If no path has such a model.
+        RequestError
+            If none of its versions can be served; what was served before goes on.
+        """
+        async with self._loading:
+            path = (await asyncio.to_thread(self._found)).get(name)
+            if path is None:
+                raise NotThereError(f"there is no model {name} in the repository")
+            model = self._models.setdefault(name, _Model(path, {}, {}))
+            loaded: dict[int, Version] = {}
+            reasons: dict[str, str] = {}
+            for number, where in await asyncio.to_thread(_versions_of, path):
+                try:
+                    loaded[number] = await asyncio.to_thread(self._open, name, number, where, path)
+                except (UsageError, OSError) as error:
+                    reasons[str(number)] = str(error)
+            if not loaded:
+                reasons = reasons or {"": f"{path}: has no folder of a version in it, such as 1"}
+                model.reasons = reasons
+                raise RequestError("; ".join(reasons.values()))
+            left, model.versions, model.reasons = model.versions, loaded, reasons
+            self._let_go(left)
+
+    async def unload(self, name: str) -> None:
+        """Serve a model no more; what was asked before is answered.
+
+        Raises
+        ------
+        NotThereError
+            If there is none.
+        """
+        model = self._models.get(name)
+        if model is None:
+            raise NotThereError(f"there is no model {name} in the repository")
+        left, model.versions, model.reasons = model.versions, {}, {"": "unloaded"}
+        self._let_go(left)
+
+    def _let_go(self, versions: dict[int, Version]) -> None:
+        for version in versions.values():
+            task = asyncio.ensure_future(version.batcher.close())
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def close(self) -> None:
+        """Answer what waits, and let go of all models."""
+        for model in self._models.values():
+            self._let_go(model.versions)
+            model.versions = {}
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
+    def get(self, name: str, version: str = "") -> Version:
+        """A version that is served; the highest where none is named.
+
+        Raises
+        ------
+        NotThereError, NotReadyError
+            If there is none, or it is not loaded.
+        """
+        model = self._models.get(name)
+        if model is None:
+            raise NotThereError(f"there is no model {name}; there are {', '.join(self._models)}")
+        if not model.versions:
+            raise NotReadyError(f"{name} is not loaded: {'; '.join(model.reasons.values())}")
+        if not version:
+            return model.versions[max(model.versions)]
+        found = model.versions.get(int(version)) if version.isdecimal() else None
+        if found is None:
+            served = ", ".join(map(str, sorted(model.versions)))
+            raise NotThereError(f"{name} has no version {version[:20]}; it has {served}")
+        return found
+
+    def known(self, name: str) -> str:
+        """A model's name; "(unknown)" for all that are not there, of which whoever asks may think of any number."""
+        return name if name in self._models else "(unknown)"
+
+    def versions(self, name: str) -> list[str]:
+        """The versions of a model that are served."""
+        return [str(one) for one in sorted(self._models[name].versions)]
+
+    def index(self) -> list[IndexEntry]:
+        """Every model with its versions, and why one is not served."""
+        entries = []
+        for name, model in self._models.items():
+            entries += [IndexEntry(name, one, READY, "") for one in self.versions(name)]
+            entries += [
+                IndexEntry(name, one, UNAVAILABLE, reason) for one, reason in model.reasons.items()
+            ]
+        return entries
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model has a version that is served, or was unloaded on purpose."""
+        return all(
+            model.versions or model.reasons == {"": "unloaded"} for model in self._models.values()
+        )
+
+    def _open(self, name: str, number: int, where: Path, path: Path) -> Version:
+        settings = _settings_of(path)
+        device = settings.get("device", self._limits.device)
+        servable = open_servable(where, device)
+        signature = _as_set(servable, settings)
+        runner = ThreadRunner(
+            servable, partial(open_servable, where, device), timeout_s=self._limits.timeout_s
+        )
+        batcher = Batcher(
+            [runner], signature, most=settings.get("most", self._limits.most),
+            waiting=self._limits.waiting,
+        )  # fmt: skip
+        return Version(name, number, servable.platform, signature, batcher)
+
+
+def _as_set(servable: Servable, settings: dict[str, Any]) -> Signature:
+    without = frozenset(settings.get("without_batch_axis", ()))
+    servable.signature = replace(servable.signature, without_batch_axis=without)
+    if "batches" in settings:
+        return replace(servable.signature, batches=settings["batches"])
+    return batching(servable)
+
+
+def _settings_of(path: Path) -> dict[str, Any]:
+    file = (path if path.is_dir() else path.parent) / SETTINGS
+    if not file.is_file():
+        return {}
+    kinds = {"most": int, "without_batch_axis": list, "batches": bool, "device": str}
+    try:
+        settings = yaml.safe_load(file.read_text())
+        wrong = [name for name, value in settings.items() if type(value) is not kinds.get(name)]
+    except (yaml.YAMLError, UnicodeDecodeError, AttributeError) as error:
+        raise UsageError(f"{file}: is no YAML of settings ({type(error).__name__})") from error
+    if wrong:
+        raise UsageError(f"{file}: {wrong[0]} is none of {', '.join(kinds)}, or of another type")
+    return dict(settings)
+
+
+def _models_at(path: Path) -> list[tuple[str, Path]]:
+    """The models of a path, each with its name."""
+    if path.is_file() and path.suffix in OPENERS:
+        return [(path.stem, path)]
+    if not path.is_dir():
+        raise UsageError(
+            f"{path}: is no model and no folder of models; give a file of {', '.join(sorted(OPENERS))},"
+            " or a folder as docs/serve.md shows"
+        )
+    if _numbered(path):
+        return [(path.resolve().name, path)]
+    folders = [one for one in sorted(path.iterdir()) if one.is_dir() and one.name[:1] != "."]
+    if not folders:
+        raise UsageError(f"{path}: has no folder of a model in it, such as {path / 'resnet' / '1'}")
+    return [(one.name, one) for one in folders]
+
+
+def _versions_of(path: Path) -> list[tuple[int, Path]]:
+    return [(1, path)] if path.is_file() else _numbered(path)
+
+
+def _numbered(path: Path) -> list[tuple[int, Path]]:
+    return sorted(
+        (int(one.name), one) for one in path.iterdir() if one.is_dir() and one.name.isdecimal()
+    )

@@ -1,0 +1,1 @@
+"""Kinds of files that can be served, a file each."""

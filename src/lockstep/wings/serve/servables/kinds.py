@@ -1,0 +1,84 @@
+"""Which file is opened by what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lockstep.core.errors import UsageError
+from lockstep.wings.serve.servable import Opener, Servable
+from lockstep.wings.serve.servables import python_callable
+
+
+def _onnx(path: Path, device: str) -> Servable:
+    from lockstep.wings.serve.servables.onnx import OnnxServable
+
+    return OnnxServable(path, device)
+
+
+def _exported(path: Path, device: str) -> Servable:
+    from lockstep.wings.serve.servables.torch_files import open_exported
+
+    return open_exported(path, device)
+
+
+def _scripted(path: Path, device: str) -> Servable:
+    from lockstep.wings.serve.servables.torch_files import open_scripted
+
+    return open_scripted(path, device)
+
+
+OPENERS: dict[str, Opener] = {
+    ".onnx": _onnx,
+    ".pt2": _exported,
+    ".pt": _scripted,
+    ".ts": _scripted,
+    ".py": python_callable.load_python,
+}
+"""What opens a file, by its suffix."""
+
+
+def file_of(version_dir: Path) -> Path:
+    """The file that is served of a version's folder: `servable.py` if there is one, else the one of a known kind.
+
+    Raises
+    ------
+    UsageError
+        If there is none, or which of several is meant is not said.
+    """
+    own = version_dir / python_callable.NAME
+    if own.is_file():
+        return own
+    found = sorted(
+        one for one in version_dir.iterdir() if one.suffix in OPENERS and one.suffix != ".py"
+    )
+    if len(found) > 1:
+        found = [one for one in found if one.stem == "model"]
+    if len(found) != 1:
+        kinds = ", ".join(sorted(set(OPENERS) - {".py"}))
+        raise UsageError(
+            f"{version_dir}: holds {'no file' if not found else 'several files'} that can be served; put one"
+            f" model.* of {kinds} there, or a {python_callable.NAME}"
+        )
+    return found[0]
+
+
+def open_servable(path: Path, device: str) -> Servable:
+    """Open a model.
+
+    Parameters
+    ----------
+    path
+        Its file, or the folder of a version.
+    device
+        Where it runs.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be served.
+    """
+    file = file_of(path) if path.is_dir() else path
+    opener = OPENERS.get(file.suffix)
+    if opener is None:
+        raise UsageError(f"{file}: cannot be served; give one of {', '.join(sorted(OPENERS))}")
+    return opener(file, device)

@@ -1,0 +1,126 @@
+"""What torch writes: a program of `torch.export` (.pt2) and a module of TorchScript (.pt, .ts)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lockstep.core.errors import UsageError
+from lockstep.core.text import message
+from lockstep.wings.serve.servable import Array, Arrays, Signature, TensorSpec
+
+SIGNATURE = "signature.json"
+"""Beside a module of TorchScript, which does not tell what it takes: lists of `{"name", "dtype", "shape"}`, by
+"inputs" and "outputs"."""
+
+
+class TorchServable:
+    """A callable of torch over tensors in the order of the signature.
+
+    Parameters
+    ----------
+    run
+        Takes tensors and gives a tensor, or a sequence or mapping of them.
+    signature
+        Its tensors.
+    device
+        Where it runs.
+    """
+
+    platform = "pytorch"
+
+    def __init__(self, run: Callable[..., Any], signature: Signature, device: str) -> None:
+        self._run, self.signature, self._device = run, signature, device
+
+    def infer(self, inputs: Arrays) -> dict[str, Array]:
+        """Run it without gradients; see `Servable`."""
+        import torch
+
+        with torch.inference_mode():
+            given = [
+                torch.from_numpy(np.require(inputs[one.name], requirements="W")).to(self._device)
+                for one in self.signature.inputs
+            ]
+            results = _flat(self._run(*given))
+        if len(results) != len(self.signature.outputs):
+            raise ValueError(
+                f"gave {len(results)} tensors, where its signature has {len(self.signature.outputs)}"
+            )
+        names = [one.name for one in self.signature.outputs]
+        return {name: one.cpu().numpy() for name, one in zip(names, results, strict=True)}
+
+
+def open_exported(path: Path, device: str) -> TorchServable:
+    """Open a program that `torch.export.save` wrote.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    import torch
+
+    try:
+        program = torch.export.load(path)
+        module = program.module().to(device)
+        values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
+        inputs = [_spec(name, values[name]) for name in program.graph_signature.user_inputs]
+        outputs = [
+            _spec(name, values[name]) for name in program.graph_signature.user_outputs if name
+        ]
+    except Exception as error:
+        raise UsageError(
+            f"{path}: is no program of torch.export ({message(str(error))})"
+        ) from error
+    return TorchServable(module, Signature(tuple(inputs), tuple(outputs)), device)
+
+
+def open_scripted(path: Path, device: str) -> TorchServable:
+    """Open a module of TorchScript, with the signature that lies beside it.
+
+    Raises
+    ------
+    UsageError
+        If it is none, or no signature lies there.
+    """
+    import torch
+
+    beside = path.parent / SIGNATURE
+    try:
+        told = json.loads(beside.read_text())
+        signature = Signature(_told(told["inputs"]), _told(told["outputs"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{beside}: TorchScript does not tell what it takes; write that there as docs/serve.md shows"
+            f" ({type(error).__name__}: {message(str(error))})"
+        ) from error
+    try:
+        module = torch.jit.load(str(path), map_location=device).eval()
+    except Exception as error:
+        raise UsageError(f"{path}: is no module of TorchScript ({message(str(error))})") from error
+    return TorchServable(module, signature, device)
+
+
+def _told(entries: Sequence[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(one["name"], np.dtype(one["dtype"]), tuple(map(int, one["shape"])))
+        for one in entries
+    )
+
+
+def _spec(name: str, value: Any) -> TensorSpec:
+    dtype = str(value.dtype).removeprefix("torch.")
+    shape = tuple(extent if isinstance(extent, int) else -1 for extent in value.shape)
+    return TensorSpec(name, np.dtype(dtype), shape)
+
+
+def _flat(result: Any) -> list[Any]:
+    if isinstance(result, dict):
+        return [one for value in result.values() for one in _flat(value)]
+    if isinstance(result, (tuple, list)):
+        return [one for value in result for one in _flat(value)]
+    return [result]
