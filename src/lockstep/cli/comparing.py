@@ -17,6 +17,7 @@ from lockstep.core.selection import StepSelection
 from lockstep.kernels.jit import load_without_blas
 from lockstep.measure.passes import prepare
 from lockstep.store.reader import Recording, open_recording
+from lockstep.store.shards.sides import side_by_side
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +46,13 @@ _OPTIONS = (
         "--mapping",
         type=click.Path(path_type=Path),
         help="YAML file with names that the two runs use for the same thing.",
+    ),
+    click.option(
+        "--dims",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="YAML file that says what axes mean, as in `b s h[tp] d`, where ranks hold parts of tensors: these are put"
+        " together first. Given twice, of the reference and of the candidate.",
     ),
     click.option("--steps", default="", help="Compare these steps only: 0, 0:3, 10,20."),
     shared.memory_bytes(
@@ -101,6 +109,7 @@ def compared(
     calibration: Path | None,
     noise: tuple[Path, ...],
     mapping: Path | None,
+    dims: tuple[Path, ...] = (),
     steps: str,
     memory_bytes: int,
     no_rerun: bool,
@@ -118,9 +127,10 @@ def compared(
     if len(forms) > 2:
         raise UsageError("--format is given three times; once is for both sides, twice for each")
     of_reference, of_candidate = (forms[0], forms[-1]) if forms else ("", "")
-    recordings = (
+    recordings = side_by_side(
         open_recording(reference, form=of_reference),
         open_recording(candidate, form=of_candidate),
+        dims,
     )
     with progress_bar("comparing") as progress:
         read_indices(recordings, progress)

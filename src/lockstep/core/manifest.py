@@ -107,6 +107,9 @@ ARGUMENTS = "settings of calls"
 NESTING = "which call holds which"
 """What is not seen where another tool's names tell no calls around a call."""
 
+APART = "parts of tensors"
+"""What is not seen where ranks' parts of one tensor could not be put together: it is not compared."""
+
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""
 

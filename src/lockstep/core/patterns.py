@@ -6,6 +6,8 @@ import difflib
 import fnmatch
 from collections.abc import Iterable
 
+from lockstep.core.site import Phase, Site
+
 
 def matches(pattern: str, module: str, op: str) -> bool:
     """Whether a pattern matches a module path, a path above it, an operator's full name, or that name's last part.
@@ -17,6 +19,30 @@ def matches(pattern: str, module: str, op: str) -> bool:
     paths = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
     names = (*paths, op, op.rsplit(".", 1)[-1])
     return any(fnmatch.fnmatchcase(name, pattern) for name in names if name)
+
+
+def site_matches(pattern: str, site: Site) -> bool:
+    """Whether a pattern matches a site: its module path, a path above it, its operator, or all of it as it is printed.
+
+    >>> act = Site("h.3.mlp.act", "torch.nn.functional.gelu", 0, Phase.FORWARD)
+    >>> patterns = ("h.*.mlp", "gelu", "h.3.mlp.act / torch.nn.functional.gelu", "h.*.act / *.gelu")
+    >>> [site_matches(pattern, act) for pattern in patterns]
+    [True, True, True, True]
+    """
+    printed = _printed(site)
+    if " / " in pattern and any(fnmatch.fnmatchcase(form, pattern) for form in printed):
+        return True
+    return matches(pattern, site.module, site.op) or pattern in printed
+
+
+def _printed(site: Site) -> tuple[str, ...]:
+    """A site as it is printed: whole, without its phase, without the number of the call.
+
+    A backward is recorded with the call that it is the backward of.
+    """
+    whole = str(site)
+    call = whole.rpartition(", ")[0]
+    return whole, call, whole.rpartition(" #")[0], f"{call}, {Phase.BACKWARD.value}"
 
 
 def nearest_names(pattern: str, names: Iterable[str], count: int = 3) -> list[str]:

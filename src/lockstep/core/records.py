@@ -76,6 +76,11 @@ than of the logits for a cross entropy. Other tools tell those; they follow from
 PART_OF = re.compile(r"part of \(([\d, ]*)\): ")
 """How the note of a content begins that is one rank's part of a tensor; the shape of the whole."""
 
+COPIES_DIFFER, JOINED_AS = "copies differ:", "put together as"
+JOINED = re.compile(rf"(?:{JOINED_AS}|{COPIES_DIFFER}) '(.*)'")
+"""How the note of a content is spelled that was put together of several ranks' parts, or is all of their copies along
+a first axis of its own; with the dims that say so."""
+
 COMPUTED_OUT_OF_SIGHT = "computed_out_of_sight"
 """Argument of what arrives in a step: a model has computed it where no step was open; false where Python has read
 what a model computed there, so that it may follow from that."""

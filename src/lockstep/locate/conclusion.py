@@ -18,7 +18,7 @@ from lockstep.core.finding import (
     SetupDifference,
     Verdict,
 )
-from lockstep.core.manifest import Event
+from lockstep.core.manifest import APART, Event
 from lockstep.core.records import would_differ
 from lockstep.core.site import CallKind
 from lockstep.core.text import listed
@@ -139,6 +139,9 @@ def conclusion(
     not_compared.extend((*gathered.coverage.gaps(findings), *_known_by_numbers_alone(findings)))
     if pairing.is_of_another_tool:  # which may tell no loss that would show what these do
         not_compared.extend(_unjudged(findings))
+    for recording in (reference, candidate):
+        gaps = (gap for gap in recording.manifest.not_seen if gap.what == APART)
+        not_compared.extend(f"{recording.path}: {gap.reason}" for gap in gaps)
     ends, held = None, list[HeldStates]()
     if stopper is None and steps is None:
         equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)

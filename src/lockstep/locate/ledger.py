@@ -17,6 +17,7 @@ from lockstep.locate.origins import Place
 from lockstep.locate.precision import PrecisionClasses
 from lockstep.measure.measured_pair import (
     Measured,
+    dims_that_do_not_fit,
     is_placed_otherwise,
     is_read_whole,
     measure_pair,
@@ -334,6 +335,8 @@ def _unknown_words(pair: Pair) -> str:
     left, right = pair.reference, pair.candidate
     if left is None or right is None or not is_placed_otherwise(left.content, right.content):
         return pair.present.content.note or "nothing is known of one side"
+    if words := dims_that_do_not_fit(left.content, right.content):
+        return words
     here, there = (one.content.note or "whole" for one in (left, right))
     return f"spread over ranks otherwise: {here} in the reference, {there} in the candidate"
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from lockstep.core.finding import Evidence
+from lockstep.core.records import COPIES_DIFFER
 from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, word_for_evidence
 from lockstep.measure.measured_pair import Measured
@@ -37,6 +38,9 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
         left, right = output.pair.reference, output.pair.candidate
         assert left is not None
         assert right is not None
+        for side, one in (("reference", left), ("candidate", right)):
+            if one.content.note.startswith(COPIES_DIFFER):
+                return f"{name} is held by several ranks of the {side}, whose copies differ"
         return f"{name} has shape {left.shape} in the reference and {right.shape} in the candidate"
     if metrics.nan_mismatch or metrics.inf_mismatch:
         counts = f"{metrics.nan_mismatch} NaN and {metrics.inf_mismatch} Inf"

@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lockstep.core.dims import dims_of
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Evidence, Metrics, Pair
 from lockstep.core.records import (
+    COPIES_DIFFER,
+    JOINED,
     MEMORY_AS_FOUND,
     PART_OF,
     Content,
@@ -269,9 +272,37 @@ def measure_pair(
 
 
 def is_placed_otherwise(left: Content, right: Content) -> bool:
-    """Whether two contents are of tensors of one shape, which one run alone spreads over ranks, or in another way."""
+    """Whether two contents are of tensors of one shape, which one run alone spreads over ranks, or in another way.
+
+    So are two of which one was put together of ranks' parts, and then has another shape: the words on its axes are
+    wrong. That copies differ is no matter of words.
+    """
+    if left.shape != right.shape and (JOINED.match(left.note) or JOINED.match(right.note)):
+        return not any(
+            one.note.startswith(COPIES_DIFFER) and one.shape[1:] == other.shape
+            for one, other in ((left, right), (right, left))
+        )
     placed = PART_OF.match(left.note) or PART_OF.match(right.note)
     return placed is not None and _whole_shape(left) == _whole_shape(right)
+
+
+def dims_that_do_not_fit(left: Content, right: Content) -> str:
+    """Which axis tells that the words on a tensor's axes are wrong; "" where it was not put together of parts."""
+    for one, other in ((left, right), (right, left)):
+        found = JOINED.match(one.note)
+        if found is None or one.shape == other.shape:
+            continue
+        where = f"its shape is {one.shape} {found[0]}, and {other.shape} in the other run"
+        axes = dims_of(found[1]).axes or ()
+        if len(one.shape) == len(other.shape) == len(axes):
+            unlike = (
+                axis
+                for axis, *both in zip(axes, one.shape, other.shape, strict=True)
+                if both[0] != both[1]
+            )
+            where = f"along {next(unlike).name} {where}"
+        return f"{where}; say what its axes are with --dims"
+    return ""
 
 
 def _whole_shape(content: Content) -> tuple[int, ...]:

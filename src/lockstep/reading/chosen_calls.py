@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lockstep.core.errors import UsageError
-from lockstep.core.patterns import matches, nearest_names
+from lockstep.core.patterns import nearest_names, site_matches
 from lockstep.core.records import Call
-from lockstep.core.site import Phase, Site
+from lockstep.core.site import Site
 from lockstep.store.reader import Recording
 
 
@@ -78,17 +78,7 @@ def is_chosen(pattern: str, site: Site) -> bool:
     >>> [is_chosen(pattern, act) for pattern in ("h.*.mlp", "gelu", "h.3.mlp.act / torch.nn.functional.gelu")]
     [True, True, True]
     """
-    return matches(pattern, site.module, site.op) or pattern in _printed(site)
-
-
-def _printed(site: Site) -> tuple[str, ...]:
-    """A site as it is printed: whole, without its phase, without the number of the call.
-
-    A backward is recorded with the call that it is the backward of.
-    """
-    whole = str(site)
-    call = whole.rpartition(", ")[0]
-    return whole, call, whole.rpartition(" #")[0], f"{call}, {Phase.BACKWARD.value}"
+    return site_matches(pattern, site)
 
 
 def no_match(

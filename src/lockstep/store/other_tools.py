@@ -44,9 +44,30 @@ def recording_of(path: Path, form: str = "") -> Path | None:
     reader = _reader_of(path, form)
     if reader is None:
         return None
+    return made_by(reader, path, _read_by(reader))
+
+
+def made_by(reader: Reader, path: Path, why: str) -> Path:
+    """The directory of a recording, gone with this process, of the calls that a reader gives of a path.
+
+    Parameters
+    ----------
+    why
+        Why no more can be said of it than what they tell.
+
+    Raises
+    ------
+    CorruptError
+        If it cannot read it.
+    """
     place = _aside() / (path.resolve().name or "recording")
     with _said(reader, path):
-        return _written(reader, path, _create(reader, path, place, force=False), RankOnDisk)
+        directory = _create(reader, path, place, force=False)
+        return _written(reader, path, directory, RankOnDisk, why)
+
+
+def _read_by(reader: Reader) -> str:
+    return f"it was written by another tool, and read by {reader.name}"
 
 
 def convert(path: Path, place: Path, form: str = "", *, force: bool = False) -> bool:
@@ -74,7 +95,7 @@ def convert(path: Path, place: Path, form: str = "", *, force: bool = False) -> 
     directory = _create(reader, path, place, force=force)
     try:
         with _said(reader, path):
-            _written(reader, path, directory, WholeRankOnDisk)
+            _written(reader, path, directory, WholeRankOnDisk, _read_by(reader))
     except BaseException:
         directory.discard()
         raise
@@ -135,12 +156,16 @@ def _said(reader: Reader, path: Path) -> Iterator[None]:
 
 
 def _written(
-    reader: Reader, path: Path, directory: RunDirectory, disk_of: Callable[[Path], RankOnDisk]
+    reader: Reader,
+    path: Path,
+    directory: RunDirectory,
+    disk_of: Callable[[Path], RankOnDisk],
+    why: str,
 ) -> Path:
     command = directory.manifest.command
     ranks: dict[int, tuple[CallsOfRank, RankOnDisk]] = {}
     steps: set[int] = set()
-    missing = [NotSeen(LEFT_OUT, f"it was written by another tool, and read by {reader.name}")]
+    missing = [NotSeen(LEFT_OUT, why)]
     try:
         for given in reader.read(path):
             if isinstance(given, NotSeen):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.core.errors import OutputExistsError
+from lockstep.core.errors import CorruptError, OutputExistsError
 from lockstep.core.manifest import RankManifest, StepSummary
 from lockstep.core.records import Call, Content, Frame, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
@@ -193,6 +193,22 @@ def statistics_of(value: Array) -> Statistics:
         inf_count=int(np.isinf(flat).sum()),
         zero_count=int((flat == 0).sum()),
     )
+
+
+def known(tensor: LaterTensor) -> LaterTensor:
+    """The same with its digest, that of a recording of the same bytes, and its numbers; read for that.
+
+    Raises
+    ------
+    CorruptError
+        If its file is damaged, or its dtype is one that no framework has.
+    """
+    if not can_store(tensor.dtype):
+        raise CorruptError(tensor.place, f"holds a tensor of dtype {tensor.dtype}, which none has")
+    assert tensor.load is not None
+    data = tensor.load()
+    numbers = statistics_of(ReadLater(replace(tensor, load=lambda: data))())
+    return replace(tensor, statistics=numbers, digest=digest_of_bytes(data))
 
 
 class RankOnDisk:

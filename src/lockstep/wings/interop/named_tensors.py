@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from lockstep.core.errors import CorruptError
-from lockstep.kernels.digest import digest_of_bytes
-from lockstep.store.later_tensors import Bytes, LaterTensor, ReadLater
+from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.limits import MOST_ELEMENTS, size_of
-from lockstep.store.tensors import Shard, can_store
-from lockstep.store.written_calls import statistics_of
+from lockstep.store.tensors import Shard
 from lockstep.wings.interop.hdf5_file import data_sets
 from lockstep.wings.interop.probe_leaves import narrowed, npy_in
 from lockstep.wings.interop.torch_file import tensors_in
@@ -36,7 +33,7 @@ _DAMAGED = (
 
 
 def named_tensors(path: Path) -> Named:
-    """The tensors of one file, each by its name there; of a `.npy` file by ""; `known` says the rest of them.
+    """The tensors of one file, each by its name there; of a `.npy` file by "".
 
     Raises
     ------
@@ -45,22 +42,6 @@ def named_tensors(path: Path) -> Named:
     """
     size_of(path)
     yield from _FILES[path.suffix.lower()](path)
-
-
-def known(tensor: LaterTensor) -> LaterTensor:
-    """The same with its digest, that of a recording of the same bytes, and its numbers; read for that.
-
-    Raises
-    ------
-    CorruptError
-        If its file is damaged.
-    """
-    if not can_store(tensor.dtype):
-        raise CorruptError(tensor.place, f"holds a tensor of dtype {tensor.dtype}, which none has")
-    assert tensor.load is not None
-    data = tensor.load()
-    numbers = statistics_of(ReadLater(replace(tensor, load=lambda: data))())
-    return replace(tensor, statistics=numbers, digest=digest_of_bytes(data))
 
 
 def _of_npy(path: Path) -> Named:

@@ -17,11 +17,10 @@ from lockstep.core.site import Role
 from lockstep.core.text import listed
 from lockstep.store.later_tensors import LaterTensor
 from lockstep.store.limits import read_manifest
-from lockstep.store.written_calls import ReadCall
+from lockstep.store.written_calls import ReadCall, known
 from lockstep.wings.interop.device_dump import Origin, Part, parts_of, tensor_of
 from lockstep.wings.interop.device_graph import DeviceOperator, operators_in, plain_name
 from lockstep.wings.interop.named_sites import Spot, calls_of, spot_of
-from lockstep.wings.interop.named_tensors import known
 from lockstep.wings.interop.readers.tensor_folder import what_is_missing
 
 NAME = re.compile(

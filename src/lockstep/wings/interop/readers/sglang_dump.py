@@ -12,9 +12,8 @@ from pathlib import Path
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import NotSeen
 from lockstep.store.later_tensors import LaterTensor
-from lockstep.store.written_calls import ReadCall
+from lockstep.store.written_calls import ReadCall, known
 from lockstep.wings.interop.named_sites import Spot, calls_of
-from lockstep.wings.interop.named_tensors import known
 from lockstep.wings.interop.readers.tensor_folder import what_is_missing
 from lockstep.wings.interop.torch_file import tensors_in
 

@@ -15,9 +15,9 @@ from lockstep.core.errors import CorruptError, LockstepError
 from lockstep.core.manifest import ARGUMENTS, NESTING, ORDER, NotSeen
 from lockstep.core.site import Role
 from lockstep.store.later_tensors import LaterTensor
-from lockstep.store.written_calls import ReadCall
+from lockstep.store.written_calls import ReadCall, known
 from lockstep.wings.interop.named_sites import Spot, calls_of, pattern_of, spot_of
-from lockstep.wings.interop.named_tensors import SUFFIXES, known, named_tensors
+from lockstep.wings.interop.named_tensors import SUFFIXES, named_tensors
 
 _DEPTH = 8
 _CHECKPOINTS = (".safetensors", ".pt", ".pth")

@@ -17,9 +17,8 @@ from lockstep.core.errors import CorruptError, LockstepError
 from lockstep.core.manifest import MODULES, ORDER, NotSeen
 from lockstep.core.site import Phase, Role
 from lockstep.store.later_tensors import LaterTensor, ReadLater
-from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.store.written_calls import ReadCall, ReadTensor, known
 from lockstep.wings.interop.hdf5_file import DataSet, data_sets
-from lockstep.wings.interop.named_tensors import known
 
 _PATH = re.compile(r"([^/]+)/(\d{1,12})/(input|output)\w*/(.+)")
 _OF_DEVICE = re.compile(

@@ -1,0 +1,238 @@
+"""A recording of several ranks as that of one: each call once, with the tensors that its ranks hold parts of.
+
+Calls of the first rank stand for those of the others at the same site. Parts are put together when a tensor is asked
+for, and once before, for its numbers and its digest; no whole is written anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lockstep.core.dims import Dims, Mesh
+from lockstep.core.errors import UsageError
+from lockstep.core.manifest import APART, ARGUMENTS, NotSeen
+from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import CallKind
+from lockstep.hookspecs import Reader
+from lockstep.store.other_tools import LEFT_OUT, made_by
+from lockstep.store.reader import RankRecording, Recording
+from lockstep.store.shards.dims_file import DimsFile
+from lockstep.store.shards.joining import UnlikeDimsError
+from lockstep.store.shards.parts import Parts
+from lockstep.store.shards.placements import placed_by
+from lockstep.store.written_calls import ReadCall, ReadTensor
+
+_RANK = re.compile(r"rank(\d+)")
+_SEVERAL_A_SITE = frozenset({CallKind.GRADIENT, CallKind.OPTIMIZER})
+_Key = tuple[object, ...]
+
+
+def as_one_rank(recording: Recording, files: Sequence[DimsFile] = ()) -> Recording:
+    """The recording of one rank that its ranks make together.
+
+    Parameters
+    ----------
+    files
+        What axes mean; of what several say of a tensor the first counts, and all of them before a tensor's placement.
+
+    Raises
+    ------
+    UsageError
+        If nothing says which mesh the ranks make, or another one than there are ranks.
+    RecordingError
+        If it cannot be read.
+    """
+    ranks = {
+        int(found[1]): rank
+        for name, rank in recording.ranks.items()
+        if (found := _RANK.fullmatch(name))
+    }
+    odd = [name for name in recording.ranks if not _RANK.fullmatch(name)]
+    if odd:
+        raise UsageError(
+            f"{recording.path}: {odd[0]} is a second process of its rank, which no mesh has a place for"
+        )
+    joiner = _Joiner(ranks, files, _mesh_of(recording, ranks, files))
+    reader = Reader("its dims", lambda _: True, lambda _: joiner.calls(recording))
+    why = f"it was put together of the parts of {len(ranks)} ranks"
+    made = Recording(made_by(reader, recording.path, why))
+    made.path = recording.path
+    return made
+
+
+def _mesh_of(
+    recording: Recording, ranks: dict[int, RankRecording], files: Sequence[DimsFile]
+) -> Mesh:
+    size = max(*(rank.manifest.world_size for rank in ranks.values()), max(ranks) + 1)
+    mesh = next((file.mesh for file in files if file.mesh is not None), None)
+    over = list(dict.fromkeys(axis for file in files for axis in file.over))
+    if mesh is None and len(over) == 1:
+        mesh = Mesh({over[0]: size})
+    if mesh is None:
+        placed = (placed_by(record.content) for record in _first_records(ranks))
+        mesh = next((one[1] for one in placed if one is not None and one[1].ranks == size), None)
+    if mesh is None:
+        raise UsageError(
+            f"{recording.path}: nothing says which mesh its {size} ranks make; write for example `mesh: {{tp: {size}}}`"
+            " into the file of --dims"
+        )
+    if mesh.ranks != size:
+        sizes = ", ".join(f"{axis}: {number}" for axis, number in mesh.sizes.items())
+        raise UsageError(
+            f"{recording.path}: mesh {{{sizes}}} is one of {mesh.ranks} ranks, and the training had {size}"
+        )
+    return mesh
+
+
+def _first_records(ranks: dict[int, RankRecording]) -> Iterator[TensorRecord]:
+    rank = ranks[min(ranks)]
+    for step in rank.steps[:1]:
+        for call in rank.calls(step):
+            yield from call.records
+
+
+def is_placed(recording: Recording) -> bool:
+    """Whether a tensor of a recording says itself how ranks hold it."""
+    ranks = dict(enumerate(recording.ranks.values()))
+    return bool(ranks) and any(placed_by(one.content) for one in _first_records(ranks))
+
+
+class _Joiner:
+    """Puts the calls of several ranks together, step by step."""
+
+    def __init__(
+        self, ranks: dict[int, RankRecording], files: Sequence[DimsFile], mesh: Mesh
+    ) -> None:
+        self._ranks, self._files, self._mesh = ranks, files, mesh
+        self._apart: dict[str, list[str]] = defaultdict(list)
+        self._copies: list[str] = []
+        self._rounded: list[float] = []
+        self._numbers: dict[int, int] = {}
+
+    def calls(self, recording: Recording) -> Iterator[ReadCall | NotSeen]:
+        """Every call, and what could not be put together."""
+        first, *others = sorted(self._ranks)
+        for step in sorted({step for rank in self._ranks.values() for step in rank.steps}):
+            by_rank = {
+                number: _by_key(rank.calls(step) if step in rank.steps else [])
+                for number, rank in self._ranks.items()
+            }
+            for key, call in by_rank[first].items():
+                yield self._call(
+                    call,
+                    {number: by_rank[number][key] for number in others if key in by_rank[number]},
+                )
+            for number in others:
+                for key, call in by_rank[number].items():
+                    if key not in by_rank[first]:
+                        self._apart[f"rank{number} alone made them"].append(str(call.site))
+        yield NotSeen(ARGUMENTS, "they are those of the first rank, so no call is made again")
+        yield NotSeen("sketches, states and losses behind the steps", "they are of single ranks")
+        for gap in dict.fromkeys((gap.what, gap.reason) for gap in recording.manifest.not_seen):
+            if gap[0] != LEFT_OUT:
+                yield NotSeen(*gap)
+        yield from self._said()
+
+    def _said(self) -> Iterator[NotSeen]:
+        for number in sorted(set(range(self._mesh.ranks)) - set(self._ranks)):
+            yield NotSeen(APART, f"rank{number} is not in the recording")
+        for why, where in self._apart.items():
+            yield NotSeen(
+                APART,
+                f"{len(where)} tensors or calls were not put together, first {where[0]}: {why}",
+            )
+        if self._copies:
+            yield NotSeen(
+                "equal copies",
+                f"those of {len(self._copies)} tensors differ by more than rounding, first {self._copies[0]}",
+            )
+        if self._rounded:
+            most = f"differ by at most {max(self._rounded):.2g} of the largest element, as rounding makes them"
+            what = f"those of {len(self._rounded)} tensors {most}; the first rank's are compared"
+            yield NotSeen("bitwise equal copies", what)
+        for file in self._files:
+            if unused := list(file.unused):
+                yield NotSeen(
+                    "what all dims are for",
+                    f"{unused[0]!r} of {Path(file.where).name} matches nothing here",
+                )
+
+    def _call(self, call: Call, others: dict[int, Call]) -> ReadCall:
+        self._numbers[call.id] = len(self._numbers)
+        found = {
+            number: {_record_key(one): one for one in other.records}
+            for number, other in others.items()
+        }
+        tensors = []
+        for record in call.records:
+            key = _record_key(record)
+            records = {min(self._ranks): record}
+            records.update(
+                (number, by_key[key]) for number, by_key in found.items() if key in by_key
+            )
+            tensor = self._tensor(call, record, records)
+            tensors.extend([] if tensor is None else [tensor])
+        return ReadCall(
+            call.step, call.site.module, call.site.op, tensors, kind=call.kind, phase=call.site.phase,
+            arguments=call.arguments, module_class=call.module_class, parent=self._numbers.get(call.parent, -1),
+            stack=call.stack, moment=call.sequence,
+        )  # fmt: skip
+
+    def _tensor(
+        self, call: Call, record: TensorRecord, records: dict[int, TensorRecord]
+    ) -> ReadTensor | None:
+        place = f"{record.role.value} {record.name} of {call.site}"
+        if record.occurrence:
+            self._apart["it is of a second backward"].append(place)
+            return None
+        if absent := sorted(set(self._ranks) - set(records)):
+            self._apart[f"rank{absent[0]} did not record it"].append(place)
+            return None
+        parts = Parts(
+            {number: one.content for number, one in records.items()},
+            self._dims(call, record),
+            self._mesh,
+        )
+        try:
+            later, found = parts.whole()
+        except UnlikeDimsError as error:
+            self._apart[str(error)].append(place)
+            return None
+        if found is not None and found.copies > 1:
+            self._copies.append(place)
+        elif found is not None and found.rounding:
+            self._rounded.append(found.rounding)
+        return ReadTensor(
+            record.role, record.name, later, record.argument, record.site.phase, record.sequence, record.index
+        )  # fmt: skip
+
+    def _dims(self, call: Call, record: TensorRecord) -> Dims | None:
+        told = next((dims for file in self._files if (dims := file.of(record, call.site))), None)
+        if told is not None:
+            return told
+        placed = placed_by(record.content)
+        return placed[0] if placed and placed[1].sizes.items() <= self._mesh.sizes.items() else None
+
+
+def _by_key(calls: Sequence[Call]) -> dict[_Key, Call]:
+    """Calls by what they are on every rank; those that were made again in a backward are left out."""
+    counts: Counter[_Key] = Counter()
+    found: dict[_Key, Call] = {}
+    for call in calls:
+        if call.recomputed:
+            continue
+        name = call.records[0].name if call.kind in _SEVERAL_A_SITE and call.records else ""
+        key = (call.kind, call.site, name)
+        found[(*key, counts[key])] = call
+        counts[key] += 1
+    return found
+
+
+def _record_key(record: TensorRecord) -> _Key:
+    return record.site.phase, record.role, record.index, record.name, record.occurrence
+
+
+__all__ = ["as_one_rank", "is_placed"]

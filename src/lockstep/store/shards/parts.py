@@ -1,0 +1,113 @@
+"""One tensor that every rank has a part of, or a copy: what is known of it, and how it is read when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from lockstep.core.dims import Dims, Mesh
+from lockstep.core.records import COPIES_DIFFER, JOINED_AS, Content
+from lockstep.store.later_tensors import Bytes, LaterTensor
+from lockstep.store.shards.joining import Array, Joined, UnlikeDimsError, joined
+from lockstep.store.tensors import can_store
+from lockstep.store.written_calls import known
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What ranks hold of one tensor.
+
+    Parameters
+    ----------
+    by_rank
+        The content on each rank that has one.
+    dims
+        What its axes mean; None where nothing says.
+    mesh
+        Of all ranks, those that are missing too.
+    """
+
+    by_rank: Mapping[int, Content]
+    dims: Dims | None
+    mesh: Mesh
+
+    @property
+    def first(self) -> Content:
+        """That of the first rank that has one."""
+        return self.by_rank[min(self.by_rank)]
+
+    @property
+    def are_equal_copies(self) -> bool:
+        """Whether all ranks hold the same, to the last bit, and nothing says that these are parts."""
+        digests = {one.digest for one in self.by_rank.values()}
+        return (
+            len(digests) == 1
+            and self.first.digest is not None
+            and not (self.dims and self.dims.over)
+        )
+
+    def whole(self) -> tuple[LaterTensor, Joined | None]:
+        """The tensor, and what putting it together found; None where nothing had to be.
+
+        Raises
+        ------
+        UnlikeDimsError
+            If it cannot be put together; the message says why.
+        CorruptError
+            If a part cannot be read.
+        """
+        if self.are_equal_copies:
+            one = self.first
+            load = None if one.loader is None or not can_store(one.dtype) else partial(_bytes, one)
+            return LaterTensor(
+                one.dtype, one.shape, one.statistics, one.digest, load, one.note
+            ), None
+        if self.dims is None:
+            raise UnlikeDimsError("no dims say how its parts belong together")
+        dtypes = {one.dtype for one in self.by_rank.values()}
+        if len(dtypes) > 1:
+            raise UnlikeDimsError(f"ranks hold it as {' and '.join(sorted(dtypes))}")
+        if any(one.loader is None for one in self.by_rank.values()) or not can_store(
+            self.first.dtype
+        ):
+            raise UnlikeDimsError("its elements were not kept (record with --save tensors)")
+        found = self._joined()
+        said = COPIES_DIFFER if found.copies > 1 else JOINED_AS
+        note = f"{said} '{self.dims.text}'"
+        given = _encoded(found.array, self.first.dtype)
+        later = LaterTensor(self.first.dtype, found.array.shape, load=lambda: given, note=note)
+        later = replace(known(later), load=self._load)
+        return later, replace(found, array=found.array[:0] if found.array.ndim else found.array)
+
+    def _joined(self) -> Joined:
+        assert self.dims is not None
+        arrays = {rank: _elements(one) for rank, one in self.by_rank.items()}
+        return joined(arrays, self.dims, self.mesh, self.first.dtype)
+
+    def _load(self) -> Bytes:
+        return _encoded(self._joined().array, self.first.dtype)
+
+
+def _elements(content: Content) -> Array:
+    """Numbers; of float8, which cannot be added up here anyway, the bits."""
+    if not content.dtype.startswith("float8"):
+        return content.load()
+    bits: Array = content.loader.undecoded(content.dtype)  # type: ignore[union-attr]
+    return bits.reshape(content.shape)
+
+
+def _encoded(array: Array, dtype: str) -> Bytes:
+    """The bytes of a tensor, row after row."""
+    if dtype == "bfloat16":
+        array = (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _bytes(content: Content) -> Bytes:
+    return _encoded(_elements(content), content.dtype)
+
+
+__all__ = ["Parts"]

@@ -1,0 +1,50 @@
+"""Dims of a tensor that torch.distributed placed: `part of (50, 32): Shard(dim=0) on mesh (dp=2)`."""
+
+from __future__ import annotations
+
+import re
+
+from lockstep.core.dims import Axis, Dims, How, Mesh, Split
+from lockstep.core.records import Content
+
+_PLACED = re.compile(r"part of \(([\d, ]*)\): (.*) on mesh \((.*)\)")
+_SHARD = re.compile(r"Shard\(dim=(-?\d+)\)|S\((-?\d+)\)")
+_WORDS = re.compile(r"\w+\([^()]*\)")
+
+
+def placed_by(content: Content) -> tuple[Dims, Mesh] | None:
+    """How a content's note says that ranks hold it; None where it says nothing, or what cannot be put together."""
+    found = _PLACED.fullmatch(content.note)
+    if found is None:
+        return None
+    count = len(re.findall(r"\d+", found[1]))
+    sizes = [one.rpartition("=") for one in found[3].split(", ")]
+    mesh = {name or f"m{number}": int(size) for number, (name, _, size) in enumerate(sizes)}
+    placements = _WORDS.findall(found[2])
+    splits: dict[int, list[Split]] = {}
+    for over, placed in zip(mesh, placements, strict=True) if len(placements) == len(mesh) else ():
+        shard = _SHARD.fullmatch(placed)
+        if shard is not None:
+            splits.setdefault(int(shard[1] or shard[2]) % max(count, 1), []).append(Split(over))
+        elif placed in ("Partial(sum)", "P(sum)") and count:
+            splits.setdefault(0, []).append(Split(over, How.PARTIAL))
+        elif placed not in ("Replicate()", "R()"):
+            return None
+    if len(placements) != len(mesh):
+        return None
+    axes = tuple(Axis(f"d{number}", tuple(splits.get(number, ()))) for number in range(count))
+    return Dims(axes, _text(axes)), Mesh(mesh)
+
+
+def _text(axes: tuple[Axis, ...]) -> str:
+    words = []
+    for axis in axes:
+        over = ",".join(
+            f"{one.over}:{one.how.value}" if one.how is How.PARTIAL else one.over
+            for one in axis.splits
+        )
+        words.append(f"{axis.name}[{over}]" if over else axis.name)
+    return " ".join(words)
+
+
+__all__ = ["placed_by"]
