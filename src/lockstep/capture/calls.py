@@ -18,7 +18,7 @@ import torch
 from lockstep.capture.callers import Caller
 from lockstep.capture.compiled_calls import CompiledCalls
 from lockstep.capture.gradients import graph_node
-from lockstep.capture.held_rows import StepStart
+from lockstep.capture.held_rows import TopResults
 from lockstep.capture.interception import Taps
 from lockstep.capture.kernel_context import conditions_now
 from lockstep.capture.leaves import (
@@ -33,6 +33,7 @@ from lockstep.capture.plumbing import is_collective
 from lockstep.capture.rows import OneCall, OpenCall, Place
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
+from lockstep.capture.steps import Steps
 from lockstep.capture.surroundings import (
     SET_ITEM,
     below_functions,
@@ -79,8 +80,12 @@ class _ModuleCall:
     fused: bool
 
 
-class Steps(Protocol):
-    """Who knows about steps; `Recorder` is the real one."""
+class StepRecorder(Protocol):
+    """Who opens and closes steps; `Recorder` is the real one."""
+
+    @property
+    def steps(self) -> Steps:
+        """What is known of the step that is open."""
 
     @property
     def in_optimizer(self) -> bool:
@@ -137,8 +142,8 @@ class Calls:
 
     Parameters
     ----------
-    steps
-        Knows whether a step is open.
+    recorder
+        Opens and closes steps.
     level
         "module", "api" or "aten".
 
@@ -148,18 +153,19 @@ class Calls:
         What is patched in torch.
     compiled
         Records calls of compiled functions, and what is captured of them.
-    step_start
-        What the open step has had before its first backward.
+    results
+        What is left of what the open step has computed before its first backward.
     out_of_sight
         What the model has computed where no step was open.
     """
 
-    def __init__(self, steps: Steps, level: str, *, compile_eager: bool = False) -> None:
+    def __init__(self, recorder: StepRecorder, level: str, *, compile_eager: bool = False) -> None:
         self.taps = Taps(self, level)
-        self.step_start = StepStart()
+        self.results = TopResults()
         self.out_of_sight = OutOfSight()
-        self.compiled = CompiledCalls(self, steps, eager=compile_eager)
-        self._steps = steps
+        self.compiled = CompiledCalls(self, recorder, eager=compile_eager)
+        self._recorder = recorder
+        self._steps = recorder.steps
         self._level = level
         self._local = threading.local()
 
@@ -203,7 +209,7 @@ class Calls:
                 return None  # leaves no trace: what it wraps is called inside
             return self._begun(module, args, kwargs, compiled=compiled)
         except Exception as error:  # whatever a class of the script's does when it is asked
-            self._steps.fail(error)
+            self._recorder.fail(error)
             return None
 
     def _begun(
@@ -221,12 +227,12 @@ class Calls:
         if self._is_another(place, module, trains=grad and not (passes or backward)):
             return None
         if place is None and grad and not (passes or backward):
-            if self.step_start.certain:
-                self._steps.forward_begins()
+            if self._steps.is_certain:
+                self._recorder.forward_begins()
             else:
                 self.reconsider(argument_tensors(args, kwargs), module=True)
         session = None if passes else self._module_session(module, grad and not backward)
-        self.step_start.module_called = True
+        self._steps.module_called()
         opened = None
         if session is not None:
             self._note_autocast(session)
@@ -237,7 +243,7 @@ class Calls:
 
     def _is_another(self, place: Place | None, module: torch.nn.Module, *, trains: bool) -> bool:
         """Whether a call is of a training in another thread than the one that is recorded."""
-        trainers = self._steps.trainers
+        trainers = self._recorder.trainers
         if trainers.is_another:
             return True
         return place is None and not in_backward() and not trainers.calls(module, trains=trains)
@@ -255,7 +261,7 @@ class Calls:
         """Begin to record a call of a module."""
         grad = torch.is_grad_enabled()
         conditions = conditions_now(grad)
-        with Silence(self._steps.fail):
+        with Silence(self._recorder.fail):
             named = without_wrappers(module)
             kind = class_name(named)
             return session.begin(
@@ -264,7 +270,7 @@ class Calls:
                 kind,
                 tensors,
                 plain_attributes(named),
-                path=self._steps.path_of(session, module, place),
+                path=self._recorder.path_of(session, module, place),
                 module_class=kind,
                 grad=grad,
                 conditions=conditions,
@@ -275,7 +281,7 @@ class Calls:
 
     def _note_unemulated(self) -> None:
         if not is_emulated_here():
-            self._steps.note_once(
+            self._recorder.note_once(
                 "the emulated device in other threads", "the modules that they call run as they are"
             )
 
@@ -306,7 +312,7 @@ class Calls:
     def _note_inside(self, what: str, module: torch.nn.Module, reason: str) -> None:
         places = self._places()
         name = (places[-1].path if places else "") or class_name(module)
-        self._steps.note_once(f"{what} of {name}", reason)
+        self._recorder.note_once(f"{what} of {name}", reason)
 
     # --- operators ----------------------------------------------------------------------------
 
@@ -351,7 +357,7 @@ class Calls:
         None where nothing of it concerns the recording.
         """
         try:
-            if self._steps.trainers.is_another:
+            if self._recorder.trainers.is_another:
                 return None
             if in_transform():
                 return None, None, [], False
@@ -361,12 +367,12 @@ class Calls:
             if self._is_none_of_ours(place, backward, grad):
                 return None
             tensors = argument_tensors(args, kwargs)
-            if place is None and not self.step_start.certain:
+            if place is None and not self._steps.is_certain:
                 self.reconsider(tensors, module=False)
             elif place is None and grad and not backward and trains(name, tensors):
-                self._steps.forward_begins()
+                self._recorder.forward_begins()
             may_begin = grad and not backward and self._may_begin(name, tensors)
-            if may_begin and not self._steps.trainers.uses(tensor for _, tensor in tensors):
+            if may_begin and not self._recorder.trainers.uses(tensor for _, tensor in tensors):
                 return None
             session = self.find_session(may_begin=may_begin)
             opened = None
@@ -374,7 +380,7 @@ class Calls:
                 opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
             return session, opened, tensors, place is None
         except Exception as error:  # whatever a class of the script's does when it is asked
-            self._steps.fail(error)
+            self._recorder.fail(error)
             return None
 
     def _end_operator(
@@ -399,41 +405,41 @@ class Calls:
                 session.retract(opened)
                 return False
         except Exception as error:
-            self._steps.fail(error)
+            self._recorder.fail(error)
         return True
 
     def read_by_python(self, tensor: Any) -> None:
         """What comes later may follow from these numbers, though no operator shows it."""
         if not isinstance(tensor, torch.Tensor) or in_backward() or in_transform():
             return
-        if self._steps.trainers.is_another:
+        if self._recorder.trainers.is_another:
             return
-        session = self._steps.session
+        session = self._recorder.session
         if session is None:
             self.out_of_sight.was_read |= self._is_out_of_sight([tensor])
-        elif not (self._steps.in_optimizer or (self.place is not None and self.place.opaque)):
-            with Silence(self._steps.fail):
+        elif not (self._recorder.in_optimizer or (self.place is not None and self.place.opaque)):
+            with Silence(self._recorder.fail):
                 session.read_by_python(tensor)
 
     def gradient_given(self, parameter: Any) -> None:
         """A backward written by hand gives its gradients so; what an optimizer takes is seen when that steps."""
-        if in_backward() or in_transform() or self._steps.trainers.is_another:
+        if in_backward() or in_transform() or self._recorder.trainers.is_another:
             return
-        session = self._steps.session
-        if session is not None and not self._steps.in_optimizer:
-            with Silence(self._steps.fail):
+        session = self._recorder.session
+        if session is not None and not self._recorder.in_optimizer:
+            with Silence(self._recorder.fail):
                 if session.may_be_updated_by_hand(parameter):
-                    self._steps.is_certain()
+                    self._recorder.is_certain()
                     session.accumulated(parameter)
 
     def _is_out_of_sight(self, tensors: Iterable[torch.Tensor]) -> bool:
-        with Silence(self._steps.fail):
+        with Silence(self._recorder.fail):
             return self.out_of_sight.has_made(tensors)
         return False
 
     def _made_out_of_sight(self, result: Any, module: torch.nn.Module | None = None) -> None:
         """Note what came of a call where no step is open; of a module, where it has parameters."""
-        with Silence(self._steps.fail):
+        with Silence(self._recorder.fail):
             if module is None or next(module.parameters(), None) is not None:
                 self.out_of_sight.made(tensor for _, tensor in tensors_in(result, ""))
 
@@ -444,9 +450,9 @@ class Calls:
         if result is None:
             self.end(session, opened, result)
             return
-        self._steps.note_once("collectives that are not waited for", "their results come later")
+        self._recorder.note_once("collectives that are not waited for", "their results come later")
         session.retract(opened)
-        with Silence(self._steps.fail):
+        with Silence(self._recorder.fail):
             for _, tensor in tensors:
                 session.contents.changed(tensor)
 
@@ -457,9 +463,9 @@ class Calls:
         places = self._places()
         with self._at(replace(places[-1] if places else _NOWHERE, opaque=True)):
             result = function(*args, **kwargs)
-        session = self._steps.session
+        session = self._recorder.session
         if session is not None:
-            with Silence(self._steps.fail):
+            with Silence(self._recorder.fail):
                 for _, tensor in tensors_in(result, ""):
                     session.contents.note(unwrapped(tensor))
         return result
@@ -468,18 +474,18 @@ class Calls:
         """Whether operators belong to a call that is recorded as one, or to torch's own work."""
         if place is not None:
             return place.opaque or (backward and not grad)
-        if self._steps.in_optimizer:
-            return not (self._steps.optimizer_has_closure and grad)
+        if self._recorder.in_optimizer:
+            return not (self._recorder.optimizer_has_closure and grad)
         return backward
 
     def _in_transform(self, result: Any) -> Any:
         """What leaves a `torch.func` transform comes from inside the step."""
-        session = self._steps.session
+        session = self._recorder.session
         if session is not None:
-            self._steps.note_once(
+            self._recorder.note_once(
                 "operators inside of torch.func transforms", "they work on tensors without numbers"
             )
-            with Silence(self._steps.fail):
+            with Silence(self._recorder.fail):
                 for _, tensor in tensors_in(result, ""):
                     session.contents.note(unwrapped(tensor))
         return result
@@ -509,7 +515,7 @@ class Calls:
 
     def end_one(self, one: OneCall, result: Any) -> None:
         """Record what came out of it."""
-        with Silence(self._steps.fail):
+        with Silence(self._recorder.fail):
             # What is written behind autograd's back inside does not show in a version.
             for _, tensor in (*one.tensors, *one.buffers):
                 one.session.contents.changed(tensor)
@@ -531,7 +537,7 @@ class Calls:
         try:
             return self._begin_one(name, modules, args, kwargs)
         except Exception as error:  # whatever a class of the script's does when it is asked
-            self._steps.fail(error)
+            self._recorder.fail(error)
             return None
 
     def _begin_one(
@@ -546,17 +552,18 @@ class Calls:
         place = places[-1] if places else None
         if in_transform() or self._is_none_of_ours(place, backward, grad):
             return None
-        if self._steps.trainers.is_another:
+        if self._recorder.trainers.is_another:
             return None
         tensors = argument_tensors(args, kwargs)
         module = any(map(has_parameters, modules))
-        if place is None and not self.step_start.certain:
+        if place is None and not self._steps.is_certain:
             self.reconsider(tensors, module=module)
         may_train = module or self._may_begin(name, tensors)
         session = self.find_session(may_begin=grad and not backward and may_train)
         if session is None:
             return None
-        self.step_start.module_called |= module
+        if module:
+            self._steps.module_called()
         buffers = self.named_buffers(session, modules, place)
         opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward, buffers)
         if opened is None:
@@ -571,9 +578,9 @@ class Calls:
         self, session: Session, modules: Sequence[torch.nn.Module], place: Place | None
     ) -> list[NamedTensor]:
         """Buffers of modules and of all below them; the modules are named where they are met for the first time."""
-        with Silence(self._steps.fail):
+        with Silence(self._recorder.fail):
             for module in modules:
-                self._steps.path_of(session, module, place)
+                self._recorder.path_of(session, module, place)
             below = {id(one): one for module in modules for _, one in module.named_buffers()}
             return [("buffer", buffer) for buffer in below.values()]
         return []
@@ -581,7 +588,7 @@ class Calls:
     def recomputed_here(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A checkpointed function whose calls are at this place of the model in backward too."""
         places = self._places()
-        if self._steps.session is None or not places:
+        if self._recorder.session is None or not places:
             return function
         place = places[-1]
 
@@ -596,7 +603,7 @@ class Calls:
 
     def compiler_loaded(self) -> None:
         """Something was compiled."""
-        self._steps.compiler_loaded()
+        self._recorder.compiler_loaded()
 
     # --- aten operators -------------------------------------------------------------------------
 
@@ -611,16 +618,16 @@ class Calls:
         """Record one aten operator."""
         # By what an overload calls itself, which has a frame that is not there without the tap.
         inner = function._op if isinstance(function, torch._ops.OpOverload) else function
-        session = self._steps.session
-        if session is None or self._steps.trainers.is_another:
+        session = self._recorder.session
+        if session is None or self._recorder.trainers.is_another:
             return caller(inner, args, kwargs)
-        optimizer = self._steps.in_optimizer and not torch.is_grad_enabled()
+        optimizer = self._recorder.in_optimizer and not torch.is_grad_enabled()
         phase = Phase.OPTIMIZER if optimizer else Phase.FORWARD
         places = self._places()
         place = places[-1] if places else None
         opened, conditions = None, conditions_now(torch.is_grad_enabled())
         tensors: list[NamedTensor] = []
-        with Silence(self._steps.fail):
+        with Silence(self._recorder.fail):
             tensors = argument_tensors(args, kwargs)
             opened = session.begin(
                 CallKind.OPERATOR,
@@ -642,7 +649,7 @@ class Calls:
                 self.abandon(session, opened)
             raise
         if opened is not None:
-            with Silence(self._steps.fail):
+            with Silence(self._recorder.fail):
                 # Down here a write counts as a version only after the operator has returned.
                 for tensor in written(function, args, kwargs):
                     session.contents.changed(tensor)
@@ -653,20 +660,20 @@ class Calls:
 
     def backward_call(self, losses: list[torch.Tensor], run: Callable[[], Any]) -> Any:
         """Record the loss, run the autograd engine, settle gradients of which parts did not come."""
-        if in_backward() or self._steps.trainers.is_another:
+        if in_backward() or self._recorder.trainers.is_another:
             return run()
         session = self.find_session(may_begin=bool(losses))
         if session is None:
-            self._steps.stop_before_backward()
+            self._recorder.stop_before_backward()
             return run()
-        with Silence(self._steps.fail):
-            self._steps.is_certain()
+        with Silence(self._recorder.fail):
+            self._recorder.is_certain()
             for tensor in losses:
                 session.loss(tensor)
-        self._steps.stop_before_backward()
+        self._recorder.stop_before_backward()
         with self._at(None):
             result = run()
-        with Silence(self._steps.fail):
+        with Silence(self._recorder.fail):
             session.backward_ended()
             for _, tensor in tensors_in(result, ""):
                 session.contents.note(unwrapped(tensor))
@@ -676,9 +683,9 @@ class Calls:
 
     def find_session(self, *, may_begin: bool) -> Session | None:
         """The session, with a step opened where one may begin here."""
-        session = self._steps.session
+        session = self._recorder.session
         if session is None and may_begin and torch._C._get_tracing_state() is None:
-            session = self._steps.begin()
+            session = self._recorder.begin()
         return None if torch._C._get_tracing_state() is not None else session
 
     def reconsider(self, inputs: list[NamedTensor], *, module: bool) -> None:
@@ -687,25 +694,26 @@ class Calls:
         That goes for what nothing is left of, and for what was computed before the first module is
         called, unless this call takes what came of it.
         """
-        step_start = self.step_start
-        if step_start.is_over() or (module and not step_start.module_called):
-            with Silence(self._steps.fail):
+        if not self._steps.is_uncertain:
+            return
+        if self.results.are_gone() or (module and self._steps.is_idle):
+            with Silence(self._recorder.fail):
                 if not _any_in_graph(inputs):
-                    self._steps.set_aside()
+                    self._recorder.set_aside()
 
     def _may_begin(self, name: str, tensors: list[NamedTensor]) -> bool:
         """Whether an operator outside of any module is of a training step, where none is open."""
-        return trains(name, tensors) or (self.step_start.is_aside and _any_in_graph(tensors))
+        return trains(name, tensors) or (self._steps.is_aside and _any_in_graph(tensors))
 
     def _note_top(self, result: Any) -> None:
-        if self.step_start.certain:
+        if not self._steps.is_uncertain:
             return
-        with Silence(self._steps.fail):
-            self.step_start.called(tensor for _, tensor in tensors_in(result, ""))
+        with Silence(self._recorder.fail):
+            self.results.add(tensor for _, tensor in tensors_in(result, ""))
 
     def _module_session(self, module: torch.nn.Module, may_begin: bool) -> Session | None:
         session = self.find_session(may_begin=False)
-        if session is None and may_begin and self._steps.may_train(module):
+        if session is None and may_begin and self._recorder.may_train(module):
             session = self.find_session(may_begin=True)
         return session
 
@@ -722,9 +730,9 @@ class Calls:
         buffers: Iterable[NamedTensor] = (),
     ) -> OpenCall | None:
         self._note_autocast(session)
-        between = self.step_start.certain and place is None and not grad
+        between = self._steps.is_certain and place is None and not grad
         conditions = conditions_now(grad)
-        with Silence(self._steps.fail):
+        with Silence(self._recorder.fail):
             return session.begin(
                 CallKind.OPERATOR,
                 place,
@@ -743,7 +751,7 @@ class Calls:
 
     def _note_autocast(self, session: Session | None) -> None:
         if session is not None and torch._C._is_any_autocast_enabled():
-            self._steps.note_autocast()
+            self._recorder.note_autocast()
 
     def run_within(
         self, place: Place, session: Session, opened: OpenCall | None, run: Callable[[], Any]
@@ -771,18 +779,18 @@ class Calls:
         is_top: bool = False,
     ) -> None:
         """Record what came of a call; `is_top` tells that it stands outside of all others."""
-        is_of_the_start = is_top and not self.step_start.certain
-        if self._steps.session is session:
-            with Silence(self._steps.fail):
+        is_of_the_start = is_top and self._steps.is_uncertain
+        if self._recorder.session is session:
+            with Silence(self._recorder.fail):
                 session.end(opened, result, buffers=buffers, part=part)
                 if is_of_the_start:
-                    self.step_start.called(tensor for _, tensor in tensors_in(result, ""))
+                    self.results.add(tensor for _, tensor in tensors_in(result, ""))
         elif is_of_the_start:
             self._note_top(result)
 
     def abandon(self, session: Session, opened: OpenCall) -> None:
-        if self._steps.session is session:
-            with Silence(self._steps.fail):
+        if self._recorder.session is session:
+            with Silence(self._recorder.fail):
                 session.abandon(opened)
 
     @contextmanager

@@ -16,7 +16,7 @@ from lockstep.capture.session import Session
 from lockstep.capture.surroundings import buffers_of, has_parameters, in_backward
 
 if TYPE_CHECKING:
-    from lockstep.capture.calls import Calls, Steps
+    from lockstep.capture.calls import Calls, StepRecorder
 
 Entered = tuple[Session, OpenCall, torch.nn.Module]
 
@@ -28,8 +28,8 @@ class CompiledCalls:
     ----------
     calls
         Records all other calls.
-    steps
-        Knows whether a step is open.
+    recorder
+        Opens and closes steps.
     eager
         Whether what is compiled runs eagerly, graph by graph, see `lockstep.capture.graphs`.
 
@@ -39,11 +39,12 @@ class CompiledCalls:
         How many graphs were run.
     """
 
-    def __init__(self, calls: Calls, steps: Steps, *, eager: bool) -> None:
+    def __init__(self, calls: Calls, recorder: StepRecorder, *, eager: bool) -> None:
         self.eager = eager
         self.graphs_run = 0
         self._calls = calls
-        self._steps = steps
+        self._recorder = recorder
+        self._steps = recorder.steps
         self._around = -1
 
     # --- compiled functions ---------------------------------------------------------------------
@@ -71,7 +72,7 @@ class CompiledCalls:
             return None  # an optimizer's step, say
         one = self._calls.begin_one(name, modules, args, kwargs)
         if one is not None:
-            self._steps.note_once(f"inside of {name}", "compiled: recorded at its boundary only")
+            self._recorder.note_once(f"inside of {name}", "compiled: recorded at its boundary only")
         return one
 
     def ended(self, one: OneCall, result: Any, *, raised: bool) -> None:
@@ -83,14 +84,15 @@ class CompiledCalls:
 
     def _meet(self, modules: Sequence[torch.nn.Module], tensors: list[NamedTensor]) -> None:
         """Name modules before what is captured of them runs."""
-        place, step_start = self._calls.place, self._calls.step_start
+        place = self._calls.place
         trained = any(map(has_parameters, modules))
-        if place is None and not step_start.certain:
+        if place is None and not self._steps.is_certain:
             self._calls.reconsider(tensors, module=trained)
         grad = torch.is_grad_enabled() and not in_backward()
         session = self._calls.find_session(may_begin=grad and trained)
         if session is not None:
-            step_start.module_called |= trained
+            if trained:
+                self._steps.module_called()
             self._calls.named_buffers(session, modules, place)
 
     # --- graphs ---------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ class CompiledCalls:
         if session is None:
             return run()
         self.graphs_run += 1
-        self._steps.note_once(
+        self._recorder.note_once(
             "the compiler's own kernels", "--compile-eager: what it captured runs eagerly"
         )
         place = self._calls.place or Place(-1, "", "", None, session.stack_here())
@@ -126,7 +128,7 @@ class CompiledCalls:
 
     def owners(self, tensors: Sequence[Any]) -> tuple[str, ...]:
         """Names of those that are parameters or buffers, "" for others."""
-        session = self._steps.session
+        session = self._recorder.session
         if session is None:
             return ()
         owners = [
@@ -139,7 +141,7 @@ class CompiledCalls:
         self, module_id: int, tensors: Sequence[torch.Tensor], moved: tuple[str, str]
     ) -> Entered | None:
         """A stretch of a graph begins that was captured in a module."""
-        session = self._steps.session
+        session = self._recorder.session
         module = None if session is None else session.names.module_with(module_id, moved)
         if session is None or module is None:
             return None
@@ -170,7 +172,7 @@ class CompiledCalls:
 
     def at_frames(self, frames: tuple[tuple[str, int, str], ...]) -> None:
         """What a graph calls next was captured in these lines."""
-        session, place = self._steps.session, self._calls.place
+        session, place = self._recorder.session, self._calls.place
         if session is not None and place is not None:
             self._calls.leave()
             self._calls.enter(replace(place, stack=session.stack_told(frames, self._around)))

@@ -78,48 +78,27 @@ class HeldRows:
         self.calls = [(*row[:_NUMBER], number(row), *row[_NUMBER + 1 :]) for row in self.calls]
 
 
-class StepStart:
-    """What a step has had at its top before its first backward.
-
-    Attributes
-    ----------
-    certain
-        Whether backward has run, so that the step is one.
-    module_called
-        Whether a module was called in it.
-    is_aside
-        Whether what it had was set aside, and nothing came behind it yet.
-    """
+class TopResults:
+    """What is left of what the calls outside of all others have made, in a step that may turn out to be none."""
 
     def __init__(self) -> None:
-        self.certain = self.module_called = self.is_aside = False
         self._has_calls = False
         self._results = WeakStorages()
         self._lock = threading.Lock()
 
-    def begin(self) -> None:
-        """A step is opened."""
-        self.certain = self.module_called = self.is_aside = self._has_calls = False
+    def forget(self) -> None:
+        """A step begins, or was set aside."""
+        self._has_calls = False
         self._results.clear()
 
-    def set_aside(self) -> None:
-        """It is closed again, as what it had may not have been of a training."""
-        self.begin()
-        self.is_aside = True
-
-    def called(self, results: Iterable[torch.Tensor]) -> None:
+    def add(self, results: Iterable[torch.Tensor]) -> None:
         """A call outside of all others has ended."""
         with self._lock:
             self._has_calls = True
             for tensor in results:
                 self._results.add(tensor)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether neither a module was called nor backward has run."""
-        return not (self.certain or self.module_called)
-
-    def is_over(self) -> bool:
+    def are_gone(self) -> bool:
         """Whether nothing is left of all that was computed so far."""
         with self._lock:
             return self._has_calls and self._results.are_gone()

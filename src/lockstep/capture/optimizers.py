@@ -25,6 +25,7 @@ from lockstep.capture.module_paths import ModuleNames
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
+from lockstep.capture.steps import End
 from lockstep.capture.trainers import Trainers
 from lockstep.devices.methods import item
 
@@ -57,7 +58,7 @@ class StepCounter(Protocol):
     def loss_scaled(self, factor: float) -> None:
         """The factor that a gradient scaler has put into the loss of this step."""
 
-    def optimizers_stepped(self) -> None:
+    def optimizers_stepped(self, by: End) -> None:
         """All optimizers have stepped that take part, or one has for the second time."""
 
     def another_trains(self) -> None:
@@ -316,14 +317,14 @@ class Optimizers:
                 for opened, parameter in update.calls:
                     session.after_update(optimizer, opened, parameter)
         try:
-            self._count(optimizer)
+            self._count(optimizer, End.ALL_STEPPED)
         except Exception as error:  # of ours: it must not reach the training
             self._steps.fail(error)
         finally:
             self._running = [other for other in self._running if other is not update]
 
-    def _count(self, optimizer: Optimizer) -> None:
-        """End the step when all have stepped that take part.
+    def _count(self, optimizer: Optimizer, by: End) -> None:
+        """End the step when all have stepped that take part, by this one.
 
         One that steps a second time ends it too; those that it did not wait for are idle from then
         on.
@@ -339,7 +340,7 @@ class Optimizers:
             self._idle.update(missing)
         if again or not missing:
             self._stepped.clear()
-            self._steps.optimizers_stepped()
+            self._steps.optimizers_stepped(End.STEPPED_TWICE if again else by)
 
     def _missing(self) -> set[Optimizer]:
         """Those that have to step before the step ends."""
@@ -399,7 +400,7 @@ class Optimizers:
                 handle.remove()
             if not called and self._handles:
                 self._steps.update_skipped()
-                self._count(optimizer)
+                self._count(optimizer, End.UPDATE_SKIPPED)
             return result
 
         return step

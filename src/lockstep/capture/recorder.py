@@ -53,6 +53,7 @@ from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
 from lockstep.capture.source_lines import rows_around
 from lockstep.capture.step_limit import StepLimit
+from lockstep.capture.steps import End, Steps
 from lockstep.capture.surroundings import has_parameters
 from lockstep.capture.trainers import Trainers
 from lockstep.capture.waiting import wait_until_written
@@ -108,8 +109,8 @@ class Recorder:
         Whether an optimizer was made.
     taps
         What is patched while a step is recorded.
-    steps_left_out
-        How many chosen steps were not recorded, as the one before was still there (`Options.apart`).
+    steps
+        What is known of the step that is open, or comes next.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Recorder:
         self.directory = self._rank_directory = directory
         self.began = self.other_rank = self.optimizer_seen = False
         self._options = options
-        self._selection = StepSelection.parse(options.steps)
+        self.steps = Steps(StepSelection.parse(options.steps))
         self._ranks = parse_ranks(options.ranks)
         self._sites = SiteFilter(tuple(options.only), tuple(options.skip))
         self._wait_for_optimizer = wait_for_optimizer
@@ -143,10 +144,8 @@ class Recorder:
         self._grouped: weakref.WeakKeyDictionary[Optimizer, list[list[str]]]
         self._grouped = weakref.WeakKeyDictionary()
         self._untraced: Callable[[torch.Tensor], None] | None = None
-        self._step = self.steps_left_out = 0
-        self._open = False
-        self._ended_by_optimizer = self._hand_updated = self._is_known_to_train = False
-        self._another_trains = self._waits = self._stopped = False
+        self._hand_updated = self._is_known_to_train = False
+        self._another_trains = self._stopped = False
         self._is_first_step = True
         self._beginning = threading.RLock()
         self._failure = ""
@@ -161,9 +160,8 @@ class Recorder:
             self._limit = StepLimit(options.max_steps, asked_in)
         self._loss_watch: LossWatch | None = None
         if options.until_losses_part:
-            self._selection = StepSelection.not_known_yet()
-            self._loss_watch = LossWatch(directory, lambda: self._step)
-        self._finished = False
+            self.steps.choose(StepSelection.not_known_yet())
+            self._loss_watch = LossWatch(directory, lambda: self.steps.number)
         self._began_s = time.time()
         self._loaders = Loaders(self.fail)
         self._configuration = Configuration(self.fail)
@@ -186,7 +184,12 @@ class Recorder:
     @property
     def steps_counted(self) -> int:
         """How many steps have ended, recorded or not."""
-        return self._step
+        return self.steps.number
+
+    @property
+    def steps_left_out(self) -> int:
+        """How many chosen steps were not recorded, as the one before was still there (`Options.apart`)."""
+        return self.steps.left_out
 
     @property
     def records_apart(self) -> bool:
@@ -212,7 +215,7 @@ class Recorder:
         try:
             self._arm()
         except BaseException:
-            self._finished = True
+            self.steps.abandon()
             self._disarm()
             raise
 
@@ -251,11 +254,11 @@ class Recorder:
             reached = self._limit is not None and self._limit.reached
             ended_by = setup.ended_behind(self._options) if reached else ended_by
             self._manifest.ended_by = BEFORE_BACKWARD if self._stopped else ended_by
-        if self._manifest is not None and self.optimizer_seen and not self._finished:
-            self._manifest.trained = self._step
+        if self._manifest is not None and self.optimizer_seen and not self.steps.is_finished:
+            self._manifest.trained = self.steps.number
         if self._loss_watch is not None and not self._failure:
             with self._failing_aloud():
-                self._loss_watch.finish(self._step)
+                self._loss_watch.finish(self.steps.number)
         self._end(interrupted=interrupted)
         writer, self._closing = self._closing, None
         if writer is not None and self._manifest is not None:
@@ -277,7 +280,7 @@ class Recorder:
             why_not = why_not or self._failure
         later = self._optimizers.count_no_more()
         if later is not None:
-            manifest.trained = self._step + later
+            manifest.trained = self.steps.number + later
         if why_not:
             manifest.not_seen.append(NotSeen(END, why_not))
         if later is not None or afterwards is not None:
@@ -299,7 +302,7 @@ class Recorder:
 
     def _keep_first_states(self) -> None:
         """The first recorded step has ended, and more are to come."""
-        if not (self._options.apart or self._finished):
+        if not (self._options.apart or self.steps.is_finished):
             self._states_kept().first(*self._held_now())
 
     def _states_kept(self) -> Afterwards:
@@ -307,7 +310,7 @@ class Recorder:
             self._afterwards = Afterwards(
                 self._options.save,
                 lambda text: self._kept(text),
-                lambda: self._step + self._optimizers.counted_on,
+                lambda: self.steps.number + self._optimizers.counted_on,
                 self._sites.wants,
             )
         return self._afterwards
@@ -355,18 +358,18 @@ class Recorder:
 
     def _end(self, *, interrupted: bool = False) -> None:
         """Stop recording; what is left is written while the training goes on."""
-        if self._finished:
+        if self.steps.is_finished:
             self._optimizers.stop()
             self.taps.remove()
             return
-        self._finished = True
-        if self._limit is not None:
-            self._limit.count_on(self._step)
-        if interrupted and self._calls.step_start.is_idle:
+        if interrupted and self.steps.is_idle:
             self.set_aside()
-        if self._open:
+        self.steps.finish()
+        if self._limit is not None:
+            self._limit.count_on(self.steps.number)
+        if self.steps.is_open:
             updated = self._updated_by_hand()
-            self._end_step(complete=updated or not interrupted)
+            self._end_step(End.FINISHED, complete=updated or not interrupted)
         self._unhook_parameters()  # they would seem to lead back to what holds them
         if self._session is not None:
             self._begin_afterwards(self._session)
@@ -377,8 +380,7 @@ class Recorder:
 
     def abandon_in_child(self) -> None:
         """After a fork: forget everything the parent holds, write nothing."""
-        self._finished = True
-        self._open = False
+        self.steps.abandon()
         self._forget_end()
         self._disarm()
         self._session = self._closing = None
@@ -386,20 +388,14 @@ class Recorder:
 
     def end_step_by_hand(self) -> None:
         """End the step, for loops without a torch optimizer."""
-        if self._ended_by_optimizer:
-            self._ended_by_optimizer = False
-            return
-        if self._open:
+        if self.steps.take_word():
             self._updated_by_hand()
-            self._end_step(complete=True)
-        if not self._finished:
-            self._advance()
+            self._end_and_advance(End.SAID)
 
     def forward_begins(self) -> None:
         """A forward begins behind a backward: where the script updated its parameters, the step has ended."""
         if not self._optimizers.at_work and self._updated_by_hand():
-            self._end_step(complete=True)
-            self._advance()
+            self._end_and_advance(End.UPDATED_BY_HAND)
 
     def _updated_by_hand(self) -> bool:
         session, updated = self.session, False
@@ -466,7 +462,7 @@ class Recorder:
         """An optimizer was made: a training may begin."""
         if self.optimizer_seen and self.trainers.another_lives:
             return  # what is recorded goes on in another thread
-        if not self.optimizer_seen and not self._calls.step_start.certain:
+        if not self.optimizer_seen and self.steps.is_uncertain:
             self.set_aside()
         self.optimizer_seen = True
         if self._loss_watch is not None:
@@ -475,18 +471,13 @@ class Recorder:
         self._install_if_chosen()
 
     def _install_if_chosen(self) -> None:
-        if self._is_chosen and not (self._finished or self.other_rank):
+        if self.steps.is_chosen and not (self.steps.is_finished or self.other_rank):
             self.taps.install()
-
-    @property
-    def _is_chosen(self) -> bool:
-        """Whether the step that comes now is to be recorded."""
-        return self._step in self._selection and not self._waits
 
     @property
     def session(self) -> Session | None:
         """The session, while a step is open."""
-        return self._session if self._open and not self._failure else None
+        return self._session if self.steps.state.is_open and not self._failure else None
 
     @property
     def trainers(self) -> Trainers:
@@ -503,23 +494,23 @@ class Recorder:
             return self._begin()
 
     def _begin(self) -> Session | None:
-        if self._open or self._finished:
+        if not self.steps.may_begin:
             return self.session
-        if not self._is_chosen or self._is_other_rank() or _is_data_worker():
+        if not self.steps.is_chosen or self._is_other_rank() or _is_data_worker():
             return None
         session = self._session or self._open_session()
         if session is None or session.writer.failure or self._manifest is None:
             self._stop_early()
             return None
-        self._open = True
-        self._calls.step_start.begin()
+        self.steps.begin()
+        self._calls.results.forget()
         if not self._manifest.steps:
             setup.note_seed(self._manifest)
-        self._manifest.steps.append(StepSummary(self._step))
+        self._manifest.steps.append(StepSummary(self.steps.number))
         with Silence(self.fail):
             self._manifest.random_states = self._manifest.random_states or random_states()
-            self._loaders.note(self._manifest, self._step)
-            session.begin_step(self._step)
+            self._loaders.note(self._manifest, self.steps.number)
+            session.begin_step(self.steps.number)
             if self._model is not None and self._names.path_of(self._model) is None:
                 session.adopt(self._model)
             self._hook_parameters()
@@ -545,16 +536,19 @@ class Recorder:
 
     def set_aside(self) -> None:
         """What was recorded of this step may not be of it: it begins with what comes now, or later."""
-        if self._open and self._session is not None and self._manifest is not None:
+        with self._beginning:
+            session, manifest = self._session, self._manifest
+            if not self.steps.is_uncertain or session is None or manifest is None:
+                return
+            self.steps.set_aside()
             with Silence(self.fail):
-                self._session.set_aside()
-            self._open = False
-            self._calls.step_start.set_aside()
-            self._manifest.steps.pop()
+                session.set_aside()
+            self._calls.results.forget()
+            manifest.steps.pop()
 
     def is_certain(self) -> None:
         """The step that is open is one: backward or an optimizer is at work."""
-        self._calls.step_start.certain = True
+        self.steps.make_certain()
         self._note_training()
         if self._session is not None:
             self._session.is_certain()
@@ -635,9 +629,18 @@ class Recorder:
                 self._hooked[id(tensor)] = handle.id
                 self._handles.append(handle)
 
-    def _end_step(self, *, complete: bool) -> None:
+    def _end_and_advance(self, by: End) -> None:
+        """A step has ended, recorded or not: the next one comes."""
+        if self.steps.is_open:
+            self._end_step(by, complete=True)
+        else:
+            self.steps.end(by)
+        if not self.steps.is_finished:
+            self._advance()
+
+    def _end_step(self, by: End, *, complete: bool) -> None:
         session, manifest = self._session, self._manifest
-        self._open = False
+        self.steps.end(by)
         self._optimizers.forget_stepped()
         self._calls.leave_all_places()
         if session is None or manifest is None:
@@ -650,7 +653,7 @@ class Recorder:
             self._note_parameters(manifest)
             if not (manifest.configuration or self._options.redact):
                 manifest.configuration = self._configuration.noted()
-            if len(manifest.steps) == 1 and self._selection.any_from(summary.index + 1):
+            if len(manifest.steps) == 1 and self.steps.selection.any_from(summary.index + 1):
                 self._keep_first_states()
             if self._another_trains:
                 thread = threading.current_thread().name
@@ -691,41 +694,41 @@ class Recorder:
             manifest.tied = self._names.tied()
 
     def _advance(self) -> None:
-        self.steps_left_out += self._waits and self._step in self._selection
         if self._loss_watch is not None:
             self._hear_losses(self._loss_watch)
-        self._step += 1
+        self.steps.next()
         if self._limit is not None:
             self._go_elsewhere(self._limit)
         if self._options.apart:
             closing = self._closing
             self._apart.step_ended(writing=closing is not None and not closing.wait(0.0))
-            self._waits = self._step in self._selection and not self._apart.has_room()
+            if self.steps.is_chosen and not self._apart.has_room():
+                self.steps.wait()
         if self._failure or (self._session is not None and self._session.writer.failure):
             self._stop_early()
-        elif not self._selection.any_from(self._step):
+        elif not self.steps.any_to_come:
             self._end()
             if self._closing is not None:
                 self._optimizers.count_on()
             if self._options.exit_after:
                 raise SystemExit(0)
-        elif not self._is_chosen:
+        elif not self.steps.is_chosen:
             self.taps.remove()
         elif not self.taps.installed:  # in the midst of a call, a mode that is on does not show
             self._install_if_chosen()
-        if self._limit is not None and self._limit.ends_behind(self._step):
+        if self._limit is not None and self._limit.ends_behind(self.steps.number):
             self._end()
             self._limit.end()
 
     def _go_elsewhere(self, limit: StepLimit) -> None:
         """The step that begins now may be the last by request, with some sites whole and in another recording."""
-        if self._session is not None and not self._selection.any_from(self._step):
+        if self._session is not None and not self.steps.any_to_come:
             limit.wait_for_word()
-        asked = limit.asked_elsewhere(self._step)
+        asked = limit.asked_elsewhere(self.steps.number)
         if asked is None:
             return
         if self._manifest is not None:
-            self._manifest.trained = self._step
+            self._manifest.trained = self.steps.number
             self._manifest.ended_by = setup.ended_behind(self._options)
             reason = "whoever follows it had the step behind recorded elsewhere"
             self._manifest.not_seen.append(NotSeen(END, reason))
@@ -733,7 +736,8 @@ class Recorder:
         self._release()
         self._forget_end()
         self._grouped.clear()
-        self._limit, self._selection = None, StepSelection.of(self._step)
+        self._limit = None
+        self.steps.choose(StepSelection.of(self.steps.number))
         self._sites = SiteFilter(asked.whole)
         self.directory = self._rank_directory = Path(asked.into)
         self._options = replace(
@@ -743,9 +747,9 @@ class Recorder:
     def _hear_losses(self, watch: LossWatch) -> None:
         """A step has ended of which at most the losses were heard."""
         with self._failing_aloud():
-            wanted = watch.step_ended(self._step)
+            wanted = watch.step_ended(self.steps.number)
             if wanted is not None:
-                self._selection = StepSelection.of(max(wanted, self._step + 1))
+                self.steps.choose(StepSelection.of(max(wanted, self.steps.number + 1)))
                 self._loss_watch = None
 
     @contextmanager
@@ -759,7 +763,7 @@ class Recorder:
             self._say(f"losses are not heard any more: {self._failure}", self._failure)
 
     def _stop_early(self) -> None:
-        if not self._finished:
+        if not self.steps.is_finished:
             self._end(interrupted=True)
 
     def _is_other_rank(self) -> bool:
@@ -815,26 +819,23 @@ class Recorder:
     def compiler_loaded(self) -> None:
         """Something was compiled: hooks must not be traced."""
         self._optimizers.compiler_loaded()
-        if self._untraced is None and not self._finished:
+        if self._untraced is None and not self.steps.is_finished:
             self._untraced = untraced(self._accumulated)
             self._unhook_parameters()
             if self._session is not None:
                 self._hook_parameters()
 
-    def optimizers_stepped(self) -> None:
+    def optimizers_stepped(self, by: End) -> None:
         """The step has ended."""
-        self._ended_by_optimizer = self.optimizer_seen = True
-        if self._open:
-            self._end_step(complete=True)
-        if not self._finished:
-            self._advance()
+        self.optimizer_seen = True
+        self._end_and_advance(by)
 
     def update_skipped(self) -> None:
         """A gradient scaler found an overflow: the step has no effect, or no update at all."""
         session = self.session
         if session is not None and self._manifest is not None:
             detail = "the gradient scaler found inf or NaN"
-            session.events.append(Event("skipped_step", self._step, detail))
+            session.events.append(Event("skipped_step", self.steps.number, detail))
             self._manifest.steps[-1].skipped = True
 
     def loss_scaled(self, factor: float) -> None:
@@ -853,8 +854,10 @@ class Recorder:
         if self._session is not None:
             self._session.note_gap(gap_of(optimizer))
         groups = [with_texts(plain_options(group), self._kept) for group in optimizer.param_groups]
-        number = len({item.index for item in self._manifest.optimizers if item.step == self._step})
-        noted = OptimizerSetup(number, self._step, name, groups)
+        number = len(
+            {item.index for item in self._manifest.optimizers if item.step == self.steps.number}
+        )
+        noted = OptimizerSetup(number, self.steps.number, name, groups)
         names = names_in_groups(optimizer, self._names)
         if names != self._grouped.get(optimizer):
             self._grouped[optimizer] = noted.parameters = names
