@@ -10,7 +10,7 @@ import pytest
 from trees import LAUNCH, contents, plan_of, plant
 
 from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.wings.migrate.delivery.output import copy_root_mode, write_tree
+from lockstep.wings.migrate.delivery.output import write_tree
 from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.plan import Failure, NewFile
 
@@ -191,7 +191,7 @@ from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from trees import plan_of
 from lockstep.core.errors import OutputExistsError
-from lockstep.wings.migrate.delivery.output import copy_root_mode, write_tree
+from lockstep.wings.migrate.delivery.output import write_tree
 from lockstep.wings.migrate.files.collection import collect
 collection = collect([Path(sys.argv[1])])
 plan = plan_of(collection)
@@ -216,7 +216,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from trees import plan_of
-from lockstep.wings.migrate.delivery.output import copy_root_mode, write_tree
+from lockstep.wings.migrate.delivery.output import write_tree
 from lockstep.wings.migrate.files.collection import collect
 left = int(sys.argv[3])
 def dying(name):
@@ -264,14 +264,11 @@ def test_a_file_that_failed_but_can_be_copied_is_copied(source, tmp_path):
     assert (tmp_path / "out/sub/data.bin").read_bytes() == TREE["sub/data.bin"]
 
 
-def test_the_root_takes_reports_until_its_mode_is_set(source, tmp_path):
+def test_folders_keep_their_modes_and_take_reports(source, tmp_path):
     source.chmod(0o555)
-    (source / "sub").chmod(0o555)
+    (source / "sub").chmod(0o550)
     out = migrate(source, tmp_path / "out")
     assert out.stat().st_mode & 0o777 == 0o755
-    assert (out / "sub").stat().st_mode & 0o777 == 0o555
-    copy_root_mode(out, collect([source]))
-    assert out.stat().st_mode & 0o777 == 0o555
-    for folder in (source, out):
-        (folder / "sub").chmod(0o755)
-        folder.chmod(0o755)
+    assert (out / "sub").stat().st_mode & 0o777 == 0o750
+    (source / "sub").chmod(0o755)
+    source.chmod(0o755)

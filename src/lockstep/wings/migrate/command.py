@@ -18,9 +18,9 @@ from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.report.output import check_output_file
 from lockstep.wings.migrate.delivery.diff import unified_diff
-from lockstep.wings.migrate.delivery.journal import undo, write_in_place
+from lockstep.wings.migrate.delivery.in_place import undo, way_back, write_in_place
 from lockstep.wings.migrate.delivery.json import render_migration_json
-from lockstep.wings.migrate.delivery.output import copy_root_mode, is_file_name, write_tree
+from lockstep.wings.migrate.delivery.output import is_file_name, write_tree
 from lockstep.wings.migrate.delivery.reports import (
     NAMES,
     PEER_LAUNCHER,
@@ -105,13 +105,6 @@ class _Request:
     arguments: tuple[str, ...]
 
 
-def _show_rules(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    """Print every rule of the target and end, as `--help` does."""
-    if wanted and not context.resilient_parsing:
-        _print_rules(context.params.get("to", _NEUTRAL))
-        context.exit()
-
-
 def _print_rules(target: str) -> None:
     from lockstep.wings.migrate.catalogue import Catalogue  # it loads every rule there is
 
@@ -134,7 +127,11 @@ _TO = click.option(
 @click.option("--force", is_flag=True, help="Also where a file was edited since.")
 def _undo_job(path: Path, force: bool) -> int:
     """Take back the latest --in-place in PATH, byte for byte."""
-    return _undo((path,), force=force)
+    done = undo(path if path.is_dir() else path.parent, force=force)
+    click.echo(f"restored {len(done.restored)} files, removed {len(done.removed)} that were added")
+    if done.runs_left:
+        click.echo(f"an earlier run can be undone too: {done.runs_left} left")
+    return ExitCode.AGREES
 
 
 @click.command("rules")
@@ -163,18 +160,10 @@ _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
 @click.option("--diff", is_flag=True, help="Print a unified diff; write nothing.")
 @click.option("--dry-run", is_flag=True, help="Do everything but write.")
 @click.option("--check", is_flag=True, help="Exit with 1 where a file would change; write nothing.")
-@click.option("--undo", "undoing", is_flag=True, hidden=True)
 @click.option("--force", is_flag=True, help="Replace what is there.")
 @click.option("--rules", type=PATH, help="JSON file with rules of your own; they win.")
 @click.option(
     "--similar", is_flag=True, help="Replace what has no equal by what is similar; listed as risks."
-)
-@click.option(
-    "--rules-list",
-    is_flag=True,
-    expose_value=False,
-    callback=_show_rules,
-    hidden=True,
 )
 @click.option(
     "--distributed", is_flag=True, help="From one card to many; needs --main, see also --model."
@@ -204,7 +193,6 @@ def migrate(
     diff: bool,
     dry_run: bool,
     check: bool,
-    undoing: bool,
     force: bool,
     rules: Path | None,
     similar: bool,
@@ -231,8 +219,6 @@ def migrate(
     lockstep migrate project --in-place --to npu
     lockstep migrate verify project -o out -- python project/train.py
     """
-    if undoing:
-        return _undo(paths, force=force)
     if diff and as_json:
         raise UsageError("--diff and --json both print the result; give one of them")
     if framework == Framework.TENSORFLOW.value:
@@ -394,8 +380,6 @@ def _deliver(plan: Plan, collection: Collection, request: _Request) -> Delivery:
     reports = write_reports(plan, folder, request.names) if folder is not None else ()
     if request.sarif is not None:
         reports = (*reports, _write_sarif(plan, request.sarif))
-    if request.writes is _Writes.OUTPUT and written.is_dir():
-        copy_root_mode(written, collection)
     unsupported = next((path for path in reports if path.stem.startswith("unsupported")), None)
     return Delivery(
         place=place,
@@ -432,17 +416,6 @@ def _print_diff(plan: Plan) -> None:
         click.echo(line.encode("utf-8", "surrogateescape"), nl=False)
 
 
-def _undo(paths: tuple[Path, ...], *, force: bool) -> int:
-    if len(paths) > 1:
-        raise UsageError("undo takes one path: the folder, or a file in it")
-    given = paths[0] if paths else Path()
-    done = undo(given if given.is_dir() else given.parent, force=force)
-    click.echo(f"restored {len(done.restored)} files, removed {len(done.removed)} that were added")
-    if done.runs_left:
-        click.echo(f"an earlier run can be undone too: {done.runs_left} left")
-    return ExitCode.AGREES
-
-
 # -- words
 
 
@@ -452,7 +425,7 @@ def _next_command(plan: Plan, collection: Collection, request: _Request) -> str:
         return ""
     given = [word for word in request.arguments if word not in _ASIDE]
     if request.writes is _Writes.IN_PLACE:
-        return shlex.join(["lockstep", "migrate", "undo", from_here(collection.root)])
+        return way_back(collection.root)
     if request.writes is _Writes.OUTPUT:
         return _trial(plan, collection, request, _preview(given))
     if "-o" in given or "--output" in given or "--in-place" in given:

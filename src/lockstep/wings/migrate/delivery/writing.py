@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,12 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.replacement import aside_of, replacing
-
-
-def digest(data: bytes) -> str:
-    """What tells one content from another."""
-    return hashlib.sha256(data).hexdigest()
+from lockstep.core.replacement import aside_of
 
 
 def inside(root: Path, path: PurePosixPath) -> Path:
@@ -49,7 +42,7 @@ def naming(path: Path, advice: str) -> Iterator[None]:
         raise OutputExistsError(f"{path}: cannot be written ({what}); {advice}") from error
 
 
-def stage(path: Path, data: bytes, like: Path | None = None) -> Path:
+def stage(path: Path, data: bytes, like: Path | None = None, *, executable: bool = False) -> Path:
     """Write content beside `path`, with mode, owner and attributes of `like`; gives the file to move.
 
     Raises
@@ -65,6 +58,9 @@ def stage(path: Path, data: bytes, like: Path | None = None) -> Path:
             file.write(data)
         if like is not None:
             _take_after(aside, like)
+        if executable:
+            mode = aside.stat().st_mode & 0o7777
+            aside.chmod(mode | (mode & 0o444) >> 2)
     except BaseException:
         with suppress(OSError):
             aside.unlink()
@@ -72,7 +68,7 @@ def stage(path: Path, data: bytes, like: Path | None = None) -> Path:
     return aside
 
 
-def replace(path: Path, data: bytes, like: Path | None = None) -> None:
+def replace(path: Path, data: bytes, like: Path | None = None, *, executable: bool = False) -> None:
     """Put content in place of a file, or where there is none, all or nothing.
 
     Raises
@@ -80,13 +76,17 @@ def replace(path: Path, data: bytes, like: Path | None = None) -> None:
     OSError
         If it cannot be written; what was there stays as it was.
     """
-    with replacing(path):
-        stage(path, data, like)
+    aside = stage(path, data, like, executable=executable)
+    try:
+        aside.replace(path)
+    except OSError:
+        aside.unlink()
+        raise
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold `path` as a lock that one process at a time can have. It makes the folder and goes with it when empty.
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder as a lock that one process at a time can have; it is made, and goes when it is empty.
 
     The system lets go of it when the process ends, however it ends, so that a killed one is in nobody's way.
 
@@ -97,68 +97,32 @@ def locked(path: Path) -> Iterator[None]:
     OutputExistsError
         If it cannot be made.
     """
-    file = _locked_file(path)
+    with naming(folder, "no file was changed"):
+        folder.mkdir(exist_ok=True)
+        file = os.open(folder, os.O_RDONLY)
     try:
-        yield
-    finally:
-        with suppress(OSError):
-            if _is_at(file, path):
-                path.unlink()
-        os.close(file)
-        with suppress(OSError):
-            path.parent.rmdir()
-
-
-def _locked_file(path: Path) -> int:
-    while True:
-        with naming(path, "no file was changed"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            except FileNotFoundError:
-                continue  # the run before this one has just removed the folder
+        _take(file, folder)
         try:
-            _take(file, path)
-            if _is_at(file, path):
-                os.ftruncate(file, 0)
-                os.write(file, str(os.getpid()).encode())
-                return file
-        except BaseException as error:
-            os.close(file)
-            if isinstance(error, OSError):
-                with naming(path, "no file was changed"):
-                    raise
-            raise
-        os.close(file)  # its holder removed it after it was opened here
+            yield
+        finally:
+            with suppress(OSError):
+                folder.rmdir()
+    finally:
+        os.close(file)
 
 
-def _take(file: int, path: Path) -> None:
+def _take(file: int, folder: Path) -> None:
+    busy = UsageError(
+        f"{folder.parent}: another run is changing files here; run again when it has ended"
+    )
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(file, 20, 0).decode("ascii", "replace")
-        raise UsageError(
-            f"{path.parent.parent}: another run (process {holder or 'unknown'}) is changing files here;"
-            " wait until it has ended, then run again"
-        ) from None
-    except OSError as error:
-        # Some network file systems have no locks; there it is as if nobody else were at work.
-        if error.errno not in {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}:
-            raise
-
-
-def _is_at(file: int, path: Path) -> bool:
-    """Whether an open file is still the one that `path` names."""
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def make_executable(path: Path) -> None:
-    """Let everybody who may read a file run it."""
-    mode = path.stat().st_mode & 0o7777
-    path.chmod(mode | (mode & 0o444) >> 2)
+        if not os.path.samestat(os.fstat(file), folder.stat()):
+            raise busy  # the run before this one has just removed the folder
+    except (BlockingIOError, FileNotFoundError):
+        raise busy from None
+    except OSError:
+        return  # some network file systems have no locks; there it is as if nobody else were at work
 
 
 def _take_after(path: Path, like: Path) -> None:

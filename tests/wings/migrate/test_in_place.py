@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,9 +11,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 from trees import LAUNCH, contents, file_plan, plan_for, plan_of, plant
 
-from lockstep.core.errors import CorruptError, LockstepError, OutputExistsError, UsageError
-from lockstep.wings.migrate.delivery import journal
-from lockstep.wings.migrate.delivery.journal import undo, write_in_place
+from lockstep.core.errors import CorruptError, OutputExistsError, UsageError
+from lockstep.wings.migrate.delivery import in_place
+from lockstep.wings.migrate.delivery.in_place import undo, write_in_place
 from lockstep.wings.migrate.delivery.writing import aside_of, locked
 from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.plan import NewFile, Plan
@@ -158,7 +159,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from trees import LAUNCH, plan_for
-from lockstep.wings.migrate.delivery.journal import undo, write_in_place
+from lockstep.wings.migrate.delivery.in_place import undo, write_in_place
 left = int(sys.argv[3])
 def dying(name):
     real = getattr(Path, name)
@@ -197,7 +198,7 @@ def test_whenever_it_is_killed_nothing_is_lost_and_undo_works(tmp_path, what):
         killed = die_after(steps, what, root)
         for name, old in before.items():
             assert (root / name).read_bytes() in {old, old.replace(b"cuda", b"npu")}
-        if (root / ".lockstep-migrate/manifest.json").exists():
+        if (root / ".lockstep-migrate/1").exists():
             undo(root)
         after = without_journal(root)
         assert after == before, f"killed after {steps} operations"
@@ -214,7 +215,7 @@ from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from trees import plan_for
 from lockstep.core.errors import OutputExistsError
-from lockstep.wings.migrate.delivery.journal import write_in_place
+from lockstep.wings.migrate.delivery.in_place import write_in_place
 root = Path(sys.argv[1])
 plan = plan_for(root)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -232,50 +233,77 @@ except OutputExistsError as error:
         assert not any(path.name.endswith(".part") for path in tmp_path.rglob("*"))
 
 
-def manifest(root, **changes):
-    path = root / ".lockstep-migrate/manifest.json"
+def change_list(root, **changes):
+    path = root / ".lockstep-migrate/1/files.json"
     content = json.loads(path.read_bytes())
-    content["runs"][0]["files"][0].update(changes)
+    content[0].update(changes)
     path.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"schema": 1}',
-        '{"schema": 1, "runs": [{}]}',
-        "[" * 100_000,
-        '{"schema": 9, "runs": []}',
-    ],
-)
+@pytest.mark.parametrize("text", ["", "[1]", "{}x", '[{"path": "a.py"}]', "[" * 100_000])
 def test_a_damaged_list_is_refused_in_words(tmp_path, text):
-    plant(tmp_path, {"a.py": "x", ".lockstep-migrate/manifest.json": text})
-    with pytest.raises(LockstepError, match=r"manifest\.json: (is damaged|was written by)"):
+    plant(tmp_path, {"a.py": "x", ".lockstep-migrate/1/files.json": text})
+    with pytest.raises(CorruptError, match=r"files\.json: is damaged"):
         undo(tmp_path)
 
 
 def test_a_hostile_list_writes_nothing_outside(tmp_path):
     root = plant(tmp_path / "root", {"a.py": "cuda\n"})
     write_in_place(plan_for(root), root)
-    manifest(root, path="../victim")
+    change_list(root, path="../victim")
     with pytest.raises(UsageError, match="leads out of"):
-        undo(root)
-    manifest(root, path="a.py", before="../../../../etc/passwd")
-    with pytest.raises(CorruptError, match="no digest"):
         undo(root)
 
 
 def test_kept_bytes_are_checked_before_they_are_put_back(tmp_path):
     plant(tmp_path, {"a.py": "cuda\n"})
     write_in_place(plan_for(tmp_path), tmp_path)
-    (kept,) = (tmp_path / ".lockstep-migrate/originals").iterdir()
-    kept.write_bytes(b"other")
+    (tmp_path / ".lockstep-migrate/1/0").write_bytes(b"other")
     with pytest.raises(CorruptError, match="missing or damaged"):
         undo(tmp_path)
     assert (tmp_path / "a.py").read_bytes() == b"npu\n"
+
+
+def git(root, *words):
+    identity = ["-c", "user.name=n", "-c", "user.email=e@x", "-c", "core.autocrlf=false"]
+    return subprocess.run(
+        ["git", "-C", str(root), *identity, *words], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_in_a_clean_git_tree_git_takes_it_back(tmp_path):
+    before = contents(plant(tmp_path, TREE))
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "all")
+    written = write_in_place(plan_for(tmp_path), tmp_path)
+    assert len(written) == 2
+    assert not (tmp_path / ".lockstep-migrate").exists()
+    assert git(tmp_path, "status", "--porcelain") == " M a.py\n M deep/er/b.py\n"
+    words = shlex.split(in_place.way_back(tmp_path))
+    assert words[:2] == ["git", "-C"]
+    assert words[3:] == ["restore", "."]
+    git(tmp_path, "restore", ".")
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize("why", ["untracked", "edited", "new file", "no commit", "line ends"])
+def test_what_git_could_not_bring_back_is_kept(tmp_path, why):
+    before = contents(plant(tmp_path, TREE))
+    git(tmp_path, "init", "-q")
+    if why == "line ends":
+        plant(tmp_path, {".gitattributes": "*.py text\n"})
+    git(tmp_path, "add", "data.bin" if why == "untracked" else ".")
+    if why != "no commit":
+        git(tmp_path, "commit", "-qm", "all")
+    if why == "edited":
+        before["same.py"] = b"mine\n"
+        (tmp_path / "same.py").write_text("mine\n")
+    adding = (LAUNCH,) if why == "new file" else ()
+    write_in_place(plan_for(tmp_path, adding=adding), tmp_path)
+    assert in_place.way_back(tmp_path).startswith("lockstep migrate undo ")
+    undo(tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
 
 
 def test_names_that_are_no_text_come_back(tmp_path):
@@ -310,20 +338,18 @@ def holder(lock):
 
 def test_a_second_run_at_once_is_refused_and_takes_nothing_away(tmp_path):
     root = plant(tmp_path, TREE)
-    lock = root / ".lockstep-migrate/lock"
-    child, number = holder(lock)
+    lock = root / ".lockstep-migrate"
+    child, _ = holder(lock)
     with child:
         before = contents(root)
-        with pytest.raises(
-            UsageError, match=rf"another run \(process {number}\) is changing files"
-        ):
+        with pytest.raises(UsageError, match="another run is changing files"):
             write_in_place(plan_for(root), root)
         assert contents(root) == before
+        assert lock.is_dir()
         child.stdin.close()
-    assert not lock.parent.exists()
+    assert not lock.exists()
     write_in_place(plan_for(root), root)
     assert (root / "a.py").read_text() == "x.npu()\n"
-    assert not lock.exists()
 
 
 def test_undoing_waits_for_no_run_at_once(tmp_path):
@@ -331,7 +357,7 @@ def test_undoing_waits_for_no_run_at_once(tmp_path):
     before = contents(root)
     write_in_place(plan_for(root), root)
     after = without_journal(root)
-    with locked(root / ".lockstep-migrate/lock"):
+    with locked(root / ".lockstep-migrate"):
         with pytest.raises(UsageError, match="another run"):
             undo(root)
         assert without_journal(root) == after
@@ -341,50 +367,32 @@ def test_undoing_waits_for_no_run_at_once(tmp_path):
 
 def test_a_lock_of_a_killed_run_blocks_nobody(tmp_path):
     root = plant(tmp_path, TREE)
-    lock = root / ".lockstep-migrate/lock"
-    child, number = holder(lock)
+    lock = root / ".lockstep-migrate"
+    child, _ = holder(lock)
     with child:
         child.kill()
-    assert lock.read_text() == number
+    assert lock.is_dir()
     write_in_place(plan_for(root), root)
     assert (root / "a.py").read_text() == "x.npu()\n"
     undo(root)
-    assert not lock.parent.exists()
-
-
-def edit_at_the_last_moment(monkeypatch, edited):
-    """Edit files after all new content is staged, as a person may while a long run goes on."""
-    real = journal._move_all
-
-    def late(changes):
-        for path, content in edited.items():
-            path.write_text(content)
-        return real(changes)
-
-    monkeypatch.setattr(journal, "_move_all", late)
+    assert not lock.exists()
 
 
 def test_an_edit_made_meanwhile_is_kept_and_the_others_are_done(tmp_path, monkeypatch):
+    # given a person who edits a file after all new content is staged
     root = plant(tmp_path, TREE)
     before = contents(root)
-    edit_at_the_last_moment(monkeypatch, {root / "a.py": "my work\n"})
-    with pytest.raises(
-        OutputExistsError, match=r"a\.py: edited while .*migrate undo` takes them back"
-    ):
-        write_in_place(plan_for(root), root)
-    assert without_journal(root) == {
-        **before,
-        "a.py": b"my work\n",
-        "deep/er/b.py": b"npu\r\n# r\xe9",
-    }
-    undo(root)
-    assert contents(root) == {**before, "a.py": b"my work\n"}
+    real = in_place._move_all
 
+    def late(changes, root):
+        (root / "a.py").write_text("my work\n")
+        real(changes, root)
 
-def test_where_all_was_edited_meanwhile_there_is_nothing_to_undo(tmp_path, monkeypatch):
-    root = plant(tmp_path, {"a.py": "cuda\n"})
-    edit_at_the_last_moment(monkeypatch, {root / "a.py": "my work\n"})
-    with pytest.raises(OutputExistsError, match=r"a\.py: edited while being migrated, so left"):
+    monkeypatch.setattr(in_place, "_move_all", late)
+    # then the edit stays, and undoing asks before it takes it away
+    with pytest.raises(OutputExistsError, match=r"a\.py: edited while .* so left as edited"):
         write_in_place(plan_for(root), root)
-    assert contents(root) == {"a.py": b"my work\n"}
-    assert not (root / ".lockstep-migrate").exists()
+    after = {**before, "a.py": b"my work\n", "deep/er/b.py": b"npu\r\n# r\xe9"}
+    assert without_journal(root) == after
+    with pytest.raises(UsageError, match=r"a\.py: edited since"):
+        undo(root)
