@@ -1,4 +1,4 @@
-"""Advice on copies of views: transposed views, transposed operands, slices with a step."""
+"""Advice on copies of views: channel shuffles, transposed operands, slices with a step."""
 
 from __future__ import annotations
 
@@ -21,54 +21,40 @@ def module(body: str, name: str = "forward") -> str:
     return MODULE.format(body=body.replace("\n", "\n            "), name=name)
 
 
-@pytest.mark.parametrize(
-    ("body", "replacement"),
-    [
-        (
-            "return x.permute(0, 2, 1, 3).contiguous().view(B, T, C)",
-            "torch_npu.npu_confusion_transpose(x, (0, 2, 1, 3), (B, T, C), True)",
-        ),
-        (
-            "x = x.permute((0, 2, 1, 3))\nx = x.reshape(B, T, C)\nreturn x",
-            "torch_npu.npu_confusion_transpose(x, (0, 2, 1, 3), (B, T, C), True)",
-        ),
-        (
-            "x = x.transpose(1, 2).contiguous()\nreturn x.view((B, T, C))",
-            (
-                "torch_npu.npu_confusion_transpose(x, axes, (B, T, C), True), "
-                "where axes is all of them in the order that (1, 2) swaps"
-            ),
-        ),
-    ],
-)
-def test_a_transposed_view_is_one_operator_of_the_npu(body: str, replacement: str) -> None:
-    (row,) = advise(module(body), apply=True).rows
-    assert (row.rule, row.outcome.value) == ("advice/transpose-view", "listed")
-    assert row.replacement == replacement
-    assert "migration guide" in row.reason
-    assert advise(module(body), "neutral").rows == ()
+SHUFFLE = """
+    import torch
+
+    def {name}(x, groups):
+        n, c, h, w = x.size()
+        x = x.view(n, groups, c // groups, h, w)
+        x = torch.transpose(x, 1, 2).contiguous()
+        return x.view(n, -1, h, w)
+"""
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        # nothing is copied, or nothing is viewed again
-        "return x.permute(0, 2, 1, 3).contiguous()",
-        "return x.contiguous().view(B, T, C)",
-        "return x.permute(0, 2, 1, 3).view(B, T, C)",
-        # the axes or the shape cannot be seen
-        "return x.permute(*axes).contiguous().view(B, T, C)",
-        "return x.permute(0, 2, 1, 3).contiguous().view(shape)",
-        "return x.permute(0, 2, 1, 3).contiguous().view(torch.int8)",
-    ],
-)
-def test_other_views_are_left_alone(body: str) -> None:
-    assert advise(module(body)).rows == ()
+@pytest.mark.parametrize("target", ["npu", "neutral"])
+def test_a_channel_shuffle_is_listed_with_its_faster_form(target: str) -> None:
+    # before its chain of views was followed, and --advice-apply wrote the other form
+    advised = advise(SHUFFLE.format(name="channel_shuffle"), target, apply=True)
+    (row,) = advised.of("channel-shuffle")
+    assert (row.outcome.value, row.line) == ("listed", 7)
+    assert "a CPU copies faster than it selects" in row.reason
+    # then the form that is shown gives the same bits
+    names: dict[str, object] = {"torch": torch}
+    exec(advised.text.replace("    import", "import"), names)
+    x = torch.randn(2, 6, 3, 2)
+    shuffled = eval(row.replacement, {"torch": torch, "x": x, "groups": 2})
+    assert torch.equal(names["channel_shuffle"](x, 2), shuffled)  # type: ignore[operator]
 
 
-def test_a_view_outside_of_forward_is_left_alone() -> None:
-    body = "return x.permute(0, 2, 1, 3).contiguous().view(B, T, C)"
-    assert advise(module(body, "load_weights")).rows == ()
+def test_a_function_of_another_name_is_left_alone() -> None:
+    assert advise(SHUFFLE.format(name="heads")).rows == ()
+
+
+def test_torchs_own_shuffle_is_listed() -> None:
+    text = "import torch\nx = torch.nn.functional.channel_shuffle(x, 2)\n"
+    assert advise(text).rules == ["channel-shuffle-operator"]
+    assert advise(text, "neutral").rows == ()
 
 
 @pytest.mark.parametrize(

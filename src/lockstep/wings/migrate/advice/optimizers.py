@@ -57,5 +57,4 @@ def _advise_apex(advisor: Advisor, call: ast.Call) -> None:
     if isinstance(optimizers, ast.List) and not optimizers.elts:
         return
     edits = appended(advisor.scopes, call, "combine_grad=True")
-    span = advisor.scopes.span(call)
-    advisor.offer("advice/combine-grad", span, "combine_grad=True", edits)
+    advisor.offer("advice/combine-grad", call, "combine_grad=True", edits)
