@@ -13,6 +13,16 @@ import pytest
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Evidence, Kind, Outcome, Verdict
 from lockstep.report.comparison.json import comparison_json
+from lockstep.report.comparison.kinds import (
+    EQUAL,
+    IN_TOLERANCE,
+    INHERITED,
+    KINDS,
+    NO_PARTNER,
+    ORIGIN,
+    SET_UP,
+    kind_of,
+)
 from lockstep.report.comparison.screen import headline
 from lockstep.report.page import Grid, render
 from lockstep.report.page.areas import words_alone
@@ -23,18 +33,11 @@ from lockstep.testing.made_training import MadeTraining
 from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.report.comparison_page import comparison_page
 from lockstep.wings.report.comparison_types import (
-    EQUAL,
-    IN_TOLERANCE,
-    INHERITED,
-    KINDS,
-    NO_PARTNER,
-    ORIGIN,
-    SET_UP,
     ComparisonData,
     TextColumn,
 )
 from lockstep.wings.report.pair_blocks import blocks_of
-from lockstep.wings.report.pair_columns import chosen_pairs, in_execution_order, kind_of
+from lockstep.wings.report.pair_columns import chosen_pairs, in_execution_order
 from lockstep.wings.report.source_excerpts import excerpts
 from lockstep.wings.report.verdict_area import verdict_of
 
@@ -64,7 +67,7 @@ def test_it_says_what_compare_says(found: Comparison, data: ComparisonData) -> N
     # and the counts of the kinds are those of the answer
     assert kinds(data)[EQUAL] == data.answer["equal"]
     assert kinds(data)[ORIGIN] == len(data.answer["origins"]) == len(data.origins)
-    assert set(kinds(data)) <= set(KINDS)
+    assert set(kinds(data)) <= {one.name for one in KINDS}
 
 
 def test_the_first_origin_stands_where_its_answer_says(data: ComparisonData) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +75,7 @@ def served(
 
 
 def links(text: str) -> list[str]:
-    return re.findall(r'<a href="((?:run|pair|\?)[^"]*)"', text)
+    return re.findall(r'<a href="((?:run|compare|\?)[^"]*)"', text)
 
 
 def test_all_runs_are_listed_with_links_and_a_damaged_one_says_why(served: Served) -> None:
@@ -97,7 +100,7 @@ def test_a_run_and_its_comparison_with_the_chosen_reference_are_two_clicks_away(
 
     # when
     chosen = served.get(choose)
-    (pair,) = [one for one in links(chosen.text) if one.startswith("pair/")]
+    pair, _ = [one for one in links(chosen.text) if one.startswith("compare/")]
     compared = served.get(pair)
 
     # then
@@ -108,6 +111,46 @@ def test_a_run_and_its_comparison_with_the_chosen_reference_are_two_clicks_away(
     alone = served.get(next(one for one in links(chosen.text) if one.startswith("run/")))
     assert alone.status == 200
     assert "</html>" in alone.text
+
+
+def graph_of(served: Served) -> tuple[str, dict[str, Any]]:
+    """Where the graph of the faulty pair is asked for, and what comparing found once it is done."""
+    row = re.search(r"<tr><td>reference</td>.*?</tr>", served.get().text)
+    assert row is not None
+    chosen = served.get(next(one for one in links(row[0]) if one.startswith("?")))
+    (graph,) = [one for one in links(chosen.text) if one.endswith("/graph")]
+    for _ in range(600):
+        state = json.loads(served.get(f"{graph}/state").text)
+        if "progress" not in state:
+            return graph, state["answer"]
+        threading.Event().wait(0.1)
+    raise AssertionError("comparing does not end")
+
+
+def test_the_graph_is_given_part_by_part_and_strange_questions_are_refused(served: Served) -> None:
+    graph, answer = graph_of(served)
+    page = served.get(graph)
+    (rank, step), about = answer["origin"], "rank=rank0&step=0"
+
+    assert (rank, step) == ("rank0", 0)
+    assert "connect-src &#x27;self&#x27;" in page.text
+    start = json.loads(served.get(f"{graph}/start?{about}").text)
+    opened = ",".join(map(str, start["open"]))
+    found = json.loads(served.get(f"{graph}/boxes?{about}&open={opened}&top=-9&bottom=9999").text)
+    assert start["node"] in {one["node"] for one in found["boxes"]}
+    hits = json.loads(served.get(f"{graph}/find?{about}&text=RELU").text)
+    assert hits["found"][0]["node"] == start["node"]
+    for wrong in (
+        "boxes?rank=rank0&step=0&open=x", "boxes?rank=rank0&step=-1", "start?rank=rank0&step=77", "start",
+        "node?rank=rank0&step=0&node=99999", "start?rank=../../x&step=0", "boxes?rank=rank0&step=0&top=x",
+        "next?rank=rank0&step=0&node=1e3", "start?rank=rank0%09&step=0",
+    ):  # fmt: skip
+        refused = served.get(f"{graph}/{wrong}")
+        assert refused.status in (400, 500), wrong
+        assert json.loads(refused.text)["failed"]
+    assert served.get(f"{graph}/../../../../etc/passwd").status == 404
+    assert served.get("compare/none/none/graph").status == 404
+    assert served.get("compare/none/none/graph/state").status == 404
 
 
 def test_only_who_was_given_the_address_is_answered(served: Served) -> None:
@@ -125,7 +168,8 @@ def test_only_who_was_given_the_address_is_answered(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["run/none", "run/../../etc/passwd", "run/%2e%2e%2fmanifest.json", "pair/a/b", "x", "/"]
+    "path",
+    ["run/none", "run/../../etc/passwd", "run/%2e%2e%2fmanifest.json", "compare/a/b", "x", "/"],
 )
 def test_no_path_leads_out_of_the_list(served: Served, path: str) -> None:
     answer = served.get(path)
@@ -163,7 +207,7 @@ def test_a_port_that_is_taken_and_a_folder_that_is_not_there_are_said(
     served: Served, programs: Path
 ) -> None:
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [programs / "lockstep", "ui", *map(str, arguments)]
+        command = [str(programs / "lockstep"), "ui", *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     with socket.socket() as taken:

@@ -41,11 +41,12 @@ from lockstep.report.page.page import (
     Verdict,
     Work,
 )
-from lockstep.report.page.render import render, write_page
+from lockstep.report.page.render import Client, render, render_client, write_page
 
 __all__ = [
     "Card",
     "Chart",
+    "Client",
     "Code",
     "Columns",
     "Command",
@@ -80,5 +81,6 @@ __all__ = [
     "Verdict",
     "Work",
     "render",
+    "render_client",
     "write_page",
 ]

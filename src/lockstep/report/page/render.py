@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ _SCRIPTS = (
     "chart.js", "scatter.js", "histogram.js", "heat_map.js", "images.js", "tree.js", "blocks.js", "selected.js",
     "keys.js", "main.js",
 )  # fmt: skip
+_CLIENT_SCRIPTS = ("dom.js", "formats.js", "island.js", "canvas.js", "chart.js", "heat_map.js")
 
 
 def render(page: Page) -> str:
@@ -39,23 +40,66 @@ def render(page: Page) -> str:
     >>> "</html>" in render(Page("Nothing", ()))
     True
     """
-    style, script = _style(), _script()
+    areas = (area_html(area, page) for area in page.areas)
+    return _document(page, areas, _data(page), _style(), _script(), "To the verdict")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Client:
+    """What a page that a server of its own keeps up to date runs, beside the kit's elements, numbers and pictures.
+
+    Parameters
+    ----------
+    styles, scripts
+        Files of the wing, behind the kit's. The last script has a function `start(data)`.
+    body
+        What stands on the page before the script has run.
+    data
+        What the script is given; see `lockstep.report.page.island.encode`.
+    """
+
+    styles: Sequence[Path]
+    scripts: Sequence[Path]
+    body: Sequence[Html]
+    data: Mapping[str, Any]
+
+
+def render_client(page: Page, client: Client) -> str:
+    """The page as HTML text, whose script may ask its own server for more, and nobody else."""
+    style = _together((*(_ASSETS / name for name in _STYLES), *client.styles))
+    script = _in_function(
+        (*(_ASSETS / name for name in _CLIENT_SCRIPTS), *client.scripts, _ASSETS / "client.js")
+    )
+    data = {"icons": PATHS, "filled": sorted(FILLED), **client.data}
+    return _document(page, client.body, data, style, script, "To the page", connect="'self'")
+
+
+def _document(
+    page: Page,
+    main: Iterable[Html],
+    data: Mapping[str, Any],
+    style: str,
+    script: str,
+    skip: str,
+    *,
+    connect: str = "'none'",
+) -> str:
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width,initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy(style, script, connect)),
         tag("meta", name="referrer", content="no-referrer"),
         tag("title", page.title),
         Html(f"<style>{style}</style>"),
     )
     body = tag(
         "body",
-        tag("a", "To the verdict", class_="skip", href="#main"),
+        tag("a", skip, class_="skip", href="#main"),
         _header(page),
-        tag("main", *(area_html(area, page) for area in page.areas), id="main", tabindex="-1"),
+        tag("main", *main, id="main", tabindex="-1"),
         _keys(page),
-        Html(f'<script type="application/octet-stream" id="island">{encode(_data(page))}</script>'),
+        Html(f'<script type="application/octet-stream" id="island">{encode(data)}</script>'),
         Html(f"<script>{script}</script>"),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
@@ -73,9 +117,10 @@ def write_page(page: Page, path: Path) -> None:
         aside.write_text(render(page), encoding="utf-8")
 
 
-def _policy(style: str, script: str) -> str:
+def _policy(style: str, script: str, connect: str) -> str:
     return (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:;"
+        f" connect-src {connect};"
         " base-uri 'none'; form-action 'none'"
     )
 
@@ -86,14 +131,21 @@ def _hash(text: str) -> str:
 
 @cache
 def _style() -> str:
-    return "\n".join((_ASSETS / name).read_text(encoding="utf-8") for name in _STYLES)
+    return _together(_ASSETS / name for name in _STYLES)
 
 
 @cache
 def _script() -> str:
+    return _in_function(_ASSETS / name for name in _SCRIPTS)
+
+
+def _in_function(scripts: Iterable[Path]) -> str:
     """All parts within one function: they share names with each other and with nothing else."""
-    parts = "\n".join((_ASSETS / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    return f'"use strict";\n(() => {{\n{parts}\n}})();'
+    return f'"use strict";\n(() => {{\n{_together(scripts)}\n}})();'
+
+
+def _together(files: Iterable[Path]) -> str:
+    return "\n".join(one.read_text(encoding="utf-8") for one in files)
 
 
 def _header(page: Page) -> Html:
@@ -180,4 +232,4 @@ def plain(value: Any) -> Any:
     return value
 
 
-__all__ = ["render", "write_page"]
+__all__ = ["Client", "render", "render_client", "write_page"]

@@ -10,6 +10,7 @@ import numpy as np
 
 from lockstep.core.finding import Comparison, Evidence
 from lockstep.core.finding import Kind as FindingKind
+from lockstep.report.comparison.kinds import EQUAL, IN_TOLERANCE, KINDS
 from lockstep.report.comparison.pairs import EVIDENCE_WORDS
 from lockstep.report.page import (
     Card,
@@ -33,28 +34,13 @@ from lockstep.report.page import (
 from lockstep.report.page import TextColumn as PageText
 from lockstep.report.page.areas import words_alone
 from lockstep.report.page.island import trimmed
-from lockstep.report.page.page import Column, Kind
+from lockstep.report.page.page import Column
 from lockstep.store.reader import open_recording
 from lockstep.wings.report import comparison_types as types
 from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.report.comparison_types import ComparisonData, TextColumn
 from lockstep.wings.report.pair_blocks import blocks_of
 from lockstep.wings.report.verdict_area import verdict_of
-
-KINDS = (
-    Kind(types.ORIGIN, "origin", "fault", 6),
-    Kind(types.SET_UP, "setup", "setup", 5),
-    Kind(types.INHERITED, "inherited", "inherited", 4),
-    Kind(types.DECISION, "decision", "unjudged", 3),
-    Kind(types.RANDOM, "random", "unjudged", 3),
-    Kind(types.UNIFORM, "uniform", "setup", 3),
-    Kind(types.MORE_ACCURATE, "better", "agree", 3),
-    Kind(types.NOT_JUDGED, "unjudged", "unjudged", 2),
-    Kind(types.NO_PARTNER, "none", "unjudged", 2),
-    Kind(types.IN_TOLERANCE, "noise", "noise", 1),
-    Kind(types.EQUAL, "equal", "equal", 0),
-)
-"""Every kind of pair, the one that matters most first."""
 
 METRICS = (
     Metric("margin", "× noise floor"),
@@ -192,7 +178,7 @@ def _coverage(data: ComparisonData) -> Columns:
 def _equal_elsewhere(data: ComparisonData) -> list[str]:
     """Why the table may list fewer rows as bitwise equal than there are equal tensors."""
     pairs = data.pairs
-    listed = pairs.kind.is_one_of(types.EQUAL)
+    listed = pairs.kind.is_one_of(EQUAL)
     count = data.answer["equal"] - int(listed.sum()) - data.left_out
     if count <= 0:
         return []
@@ -204,7 +190,7 @@ def _equal_elsewhere(data: ComparisonData) -> list[str]:
 def _equal_in_value(data: ComparisonData) -> list[str]:
     """What lies in its tolerance without a difference: its numbers are equal, its bits or its dtype are not."""
     pairs = data.pairs
-    count = int((pairs.kind.is_one_of(types.IN_TOLERANCE) & (pairs.difference == 0)).sum())
+    count = int((pairs.kind.is_one_of(IN_TOLERANCE) & (pairs.difference == 0)).sum())
     return [f"{count} equal in value, though not bit by bit"] if count else []
 
 

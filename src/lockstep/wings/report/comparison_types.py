@@ -68,7 +68,7 @@ class Pairs:
     Parameters
     ----------
     kind
-        One of `KINDS`.
+        One of `lockstep.report.comparison.kinds.KINDS`, by its name.
     floor
         What rounding at this site alone may make of the pair, relative to its norm like `difference`;
         see `lockstep.core.finding.Finding`.
@@ -122,24 +122,6 @@ class Pairs:
     def __len__(self) -> int:
         """How many pairs."""
         return len(self.step)
-
-
-ORIGIN = "origin"
-INHERITED = "inherited"
-IN_TOLERANCE = "in tolerance"
-EQUAL = "bitwise equal"
-SET_UP = "set-up differs"
-MORE_ACCURATE = "more accurate"
-DECISION = "decision"
-RANDOM = "random stream"
-UNIFORM = "uniform"
-NOT_JUDGED = "not judged"
-NO_PARTNER = "no partner"
-
-KINDS = (
-    ORIGIN, INHERITED, IN_TOLERANCE, EQUAL, SET_UP, MORE_ACCURATE, DECISION, RANDOM, UNIFORM, NOT_JUDGED, NO_PARTNER,
-)  # fmt: skip
-"""What is said of a pair, in one word or two."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ import numpy as np
 
 from lockstep.core.errors import UsageError
 from lockstep.core.replacement import replacing
+from lockstep.report.comparison import kinds
+from lockstep.report.comparison.kinds import KINDS
 from lockstep.report.page import Kind, Metric
 from lockstep.report.page.escape import shortened, visible
-from lockstep.wings.report import comparison_types as types
-from lockstep.wings.report.comparison_page import KINDS
 from lockstep.wings.report.comparison_types import Detail, Floats, Pairs
 from lockstep.wings.report.recorded_series import BEHIND
 from lockstep.wings.report.recording_types import Series, TensorSeries
@@ -182,7 +182,7 @@ def strip_figure(pairs: Pairs) -> Figure | None:
 
 
 def _mark_origins(axes: Any, pairs: Pairs, found: StripPlaces) -> None:
-    loud = pairs.kind.is_one_of(types.ORIGIN, types.SET_UP)[found.row]
+    loud = pairs.kind.is_one_of(kinds.ORIGIN, kinds.SET_UP)[found.row]
     at = np.flatnonzero(loud)[:200]
     axes.scatter(
         found.place[at], -found.lane[at] + 0.55, marker="v", s=28, c=COLOURS["fault"], zorder=5

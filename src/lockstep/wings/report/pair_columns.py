@@ -11,8 +11,9 @@ from operator import attrgetter
 
 import numpy as np
 
-from lockstep.core.finding import Comparison, Evidence, Finding, Kind, Origin, Outcome
+from lockstep.core.finding import Comparison, Evidence, Finding, Origin
 from lockstep.core.records import TensorRecord
+from lockstep.report.comparison.kinds import kind_of, margin_of
 from lockstep.report.comparison.pairs import EVIDENCE_WORDS, identity, source_line
 from lockstep.wings.report import comparison_types as types
 from lockstep.wings.report.comparison_types import Floats, Pairs, TextColumn
@@ -112,52 +113,6 @@ def _clocks(findings: Iterable[Finding]) -> dict[tuple[int, str], tuple[list[int
         for key, unordered in met.items()
         for times in [sorted(unordered)]
     }
-
-
-def kind_of(finding: Finding, origin: Origin | None, comparison: Comparison) -> str:
-    """What is said of a pair, one of `KINDS`.
-
-    An origin is one also where its two tensors are equal, as those may be that an optimizer's setting is told of. A
-    difference beyond its tolerance that is no origin follows from what was named instead: an earlier origin, a cause
-    in the set-up, or another precision throughout.
-    """
-    kind = finding.kind if origin is None else origin.kind
-    if origin is not None:
-        return _OF_KIND.get(kind, types.ORIGIN)
-    if finding.outcome is Outcome.MISSING:
-        return types.NO_PARTNER
-    if finding.outcome is Outcome.INCOMPARABLE:
-        return types.NOT_JUDGED
-    if finding.metrics.evidence is Evidence.DIGEST:
-        return types.EQUAL
-    if finding.outcome is Outcome.DIFFER:
-        if finding.inherited or comparison.origins:
-            return types.INHERITED
-        return _OF_KIND.get(kind, types.UNIFORM if comparison.uniform else types.INHERITED)
-    return _OF_KIND.get(kind, types.IN_TOLERANCE)
-
-
-_OF_KIND: dict[Kind | None, str] = {
-    Kind.SETUP: types.SET_UP,
-    Kind.MORE_ACCURATE: types.MORE_ACCURATE,
-    Kind.DECISION: types.DECISION,
-    Kind.RANDOM: types.RANDOM,
-    Kind.UNIFORM: types.UNIFORM,
-}
-
-
-def margin_of(finding: Finding, kind: str) -> float:
-    """How many times its noise floor a pair is apart, dimensionless: 0 for equal ones, NaN for what was not judged.
-
-    A difference where nothing rounds is infinitely far beyond.
-    """
-    if kind in (types.NO_PARTNER, types.NOT_JUDGED):
-        return math.nan
-    if finding.difference == 0:
-        return 0.0
-    if finding.floor > 0:
-        return finding.difference / finding.floor
-    return math.inf if finding.floor == 0 else math.nan
 
 
 def pairs_of(chosen: Chosen, comparison: Comparison) -> Pairs:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.wings.report.comparison_page import KINDS
+from lockstep.report.comparison.kinds import KINDS
 from lockstep.wings.report.comparison_types import Floats, Integers, Pairs
 
 PHASES = ("init", "data", "forward", "backward", "optimizer")

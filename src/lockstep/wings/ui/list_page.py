@@ -40,6 +40,7 @@ _TITLES = (
     "run",
     "page",
     "comparison",
+    "graph",
     "made (UTC)",
     "device",
     "torch",
@@ -66,11 +67,11 @@ def _sentences(runs: list[Run], reference: Run | None) -> list[str]:
 
 def _row(run: Run, reference: Run | None) -> list[Cell]:
     if run.problem:
-        return [run.name, "", "", "", "", "", "", None, None, run.problem]
+        return [run.name, "", "", "", "", "", "", "", None, None, run.problem]
     last = run.losses[-1].value if run.losses else None
     return [
-        run.name, Link("open", f"run/{run.key}"), _comparing(run, reference), _moment(run.made), run.device,
-        run.torch, _steps(run.steps), run.trained, last, _short(run.command),
+        run.name, Link("open", f"run/{run.key}"), _comparing(run, reference), _graph(run, reference),
+        _moment(run.made), run.device, run.torch, _steps(run.steps), run.trained, last, _short(run.command),
     ]  # fmt: skip
 
 
@@ -84,7 +85,13 @@ def _comparing(run: Run, reference: Run | None) -> Cell:
         return Link("take as reference", f"?reference={run.key}")
     if run.key == reference.key:
         return Link("the reference: choose another", "?")
-    return Link(f"compare with {reference.name}", f"pair/{reference.key}/{run.key}")
+    return Link(f"compare with {reference.name}", f"compare/{reference.key}/{run.key}")
+
+
+def _graph(run: Run, reference: Run | None) -> Cell:
+    if reference is None or run.key == reference.key:
+        return ""
+    return Link("both side by side", f"compare/{reference.key}/{run.key}/graph")
 
 
 def _broken(runs: list[Run]) -> list[int]:

@@ -14,6 +14,8 @@ from starlette.routing import Route
 
 from lockstep.core.text import printable
 from lockstep.report.page import render
+from lockstep.wings.ui.graph.comparisons import Comparisons
+from lockstep.wings.ui.graph.routes import graph_routes
 from lockstep.wings.ui.guard import Guard
 from lockstep.wings.ui.list_page import list_page
 from lockstep.wings.ui.made_pages import MadePages, NoPageError
@@ -35,12 +37,13 @@ def application(runs: Runs, token: str, port: int) -> Guard:
     port
         At which it is served.
     """
-    pages = MadePages()
+    pages, comparisons = MadePages(), Comparisons()
 
     @asynccontextmanager
     async def closing(app: Starlette) -> AsyncIterator[None]:
         yield
         pages.close()
+        comparisons.close()
 
     async def listed(request: Request) -> Response:
         if not request.scope["raw_path"].split(b"?")[0].endswith(b"/"):
@@ -78,9 +81,14 @@ def application(runs: Runs, token: str, port: int) -> Guard:
     routes = [
         Route("/", listed),
         Route("/run/{run}", page),
-        Route("/pair/{reference}/{run}", page),
+        Route("/compare/{reference}/{run}", page),
+        *graph_routes(runs, comparisons),
     ]
-    app: Any = Starlette(routes=routes, lifespan=closing, exception_handlers={404: _not_there})
+    app: Any = Starlette(
+        routes=routes,
+        lifespan=closing,
+        exception_handlers={404: _not_there, LookupError: _not_there},
+    )
     return Guard(app, token, port)
 
 

@@ -1,0 +1,82 @@
+"""What is said of each pair of a comparison in one word or two, with the icon and the colour that pages give it."""
+
+from __future__ import annotations
+
+import math
+
+from lockstep.core.finding import Comparison, Evidence, Finding, Origin, Outcome
+from lockstep.core.finding import Kind as FindingKind
+from lockstep.report.page.page import Kind
+
+ORIGIN = "origin"
+INHERITED = "inherited"
+IN_TOLERANCE = "in tolerance"
+EQUAL = "bitwise equal"
+SET_UP = "set-up differs"
+MORE_ACCURATE = "more accurate"
+DECISION = "decision"
+RANDOM = "random stream"
+UNIFORM = "uniform"
+NOT_JUDGED = "not judged"
+NO_PARTNER = "no partner"
+
+KINDS = (
+    Kind(ORIGIN, "origin", "fault", 6),
+    Kind(SET_UP, "setup", "setup", 5),
+    Kind(INHERITED, "inherited", "inherited", 4),
+    Kind(DECISION, "decision", "unjudged", 3),
+    Kind(RANDOM, "random", "unjudged", 3),
+    Kind(UNIFORM, "uniform", "setup", 3),
+    Kind(MORE_ACCURATE, "better", "agree", 3),
+    Kind(NOT_JUDGED, "unjudged", "unjudged", 2),
+    Kind(NO_PARTNER, "none", "unjudged", 2),
+    Kind(IN_TOLERANCE, "noise", "noise", 1),
+    Kind(EQUAL, "equal", "equal", 0),
+)
+"""Every kind of pair, the one that matters most first."""
+
+
+def kind_of(finding: Finding, origin: Origin | None, comparison: Comparison) -> str:
+    """What is said of a pair, the name of one of `KINDS`.
+
+    An origin is one also where its two tensors are equal, as those may be that an optimizer's setting is told of. A
+    difference beyond its tolerance that is no origin follows from what was named instead: an earlier origin, a cause
+    in the set-up, or another precision throughout.
+    """
+    kind = finding.kind if origin is None else origin.kind
+    if origin is not None:
+        return _OF_KIND.get(kind, ORIGIN)
+    if finding.outcome is Outcome.MISSING:
+        return NO_PARTNER
+    if finding.outcome is Outcome.INCOMPARABLE:
+        return NOT_JUDGED
+    if finding.metrics.evidence is Evidence.DIGEST:
+        return EQUAL
+    if finding.outcome is Outcome.DIFFER:
+        if finding.inherited or comparison.origins:
+            return INHERITED
+        return _OF_KIND.get(kind, UNIFORM if comparison.uniform else INHERITED)
+    return _OF_KIND.get(kind, IN_TOLERANCE)
+
+
+_OF_KIND: dict[FindingKind | None, str] = {
+    FindingKind.SETUP: SET_UP,
+    FindingKind.MORE_ACCURATE: MORE_ACCURATE,
+    FindingKind.DECISION: DECISION,
+    FindingKind.RANDOM: RANDOM,
+    FindingKind.UNIFORM: UNIFORM,
+}
+
+
+def margin_of(finding: Finding, kind: str) -> float:
+    """How many times its noise floor a pair is apart, dimensionless: 0 for equal ones, NaN for what was not judged.
+
+    A difference where nothing rounds is infinitely far beyond.
+    """
+    if kind in (NO_PARTNER, NOT_JUDGED):
+        return math.nan
+    if finding.difference == 0:
+        return 0.0
+    if finding.floor > 0:
+        return finding.difference / finding.floor
+    return math.inf if finding.floor == 0 else math.nan

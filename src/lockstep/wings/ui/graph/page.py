@@ -1,0 +1,43 @@
+"""The page of a graph: the frame of it, which its script fills from what the server answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lockstep.report.comparison.kinds import KINDS
+from lockstep.report.page import Client, Page, Subject, render_client
+from lockstep.report.page.render import plain
+from lockstep.report.page.tags import tag
+from lockstep.wings.ui.runs import Run
+
+_ASSETS = Path(__file__).parent.parent / "assets"
+
+
+def graph_page(reference: Run, candidate: Run) -> str:
+    """Compose it as HTML."""
+    subjects = (
+        Subject("reference", reference.name),
+        Subject("candidate", candidate.name, dashed=True),
+    )
+    page = Page(f"Graph of {candidate.name} · Lockstep", (), subjects, "")
+    links = tag(
+        "nav",
+        tag("a", "All runs", href=f"../../../?reference={reference.key}"),
+        tag("a", "Report", href=f"../{candidate.key}"),
+        class_="ways", aria_label="Other pages",
+    )  # fmt: skip
+    noscript = tag(
+        "noscript",
+        tag("p", "This page needs its script; the report does not.", class_="card empty"),
+    )
+    body = (links, noscript, tag("div", id="graph", class_="graph-page"))
+    client = Client(
+        styles=(_ASSETS / "graph.css",),
+        scripts=tuple(
+            _ASSETS / name
+            for name in ("asking.js", "graph_state.js", "panes.js", "graph_tree.js", "node.js", "graph.js")
+        ),
+        body=body,
+        data={"kinds": plain(KINDS), "base": "graph"},
+    )  # fmt: skip
+    return render_client(page, client)

@@ -1,0 +1,150 @@
+"""The addresses below `/compare/REFERENCE/RUN`: the page of the graph, and what it asks for as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from anyio.to_thread import run_sync
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from lockstep.core.errors import LockstepError, UsageError
+from lockstep.report.page.escape import visible
+from lockstep.wings.ui.graph import answers
+from lockstep.wings.ui.graph.comparisons import ComparedPair, Comparisons, LaidOut
+from lockstep.wings.ui.graph.page import graph_page
+from lockstep.wings.ui.runs import Run, Runs
+
+_TALLEST = 1e9
+
+Asked = Callable[[LaidOut, Request], dict[str, Any]]
+
+
+def graph_routes(runs: Runs, comparisons: Comparisons) -> list[Route]:
+    """Every address of a graph, by the keys of its two runs."""
+
+    def pair_of(request: Request) -> tuple[Run, Run]:
+        reference, run = (runs.by_key(request.path_params[one]) for one in ("reference", "run"))
+        if reference is None or run is None:
+            raise LookupError("there is no such run, or not any more")
+        return reference, run
+
+    async def page(request: Request) -> Response:
+        return HTMLResponse(graph_page(*await run_sync(pair_of, request)))
+
+    async def state(request: Request) -> Response:
+        def made() -> dict[str, Any]:
+            return comparisons.pair(*pair_of(request)).state()
+
+        return await _answered(made)
+
+    def asking(asked: Asked) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            def made() -> dict[str, Any]:
+                pair = comparisons.pair(*pair_of(request))
+                return asked(_graph(pair, request), request)
+
+            return await _answered(made)
+
+        return answer
+
+    below = "/compare/{reference}/{run}"
+    parts = {
+        "start": _start,
+        "boxes": _boxes,
+        "place": _place,
+        "tree": _tree,
+        "next": _next,
+        "find": _find,
+        "node": _node,
+    }
+    return [
+        Route(f"{below}/graph", page),
+        Route(f"{below}/graph/state", state),
+        *(Route(f"{below}/graph/{name}", asking(asked)) for name, asked in parts.items()),
+    ]  # fmt: skip
+
+
+async def _answered(made: Callable[[], dict[str, Any]]) -> Response:
+    try:
+        return JSONResponse(_visible(await run_sync(made)))
+    except UsageError as error:
+        return JSONResponse({"failed": visible(str(error))}, 400)
+    except LookupError as error:
+        return JSONResponse({"failed": visible(str(error))}, 404)
+    except (LockstepError, OSError) as error:
+        return JSONResponse({"failed": visible(str(error))}, 500)
+
+
+def _visible(value: Any) -> Any:
+    """All text with characters spelled out that cannot be seen; JSON cannot hold halves of pairs either."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {name: _visible(one) for name, one in value.items()}
+    return [_visible(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+# ------------------------------------------------------------------------------------- what is asked
+
+
+def _graph(pair: ComparedPair, request: Request) -> LaidOut:
+    return pair.graph(request.query_params.get("rank", ""), _whole(request, "step"))
+
+
+def _start(laid_out: LaidOut, request: Request) -> dict[str, Any]:
+    return answers.first_view(laid_out.graph)
+
+
+def _boxes(laid_out: LaidOut, request: Request) -> dict[str, Any]:
+    top, bottom = _number(request, "top"), _number(request, "bottom")
+    return answers.boxes(laid_out, _opened(laid_out, request), top, bottom)
+
+
+def _place(laid_out: LaidOut, request: Request) -> dict[str, Any]:
+    return answers.place_of(laid_out, _opened(laid_out, request), _one(laid_out, request))
+
+
+def _tree(laid_out: LaidOut, request: Request) -> dict[str, Any]:
+    first, count = _whole(request, "first"), _whole(request, "count")
+    return answers.tree_lines(laid_out, _opened(laid_out, request), first, count)
+
+
+def _next(laid_out: LaidOut, request: Request) -> dict[str, Any]:
+    direction = -1 if request.query_params.get("direction") == "back" else 1
+    return answers.next_difference(laid_out.graph, _one(laid_out, request), direction)
+
+
+def _find(laid_out: LaidOut, request: Request) -> dict[str, Any]:
+    return answers.found(laid_out.graph, request.query_params.get("text", ""))
+
+
+def _node(laid_out: LaidOut, request: Request) -> dict[str, Any]:
+    return answers.tensors_of(laid_out, _one(laid_out, request))
+
+
+def _opened(laid_out: LaidOut, request: Request) -> frozenset[int]:
+    return answers.opened_nodes(request.query_params.get("open", ""), len(laid_out.graph))
+
+
+def _one(laid_out: LaidOut, request: Request) -> int:
+    node = _whole(request, "node")
+    if node >= len(laid_out.graph):
+        raise UsageError(f"node: there are {len(laid_out.graph)}")
+    return node
+
+
+def _whole(request: Request, name: str) -> int:
+    text = request.query_params.get(name, "")
+    if not (text.isdecimal() and text.isascii() and len(text) < 12):
+        raise UsageError(f"{name}: {text[:40]!r} is no whole number")
+    return int(text)
+
+
+def _number(request: Request, name: str) -> float:
+    try:
+        return min(_TALLEST, max(-_TALLEST, float(request.query_params.get(name, "0"))))
+    except ValueError:
+        raise UsageError(f"{name}: is no number") from None
