@@ -21,8 +21,8 @@ from lockstep.store.other_tools import LEFT_OUT, made_by
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.shards.dims_file import DimsFile
 from lockstep.store.shards.joining import UnlikeDimsError
-from lockstep.store.shards.parts import Parts
 from lockstep.store.shards.placements import placed_by
+from lockstep.store.shards.rank_parts import Parts
 from lockstep.store.written_calls import ReadCall, ReadTensor
 
 _RANK = re.compile(r"rank(\d+)")
