@@ -22,7 +22,11 @@ from lockstep.wings.watch.rules import BUILT_IN
 from lockstep.wings.watch.symptoms import page as page_of_symptoms
 
 PAGE = Path(__file__).parent / "cli.md"
-_OTHER_JOBS = (["migrate", "undo"], ["migrate", "rules"])
+_OTHER_JOBS = (
+    ["migrate", "undo"],
+    ["migrate", "rules"],
+    *(["cache", word] for word in ("start", "stop", "session", "stat", "destroy")),
+)
 ARCHITECTURE = Path(__file__).parent / "architecture.md"
 _GRAPH = re.compile(r"(?<=<!-- call graph -->\n).*?(?=\n<!-- /call graph -->)", re.DOTALL)
 TOLERANCES = Path(__file__).parent / "tolerances.md"

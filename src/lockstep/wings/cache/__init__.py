@@ -1,0 +1,1 @@
+"""A cache of samples that several trainings on one machine share."""

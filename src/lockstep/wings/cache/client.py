@@ -1,0 +1,205 @@
+"""This process's connection to a daemon: one for each address, made anew behind a fork."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import TypeVar
+
+from lockstep.core.errors import LockstepError, UsageError
+from lockstep.wings.cache import messages as m
+from lockstep.wings.cache.daemon import peer_user
+from lockstep.wings.cache.places import Address, read_state
+
+_PATIENCE_S = 10.0
+"""A daemon that does not answer for so long counts as gone."""
+
+AGAIN_S = 5.0
+"""A daemon that is gone is looked for again after so long."""
+
+M = TypeVar("M", bound=m.Message)
+
+
+class DaemonGoneError(LockstepError):
+    """Nobody answers there (any more)."""
+
+
+class RefusedError(LockstepError):
+    """The daemon says no.
+
+    Parameters
+    ----------
+    refused
+        Its answer.
+    """
+
+    def __init__(self, refused: m.Refused) -> None:
+        super().__init__(refused.why)
+        self.description = refused.description
+
+
+class Client:
+    """A connection. A process that ends, however, ends it: the daemon then takes back what it held.
+
+    Raises
+    ------
+    DaemonGoneError
+        If nobody answers at the address.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.alive = True
+        self._lock = threading.Lock()
+        self._decoder = m.Decoder()
+        kind = socket.AF_INET if address.port else socket.AF_UNIX
+        self._socket = socket.socket(kind, socket.SOCK_STREAM)
+        self._socket.settimeout(_PATIENCE_S)
+        try:
+            self._socket.connect(("127.0.0.1", address.port) if address.port else address.text)
+            if not address.port and (user := peer_user(self._socket)) != os.getuid():
+                raise DaemonGoneError(
+                    f"{address.text}: is served by user {user}; start an own cache"
+                )
+        except OSError as error:
+            self._socket.close()
+            raise DaemonGoneError(
+                f"{address.text}: no cache runs there ({error.strerror or error}); start one with lockstep cache start"
+            ) from error
+        known = read_state(address) if address.port else None
+        self.welcome = self.ask(m.Hello(os.getpid(), known.token if known else ""), m.Welcome)
+
+    def ask(self, message: m.Message, kind: type[M]) -> M:
+        """Send a message and wait for its answer.
+
+        Raises
+        ------
+        DaemonGoneError
+            If the daemon is.
+        RefusedError
+            If it says no.
+        """
+        with self._lock:
+            self._send(message)
+            answer = self._receive()
+        if isinstance(answer, m.Refused):
+            raise RefusedError(answer)
+        if not isinstance(answer, kind):
+            raise self._lost(f"it answered {type(answer).__name__}")
+        return answer
+
+    def tell(self, message: m.Message) -> None:
+        """Send a message that is not answered.
+
+        Raises
+        ------
+        DaemonGoneError
+            If the daemon is.
+        """
+        with self._lock:
+            self._send(message)
+
+    def _send(self, message: m.Message) -> None:
+        if not self.alive:
+            raise DaemonGoneError(f"{self.address.text}: the cache is gone")
+        try:
+            self._socket.sendall(m.encode(message))
+        except OSError as error:
+            raise self._lost(str(error)) from error
+
+    def _receive(self) -> m.Message:
+        try:
+            while True:
+                data = self._socket.recv(1 << 16)
+                if not data:
+                    raise self._lost("it hung up")
+                if found := self._decoder.feed(data):
+                    return found[0]
+        except (OSError, m.MessageError) as error:
+            raise self._lost(str(error)) from error
+
+    def _lost(self, why: str) -> DaemonGoneError:
+        self.close()
+        return DaemonGoneError(f"{self.address.text}: the cache is gone ({why})")
+
+    def close(self) -> None:
+        """End the connection."""
+        self.alive = False
+        with suppress(OSError):
+            self._socket.close()
+
+
+class _Connections:
+    """Those of this process."""
+
+    def __init__(self) -> None:
+        self.clients: dict[str, Client] = {}
+        self.failed_s: dict[str, float] = {}
+        self.lock = threading.Lock()
+
+    def client_of(self, address: Address) -> Client:
+        with self.lock:
+            known = self.clients.get(address.text)
+            if known is not None and known.alive:
+                return known
+            if time.monotonic() - self.failed_s.get(address.text, -AGAIN_S) < AGAIN_S:
+                raise DaemonGoneError(f"{address.text}: no cache runs there")
+            self.failed_s[address.text] = time.monotonic()
+            self.clients[address.text] = client = Client(address)
+            del self.failed_s[address.text]
+            return client
+
+
+_connections = _Connections()
+
+
+def client_of(address: Address) -> Client:
+    """This process's connection to a daemon; one that could not be made is not tried again at once.
+
+    Raises
+    ------
+    DaemonGoneError
+        If nobody answers.
+    """
+    return _connections.client_of(address)
+
+
+def _forget_after_fork() -> None:
+    """The child's copies are closed: the parent's end is to be the last one, so that its death is seen."""
+    global _connections
+    for client in _connections.clients.values():
+        client.close()
+    _connections = _Connections()
+
+
+@atexit.register
+def _close_all() -> None:
+    for client in _connections.clients.values():
+        client.close()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def asked(address: Address, message: m.Message, kind: type[M]) -> M:
+    """Ask a daemon one thing.
+
+    Raises
+    ------
+    UsageError
+        If it says no, or is not there.
+    """
+    try:
+        client = Client(address)
+    except DaemonGoneError as error:
+        raise UsageError(str(error)) from error
+    try:
+        return client.ask(message, kind)
+    except LockstepError as error:
+        raise UsageError(str(error)) from error
+    finally:
+        client.close()

@@ -1,0 +1,163 @@
+"""`lockstep cache`: the daemon, started, stopped and looked at."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from lockstep.cli import options
+from lockstep.core.errors import UsageError
+from lockstep.core.exit_codes import ExitCode
+from lockstep.wings.cache import messages as m
+from lockstep.wings.cache.places import Address, address_of, own_folder
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
+    """Bytes, as in `512MB` or `8GiB`."""
+
+    name = "SIZE"
+
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        """As a number."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", str(value), re.IGNORECASE)
+        if not found:
+            self.fail(f"{value!r} is no size; write 512MB or 8GiB", parameter, context)
+        step = 1024 if found[3] else 1000
+        return int(float(found[1]) * step ** _UNITS[found[2].upper()])
+
+
+_SIZE = _Size()
+_at = click.option(
+    "--address", default="", metavar="ADDRESS",
+    help="127.0.0.1:PORT, or a socket's path.  [default: LOCKSTEP_CACHE, or a socket of this user]",
+)  # fmt: skip
+
+
+@click.group()
+def cache() -> None:
+    """Keep samples in memory, for all trainings of this machine.
+
+    A daemon keeps what `lockstep.cache.CachedDataset` and `lockstep.cache.cached` have loaded; hits are views of shared
+    memory. It is this user's alone.
+
+    \b
+    lockstep cache start --memory 8GB --spill scratch
+    lockstep cache stat
+    lockstep cache stop
+    """
+
+
+@cache.command()
+@_at
+@click.option(
+    "--memory", type=_SIZE, default="1GB", show_default=True, help="Of memory, held to the byte."
+)
+@click.option(
+    "--spill", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="A folder for what has no room in memory.",
+)  # fmt: skip
+@click.option("--spill-bytes", type=_SIZE, default="1TB", show_default=True, help="Of that folder.")
+@click.option(
+    "--sessions", type=click.IntRange(min=1), default=32, show_default=True,
+    help="How many there may be; one that nobody uses goes for a new one.",
+)  # fmt: skip
+@click.option("--foreground", is_flag=True, help="Serve here until Ctrl-C.")
+def start(
+    address: str, memory: int, spill: Path | None, spill_bytes: int, sessions: int, foreground: bool
+) -> int:
+    """Start the daemon, and go on when it answers."""
+    from lockstep.wings.cache.daemon import Settings, serve
+
+    at = address_of(address)
+    if foreground:
+        settings = Settings(memory, spill, spill_bytes, sessions)
+        serve(at, settings, lambda: click.echo(at.text))
+        return ExitCode.AGREES
+    words = [
+        "--memory",
+        str(memory),
+        "--spill-bytes",
+        str(spill_bytes),
+        "--sessions",
+        str(sessions),
+    ]
+    words += ["--spill", str(spill.absolute())] if spill else []
+    command = [sys.executable, "-m", "lockstep", "cache", "start", "--foreground"]
+    _start_apart([*command, "--address", at.text, *words], at)
+    click.echo(at.text)
+    return ExitCode.AGREES
+
+
+def _start_apart(command: list[str], address: Address) -> None:
+    """Start a process that outlives this one, and wait until it answers.
+
+    Raises
+    ------
+    UsageError
+        If it ends instead.
+    """
+    log = own_folder() / f"{address.key}.log"
+    with log.open("wb") as output:
+        started = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, start_new_session=True, cwd="/"
+        )  # fmt: skip
+    assert started.stdout is not None
+    with started.stdout as answer:
+        if not answer.readline():
+            said = log.read_text(errors="replace").strip().splitlines()
+            why = said[-1].removeprefix("lockstep: ") if said else f"see {log}"
+            raise UsageError(f"the cache did not start: {why}")
+
+
+@cache.command()
+@_at
+def stop(address: str) -> int:
+    """Stop the daemon; samples that a training holds stay valid."""
+    from lockstep.wings.cache.client import asked
+
+    asked(address_of(address), m.Stop(), m.Made)
+    return ExitCode.AGREES
+
+
+@cache.command()
+@_at
+@click.argument("name", default="")
+def session(address: str, name: str) -> int:
+    """Make a session, and print its name; the first training that uses it gives it its pipeline."""
+    from lockstep.wings.cache.client import asked
+
+    click.echo(asked(address_of(address), m.MakeSession(name), m.Made).session)
+    return ExitCode.AGREES
+
+
+@cache.command()
+@_at
+@click.argument("name")
+def destroy(address: str, name: str) -> int:
+    """Drop the session NAME and its samples."""
+    from lockstep.wings.cache.client import asked
+
+    asked(address_of(address), m.Destroy(name), m.Made)
+    return ExitCode.AGREES
+
+
+@cache.command()
+@_at
+@options.as_json
+def stat(address: str, as_json: bool) -> int:
+    """Show what the daemon holds."""
+    from lockstep.wings.cache.client import asked
+    from lockstep.wings.cache.stat_screen import stat_text
+
+    found = json.loads(asked(address_of(address), m.Stat(), m.Stats).text)
+    click.echo(json.dumps(found, indent=2) if as_json else stat_text(found))
+    return ExitCode.AGREES

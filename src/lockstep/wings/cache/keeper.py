@@ -1,0 +1,352 @@
+"""What a daemon keeps: sessions, their slabs, and who maps which. Takes messages and gives answers; knows no socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from lockstep.core.text import printable
+from lockstep.wings.cache import messages as m
+from lockstep.wings.cache.eviction import KeepWhatIsUsed, Policy
+from lockstep.wings.cache.sessions import Session, Table, bytes_for
+from lockstep.wings.cache.slabs import Slab, Tier, slab_bytes, word_of
+
+_PAGE = 4096
+_MOST_VARIANTS = 4096
+_MOST_ROWS = 1 << 32
+
+
+class Keeper:
+    """Answers each message of each connection; a connection that ends gives back what it held.
+
+    Parameters
+    ----------
+    tiers
+        Where slabs may lie, the first before the second.
+    most_sessions
+        How many sessions there may be; one that nobody uses goes for a new one.
+    policy
+        What goes when there is no room.
+    """
+
+    def __init__(self, tiers: list[Tier], most_sessions: int, policy: Policy | None = None) -> None:
+        self.tiers = tiers
+        self.sessions: dict[str, Session] = {}
+        self.slabs: dict[int, Slab] = {}
+        self._policy = policy or KeepWhatIsUsed()
+        self._most_sessions = most_sessions
+        self._number, self._uses = 0, 0
+        self._writing: dict[int, dict[tuple[str, str, int], tuple[Slab, int]]] = {}
+        self._answers: dict[type[m.Message], Callable[[int, Any], m.Message | None]] = {
+            m.Attach: self._attach, m.Grow: self._grow, m.Place: self._place, m.Written: self._written,
+            m.Lease: self._lease, m.Released: self._released, m.Close: self._close, m.Tell: self._tell,
+            m.Proven: self._prove, m.MakeSession: self._make_session, m.Destroy: self._destroy, m.Stat: self._stat,
+        }  # fmt: skip
+
+    def answer(self, connection: int, message: m.Message) -> m.Message | None:
+        """What a connection is answered; None for messages that want no answer."""
+        known = self._answers.get(type(message))
+        return known(connection, message) if known else m.Refused("a message of no use here")
+
+    def left(self, connection: int) -> None:
+        """Take back what a connection held: places it did not write to, slabs it mapped, sessions it used."""
+        for slab, _ in self._writing.pop(connection, {}).values():
+            slab.writing -= 1
+        for slab in list(self.slabs.values()):
+            self._give_back(slab, connection)
+        for session in self.sessions.values():
+            session.attached.discard(connection)
+
+    # ---------------------------------------------------------------------------------- sessions
+
+    def _attach(self, connection: int, asked: m.Attach) -> m.Message:
+        name = asked.session or asked.checksum[:16]
+        session = self.sessions.get(name) or self._new_session(name)
+        if isinstance(session, m.Refused):
+            return session
+        if session.checksum and session.checksum != asked.checksum:
+            return m.Refused(
+                f"session {name} holds samples of another pipeline", session.description
+            )
+        if session.closed:
+            return m.Refused(f"session {name}: {session.closed}")
+        session.checksum, session.description = asked.checksum, asked.description
+        session.attached.add(connection)
+        self._use(session)
+        session.rows = max(session.rows, asked.rows)
+        return self._table_of(session, asked.variant, asked.rows)
+
+    def _new_session(self, name: str) -> Session | m.Refused:
+        if len(self.sessions) >= self._most_sessions:
+            idle = [one for one in self.sessions.values() if not one.attached]
+            if not idle:
+                return m.Refused(
+                    f"there are {self._most_sessions} sessions already, all in use (--sessions)"
+                )
+            self._drop(min(idle, key=lambda one: one.last_used))
+        self.sessions[name] = session = Session(name)
+        return session
+
+    def _table_of(self, session: Session, variant: str, rows: int) -> m.Message:
+        if rows > _MOST_ROWS or len(session.tables) >= _MOST_VARIANTS:
+            return m.Refused(f"session {session.name}: too many samples, or keys")
+        table = session.tables.get(variant)
+        if table is None:
+            self._number += 1
+            name = f"table-{self._number}"
+            tier = self._room(lambda tier: tier.make(name, bytes_for(rows)))
+            if tier is None:
+                return m.Refused(f"no room: {self.tiers[-1].full}")
+            table = session.tables[variant] = Table(tier, name, rows)
+        elif not table.grow(rows):
+            return m.Refused(f"no room: {table.tier.full}")
+        file = str(table.tier.folder / table.file)
+        return m.Attached(session.name, file, table.rows, int(session.proven))
+
+    def _grow(self, connection: int, asked: m.Grow) -> m.Message:
+        session = self.sessions.get(asked.session)
+        if session is None:
+            return m.Refused(f"session {asked.session} is gone")
+        return self._table_of(session, asked.variant, asked.rows)
+
+    def _use(self, session: Session) -> None:
+        self._uses += 1
+        session.last_used = self._uses
+
+    def _close(self, connection: int, asked: m.Close) -> m.Message:
+        session = self.sessions.get(asked.session)
+        if session is None or session.closed:
+            return m.Told(0)
+        session.closed = asked.why
+        for table in session.tables.values():
+            table.close()
+        self._drop_samples(session)
+        return m.Told(1)
+
+    def _tell(self, connection: int, asked: m.Tell) -> m.Message:
+        session = self.sessions.get(asked.session)
+        if session is None or asked.what in session.told or len(session.told) > 100:
+            return m.Told(0)
+        session.told.add(asked.what)
+        return m.Told(1)
+
+    def _prove(self, connection: int, asked: m.Proven) -> None:
+        if asked.session in self.sessions:
+            self.sessions[asked.session].proven = True
+
+    def _make_session(self, connection: int, asked: m.MakeSession) -> m.Message:
+        name = asked.session or secrets.token_hex(8)
+        if name in self.sessions:
+            return m.Refused(f"session {name} is there already")
+        made = self._new_session(name)
+        return made if isinstance(made, m.Refused) else m.Made(name)
+
+    def _destroy(self, connection: int, asked: m.Destroy) -> m.Message:
+        session = self.sessions.get(asked.session)
+        if session is None:
+            return m.Refused(f"there is no session {asked.session}; lockstep cache stat lists them")
+        self._drop(session)
+        return m.Made(asked.session)
+
+    # ----------------------------------------------------------------------------------- samples
+
+    def _place(self, connection: int, asked: m.Place) -> m.Message:
+        session = self.sessions.get(asked.session)
+        table = None if session is None else session.tables.get(asked.variant)
+        if session is None or table is None or connection not in session.attached:
+            return m.Refused(f"session {asked.session} is gone")
+        self._use(session)
+        places = [
+            self._placed(connection, session, table, asked.variant, one) for one in asked.wanted
+        ]
+        say = ""
+        if (
+            any(slab == 0 for slab, _ in places)
+            and "full" not in session.told
+            and self.tiers[-1].full
+        ):
+            session.told.add("full")
+            known = f" of {session.rows}" if session.rows else ""
+            why = f"no room for more than {table.filled}{known} samples ({self._why_full()})"
+            say = f"{why}; others are loaded each time"
+        return m.Placed(places, say)
+
+    def _why_full(self) -> str:
+        return "; ".join(tier.full for tier in self.tiers if tier.full)
+
+    def _placed(
+        self, connection: int, session: Session, table: Table, variant: str, wanted: list[int]
+    ) -> list[int]:
+        if len(wanted) != 2 or wanted[0] >= table.rows or session.closed:
+            return [0, 0]
+        row, size = wanted
+        mine = self._writing.setdefault(connection, {})
+        if table.word(row) or (session.name, variant, row) in mine:
+            return [0, 0]
+        slab, offset = self._take(session, size) or (None, 0)
+        if slab is None:
+            return [0, 0]
+        slab.writing += 1
+        mine[session.name, variant, row] = slab, offset
+        return [slab.number, offset]
+
+    def _take(self, session: Session, size: int) -> tuple[Slab, int] | None:
+        """Bytes in a slab that is being filled, in the first tier that has them."""
+        for tier in self.tiers:
+            slab = session.open_slabs.get(tier.name)
+            offset = None if slab is None else slab.take(size)
+            if slab is not None and offset is not None:
+                return slab, offset
+        slab = self._new_slab(session, size)
+        offset = None if slab is None else slab.take(size)
+        return None if slab is None or offset is None else (slab, offset)
+
+    def _new_slab(self, session: Session, size: int) -> Slab | None:
+        self._number += 1
+        number = self._number
+
+        sizes: dict[str, int] = {}
+
+        def make(tier: Tier) -> bool:
+            left = min(slab_bytes(tier.bound_bytes), tier.bound_bytes - tier.used_bytes)
+            sizes[tier.name] = max(-(-size // _PAGE), left // _PAGE) * _PAGE
+            return tier.make(f"slab-{number}", sizes[tier.name])
+
+        tier = self._room(make)
+        if tier is None:
+            return None
+        slab = self.slabs[number] = Slab(number, tier, sizes[tier.name], session.name)
+        session.open_slabs[tier.name] = slab
+        return slab
+
+    def _written(self, connection: int, told: m.Written) -> None:
+        mine = self._writing.get(connection, {})
+        session = self.sessions.get(told.session)
+        for row in told.rows:
+            slab, offset = mine.pop((told.session, told.variant, row), (None, 0))
+            if slab is None:
+                continue
+            slab.writing -= 1
+            if slab.retired:
+                self._forget_if_free(slab)
+            if slab.retired or session is None or session.closed:
+                continue
+            table = session.tables[told.variant]
+            if not table.word(row):
+                slab.rows.append((told.variant, row))
+                table.set(row, word_of(slab.number, offset))
+
+    def _lease(self, connection: int, asked: m.Lease) -> m.Message:
+        slab = self.slabs.get(asked.slab)
+        if slab is None or slab.retired:
+            return m.Leased("", "", 0)
+        slab.leases.add(connection)
+        return m.Leased(slab.tier.name, str(slab.tier.folder / slab.file), slab.size)
+
+    def _released(self, connection: int, told: m.Released) -> m.Message:
+        for number in told.slabs:
+            if number in self.slabs:
+                self._give_back(self.slabs[number], connection)
+        if told.session in self.sessions:
+            self.sessions[told.session].hits += told.hits
+        return m.Gone(
+            [one.number for one in self.slabs.values() if one.retired and connection in one.leases]
+        )
+
+    # -------------------------------------------------------------------------------------- room
+
+    def _room(self, make: Callable[[Tier], bool]) -> Tier | None:
+        """The first tier in which something can be made, if need be for others that go; None where there is none."""
+        for tier in self.tiers:
+            if make(tier):
+                return tier
+        for tier in self.tiers:
+            for victim in self._victims(tier):
+                self._retire(victim)
+                if make(tier):
+                    return tier
+        return None
+
+    def _victims(self, tier: Tier) -> Iterator[Slab]:
+        mine = [slab for slab in self.slabs.values() if slab.tier is tier and not slab.retired]
+        return iter(list(self._policy.victims(mine, self.sessions)))
+
+    def _retire(self, slab: Slab) -> None:
+        """Take a slab's samples out of the tables and its file away; its bytes count while somebody maps it."""
+        session = self.sessions[slab.session]
+        for variant, row in slab.rows:
+            session.tables[variant].set(row, 0)
+        if session.open_slabs.get(slab.tier.name) is slab:
+            del session.open_slabs[slab.tier.name]
+        slab.rows, slab.retired = [], True
+        slab.tier.unlink(slab.file)
+        self._forget_if_free(slab)
+
+    def _give_back(self, slab: Slab, connection: int) -> None:
+        slab.leases.discard(connection)
+        if slab.retired:
+            self._forget_if_free(slab)
+
+    def _forget_if_free(self, slab: Slab) -> None:
+        if slab.number in self.slabs and not slab.leases and not slab.writing:
+            del self.slabs[slab.number]
+            slab.tier.forget(slab.size)
+
+    def _drop_samples(self, session: Session) -> None:
+        for slab in [one for one in self.slabs.values() if one.session == session.name]:
+            if not slab.retired:
+                self._retire(slab)
+
+    def _drop(self, session: Session) -> None:
+        self._drop_samples(session)
+        for table in session.tables.values():
+            table.close()
+            table.unmap()
+            table.tier.unlink(table.file)
+            table.tier.forget(table.size)
+        del self.sessions[session.name]
+
+    def close(self) -> None:
+        """Drop everything."""
+        for session in list(self.sessions.values()):
+            self._drop(session)
+
+    # -------------------------------------------------------------------------------------- stat
+
+    def _stat(self, connection: int, asked: m.Stat) -> m.Message:
+        tiers = {
+            tier.name: {
+                "bound_bytes": tier.bound_bytes,
+                "used_bytes": tier.used_bytes,
+                "full": tier.full,
+            }
+            for tier in self.tiers
+        }
+        sessions = [self._stat_of(one) for one in self.sessions.values()]
+        held = sum(slab.size for slab in self.slabs.values() if slab.retired)
+        whole = {
+            "pid": os.getpid(),
+            "tiers": tiers,
+            "sessions": sessions,
+            "gone_but_mapped_bytes": held,
+        }
+        return m.Stats(json.dumps(whole))
+
+    def _stat_of(self, session: Session) -> dict[str, object]:
+        mine = [
+            one for one in self.slabs.values() if one.session == session.name and not one.retired
+        ]
+        return {
+            "session": printable(session.name),
+            "checksum": session.checksum[:16],
+            "samples": session.filled,
+            "of": session.rows or None,
+            "memory_bytes": sum(one.used for one in mine if one.tier.name == "memory"),
+            "disk_bytes": sum(one.used for one in mine if one.tier.name == "disk"),
+            "processes": len(session.attached),
+            "hits": session.hits,
+            "closed": session.closed,
+        }

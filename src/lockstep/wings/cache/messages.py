@@ -1,0 +1,288 @@
+"""What a training and the daemon tell each other: JSON behind its length, checked field by field.
+
+Samples never pass here: messages name places in files that both sides map.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+
+from lockstep.core.errors import LockstepError
+
+MOST_BYTES = 1 << 22
+"""Of one message."""
+
+_LENGTH_BYTES = 4
+_MOST_NUMBER = 1 << 62
+
+
+class MessageError(LockstepError):
+    """What came is no message of this protocol; whoever sent it is not talked to any more."""
+
+
+class Message:
+    """Anything that is sent; each class is one kind of message, by its name."""
+
+    kinds: ClassVar[dict[str, type[Message]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Message.kinds[cls.__name__] = cls
+
+
+@dataclass(frozen=True)
+class Hello(Message):
+    """Who connects; the first message of a connection. `token` is the daemon's where it listens at a port."""
+
+    pid: int
+    token: str = ""
+
+
+@dataclass(frozen=True)
+class Welcome(Message):
+    """The folders of the two tiers, the second "" where there is none."""
+
+    memory: str
+    disk: str
+
+
+@dataclass(frozen=True)
+class Attach(Message):
+    """Use a session, made where there is none. `rows` is how many samples there are, 0 where that is not known."""
+
+    session: str
+    checksum: str
+    description: dict[str, str]
+    variant: str = ""
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Attached(Message):
+    """The table of a session's variant; whether somebody has seen already that its samples come out the same twice."""
+
+    session: str
+    table: str
+    rows: int
+    proven: int
+
+
+@dataclass(frozen=True)
+class Grow(Message):
+    """The table has to hold this many rows; answered by `Attached`."""
+
+    session: str
+    variant: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Refused(Message):
+    """No, and why; `description` is that of the pipeline that is there, where another is."""
+
+    why: str
+    description: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Place(Message):
+    """Room for samples: pairs of a row and a length in bytes."""
+
+    session: str
+    variant: str
+    wanted: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Placed(Message):
+    """For each a slab and an offset, 0 and 0 where there is no room or another writes it; `say` is for the user."""
+
+    places: list[list[int]]
+    say: str = ""
+
+
+@dataclass(frozen=True)
+class Written(Message):
+    """Rows that lie where they were placed. Not answered."""
+
+    session: str
+    variant: str
+    rows: list[int]
+
+
+@dataclass(frozen=True)
+class Lease(Message):
+    """Wants to map a slab."""
+
+    slab: int
+
+
+@dataclass(frozen=True)
+class Leased(Message):
+    """Its file, "" where it is gone."""
+
+    tier: str
+    file: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Released(Message):
+    """Slabs that are not mapped any more; what was read since the last time. Answered by `Gone`."""
+
+    slabs: list[int]
+    session: str = ""
+    hits: int = 0
+
+
+@dataclass(frozen=True)
+class Gone(Message):
+    """Slabs that this process maps and that nobody needs any more."""
+
+    slabs: list[int]
+
+
+@dataclass(frozen=True)
+class Close(Message):
+    """No sample of a session may be taken from the cache, and why. Answered by `Told`."""
+
+    session: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Tell(Message):
+    """Something that a user is to hear once of a session. Answered by `Told`."""
+
+    session: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Told(Message):
+    """Whether this process is the first, which says it."""
+
+    first: int
+
+
+@dataclass(frozen=True)
+class Proven(Message):
+    """Samples of a session were computed twice and came out the same. Not answered."""
+
+    session: str
+
+
+@dataclass(frozen=True)
+class MakeSession(Message):
+    """A session without a pipeline, which the first training gives it. Answered by `Made`."""
+
+    session: str
+
+
+@dataclass(frozen=True)
+class Made(Message):
+    """The name of a session."""
+
+    session: str
+
+
+@dataclass(frozen=True)
+class Destroy(Message):
+    """Drop a session and its samples. Answered by `Made`."""
+
+    session: str
+
+
+@dataclass(frozen=True)
+class Stat(Message):
+    """How things stand. Answered by `Stats`."""
+
+
+@dataclass(frozen=True)
+class Stats(Message):
+    """The daemon's numbers and those of each session, as JSON."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Stop(Message):
+    """End the daemon. Answered by `Made`."""
+
+
+def encode(message: Message) -> bytes:
+    """A message as it is sent.
+
+    Raises
+    ------
+    MessageError
+        If it is longer than `MOST_BYTES`.
+    """
+    fields = {"kind": type(message).__name__, **vars(message)}
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    if len(text) > MOST_BYTES:
+        raise MessageError(f"a message of {len(text)} bytes is longer than {MOST_BYTES}")
+    return len(text).to_bytes(_LENGTH_BYTES, "big") + text
+
+
+class Decoder:
+    """Takes bytes as they come, and gives whole messages."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that are whole by now.
+
+        Raises
+        ------
+        MessageError
+            If what came is none.
+        """
+        self._rest += data
+        found = []
+        while len(self._rest) >= _LENGTH_BYTES:
+            end = int.from_bytes(self._rest[:_LENGTH_BYTES], "big") + _LENGTH_BYTES
+            if end > MOST_BYTES + _LENGTH_BYTES:
+                raise MessageError(f"a message of {end} bytes is longer than {MOST_BYTES}")
+            if len(self._rest) < end:
+                break
+            found.append(_parsed(bytes(self._rest[_LENGTH_BYTES:end])))
+            del self._rest[:end]
+        return found
+
+
+def _parsed(text: bytes) -> Message:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MessageError("a message is no JSON") from error
+    kind = Message.kinds.get(str(fields.pop("kind", ""))) if isinstance(fields, dict) else None
+    if kind is None:
+        raise MessageError("a message of no known kind")
+    types = _TYPES[kind]
+    needed = {one.name for one in dataclasses.fields(kind) if one.default is one.default_factory}  # type: ignore[arg-type]
+    if not needed <= fields.keys() <= types.keys():
+        raise MessageError(f"{kind.__name__}: its fields are {', '.join(types)}")
+    for name, value in fields.items():
+        if not _fits(value, types[name]):
+            raise MessageError(f"{kind.__name__}: its {name} is no {types[name]}")
+    return kind(**fields)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_fits(one, get_args(kind)[0]) for one in value)
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+    if kind is int:
+        return type(value) is int and 0 <= value < _MOST_NUMBER
+    return isinstance(value, str)
+
+
+_TYPES = {
+    kind: {one.name: get_type_hints(kind)[one.name] for one in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for kind in Message.kinds.values()
+}

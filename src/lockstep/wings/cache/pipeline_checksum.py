@@ -1,0 +1,372 @@
+"""What a data set and its transforms are: code, constants, settings, files. Equal pipelines have equal descriptions.
+
+Code of the user's counts by its instructions and constants; that of installed packages by their versions.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import importlib.metadata
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from lockstep.wings.cache.random_watch import is_generator
+
+_MOST_LINES = 2000
+_MOST_FILES = 10_000
+_DEEPEST = 24
+_LONG_TEXT = 120
+_SPECIAL = ("__getitem__", "__getitems__", "__iter__", "__call__", "__len__")
+_INSTALLED = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+@dataclass
+class Pipeline:
+    """What was found.
+
+    Parameters
+    ----------
+    description
+        By where it is (`dataset.transform.size`) what is there, in words.
+    generators
+        Random generators that it keeps.
+    attributes
+        The dictionaries of its objects, with a copy of each: what it is set to can change while it is read.
+    ignored
+        Names of attributes that do not count.
+    """
+
+    description: dict[str, str] = field(default_factory=dict)
+    generators: list[Any] = field(default_factory=list)
+    attributes: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
+    ignored: frozenset[str] = frozenset()
+
+    @property
+    def checksum(self) -> str:
+        """Of the description."""
+        lines = (f"{where}\0{what}" for where, what in sorted(self.description.items()))
+        return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def has_changed(self) -> bool:
+        """Whether an attribute of one of its objects is another than before; what lies deeper is not seen."""
+        try:
+            if not self.ignored:
+                return any(now != then for now, then in self.attributes)
+            return any(_without(now, self.ignored) != then for now, then in self.attributes)
+        except (ValueError, RuntimeError):  # two arrays: they are not the same one any more
+            return True
+
+
+def pipeline_of(dataset: object, ignored: Iterable[str] = ()) -> Pipeline:
+    """Look at a data set.
+
+    Parameters
+    ----------
+    dataset
+        Any object; its attributes are followed.
+    ignored
+        Names of attributes that do not matter to samples.
+    """
+    looking = _Looking(frozenset(ignored))
+    looking.look("dataset", dataset, 0)
+    found = looking.found.description
+    found["python"] = ".".join(map(str, sys.version_info[:2]))
+    found["default dtype"] = str(torch.get_default_dtype())
+    for package in sorted(looking.packages | {"numpy", "torch"}):
+        found[f"package {package}"] = _version(package)
+    if looking.files:
+        found["files"] = looking.file_words()
+    if len(found) > _MOST_LINES:
+        looking.found.description = _shortened(found)
+    return looking.found
+
+
+def differences(there: Mapping[str, str], here: Mapping[str, str], shown: int = 3) -> str:
+    """What differs between two pipelines, in words."""
+    names = [one for one in sorted({*there, *here}) if there.get(one) != here.get(one)]
+    words = [
+        f"{one}: {there.get(one, 'nothing')} there and {here.get(one, 'nothing')} here"
+        for one in names[:shown]
+    ]
+    more = f", and {len(names) - shown} more" if len(names) > shown else ""
+    return "; ".join(words) + more
+
+
+def _shortened(found: Mapping[str, str]) -> dict[str, str]:
+    """The first lines, and a checksum of the others."""
+    names = sorted(found)
+    rest = "\n".join(f"{one}\0{found[one]}" for one in names[_MOST_LINES:])
+    kept = {one: found[one] for one in names[:_MOST_LINES]}
+    return {**kept, "all else": _digest(rest.encode("utf-8", "surrogatepass"))}
+
+
+def _digest(data: Any) -> str:
+    return xxhash.xxh3_128_hexdigest(data)[:16]
+
+
+@functools.lru_cache
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return str(getattr(sys.modules.get(package), "__version__", "unknown"))
+
+
+class _Looking:
+    """Goes through what a data set holds."""
+
+    def __init__(self, ignored: frozenset[str]) -> None:
+        self.found = Pipeline(ignored=ignored)
+        self.packages: set[str] = set()
+        self.files: list[str] = []
+        self._ignored = ignored
+        self._seen: dict[int, tuple[str, object]] = {}
+
+    def look(self, where: str, value: Any, depth: int) -> None:
+        """Describe a value and what it holds."""
+        if is_generator(value):
+            if all(value is not one for one in self.found.generators):
+                self.found.generators.append(value)
+            self._say(where, f"a generator of {type(value).__module__}")
+            return
+        words = self._plain(value)
+        if words is not None:
+            self._say(where, words)
+            return
+        if id(value) in self._seen or depth > _DEEPEST:
+            self._say(
+                where, f"as {self._seen[id(value)][0]}" if id(value) in self._seen else "too deep"
+            )
+            return
+        self._seen[id(value)] = where, value
+        if isinstance(value, (list, tuple, set, frozenset, dict)):
+            self._collection(where, value, depth)
+        elif isinstance(value, (types.FunctionType, types.MethodType, functools.partial, type)):
+            self._callable(where, value, depth)
+        else:
+            self._object(where, value, depth)
+
+    def _say(self, where: str, words: str) -> None:
+        self.found.description[where] = words
+
+    def _plain(self, value: Any) -> str | None:
+        if value is None or isinstance(value, (bool, int, float, complex)):
+            return repr(value)[:_LONG_TEXT]
+        if isinstance(value, enum.Enum):
+            return str(value)
+        if isinstance(value, (str, bytes)):
+            self._file(value)
+            return _short(repr(value), value)
+        if isinstance(value, os.PathLike):
+            self._file(os.fspath(value))
+            return str(value)
+        if isinstance(value, np.memmap):
+            self._file(os.fspath(value.filename or ""))
+            return f"{list(value.shape)} {value.dtype} at {value.offset} of {value.filename}"
+        if isinstance(value, torch.Tensor):
+            return f"{list(value.shape)} {value.dtype} {_tensor_digest(value)}"
+        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OV":
+            return f"{list(value.shape)} {value.dtype} {_array_digest(value)}"
+        if isinstance(
+            value,
+            (torch.dtype, torch.device, np.dtype, types.BuiltinFunctionType, types.ModuleType),
+        ):
+            return str(getattr(value, "__qualname__", getattr(value, "__name__", value)))
+        return None
+
+    def _file(self, name: str | bytes) -> None:
+        """Texts that name files count with the files' sizes and times."""
+        if 0 < len(name) < 4096 and len(self.files) < 100 * _MOST_FILES:
+            text = os.fsdecode(name)
+            if "/" in text or "." in text:
+                self.files.append(text)
+
+    def file_words(self) -> str:
+        """Sizes and times of those that there are; of very many, of some."""
+        every = -(-len(self.files) // _MOST_FILES)
+        digest, count = hashlib.sha256(), 0
+        for name in self.files[::every]:
+            try:
+                known = Path(name).stat()
+            except (OSError, ValueError):
+                continue
+            count += 1
+            digest.update(
+                f"{name}\0{known.st_size}\0{known.st_mtime_ns}\n".encode("utf-8", "surrogatepass")
+            )
+        some = f", one in {every} looked at" if every > 1 else ""
+        return f"{count} files, sizes and times {digest.hexdigest()[:16]}{some}"
+
+    def _collection(self, where: str, value: Any, depth: int) -> None:
+        self._say(where, f"{type(value).__name__} of {len(value)}")
+        if isinstance(value, dict):
+            items = [(str(key), one) for key, one in value.items()]
+        elif isinstance(value, (set, frozenset)):
+            items = [(str(number), one) for number, one in enumerate(sorted(value, key=repr))]
+        else:
+            items = [(str(number), one) for number, one in enumerate(value)]
+        if len(items) > 64 and all(isinstance(one, (str, int, float, tuple)) for _, one in items):
+            self._many(where, items)
+            return
+        for key, one in items:
+            self.look(f"{where}[{key}]", one, depth + 1)
+
+    def _many(self, where: str, items: list[tuple[str, Any]]) -> None:
+        """A long list of plain values, as of files and labels: one line."""
+        digest = xxhash.xxh3_128()
+        for key, one in items:
+            digest.update(f"{key}\0{one!r}\n".encode("utf-8", "surrogatepass"))
+            for part in one if isinstance(one, tuple) else (one,):
+                if isinstance(part, str):
+                    self._file(part)
+        self._say(where, f"{len(items)} values {digest.hexdigest()[:16]}")
+
+    def _callable(self, where: str, value: Any, depth: int) -> None:
+        if isinstance(value, functools.partial):
+            self._say(where, "a partial function")
+            self.look(f"{where}.func", value.func, depth + 1)
+            self.look(f"{where}.args", [value.args, value.keywords], depth + 1)
+        elif isinstance(value, types.MethodType):
+            self.look(f"{where}.self", value.__self__, depth + 1)
+            self.look(f"{where}.{value.__name__}", value.__func__, depth + 1)
+        elif isinstance(value, type):
+            self._class(where, value, depth)
+        elif not self._is_installed(value):
+            self._function(where, value, depth)
+        else:
+            self._say(where, f"{value.__module__}.{value.__qualname__}")
+
+    def _class(self, where: str, value: type, depth: int) -> None:
+        names = []
+        for one in value.__mro__[:-1]:
+            names.append(f"{one.__module__}.{one.__qualname__}")
+            if not self._is_installed(one):
+                for name, member in vars(one).items():
+                    if not name.startswith("__") or name in _SPECIAL:
+                        self._member(f"{where}.{name}", member, depth + 1)
+        self._say(where, ", ".join(names))
+
+    def _member(self, where: str, member: Any, depth: int) -> None:
+        if isinstance(member, property):
+            member = member.fget
+        member = getattr(member, "__func__", member)
+        if (
+            isinstance(member, types.FunctionType)
+            or self._plain(member) is not None
+            or isinstance(member, (list, tuple, dict, set))
+        ):
+            self.look(where, member, depth)
+
+    def _function(self, where: str, value: types.FunctionType, depth: int) -> None:
+        self._say(
+            where, f"{value.__module__}.{value.__qualname__}, code {_code_digest(value.__code__)}"
+        )
+        for number, one in enumerate(value.__defaults__ or ()):
+            self.look(f"{where}.default{number}", one, depth + 1)
+        for name, one in (value.__kwdefaults__ or {}).items():
+            self.look(f"{where}.{name}", one, depth + 1)
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+            try:
+                self.look(f"{where}<{name}>", cell.cell_contents, depth + 1)
+            except ValueError:  # not set yet
+                continue
+        for name in sorted(_names_of(value.__code__) & value.__globals__.keys()):
+            if name not in self._ignored:
+                self.look(f"{where}<{name}>", value.__globals__[name], depth + 1)
+
+    def _object(self, where: str, value: Any, depth: int) -> None:
+        """An object of a class; one without attributes, as an open file, says only of which."""
+        attributes = getattr(value, "__dict__", None)
+        slots = {
+            name: getattr(value, name)
+            for one in type(value).__mro__
+            for name in _slots_of(one)
+            if hasattr(value, name)
+        }
+        if not isinstance(attributes, dict) and not slots:
+            self._say(where, "None")  # as before it was opened
+            return
+        self.look(f"{where}.class", type(value), depth + 1)
+        if isinstance(attributes, dict):
+            kept = _without(attributes, self._ignored)
+            self.found.attributes.append((attributes, kept))
+            slots.update(kept)
+        for name, one in slots.items():
+            self.look(f"{where}.{name}", one, depth + 1)
+
+    def _is_installed(self, value: Any) -> bool:
+        """Whether code is that of a package, which counts by its version then."""
+        module = sys.modules.get(getattr(value, "__module__", None) or "")
+        file = getattr(module, "__file__", None) or ""
+        name = (getattr(module, "__name__", "") or "").partition(".")[0]
+        if module is None or (not file and name != "__main__"):
+            return name != "__main__" and module is not None
+        if not file.startswith(_INSTALLED):
+            return False
+        if name not in sys.stdlib_module_names:
+            self.packages.add(name)
+        return True
+
+
+def _without(attributes: Mapping[str, Any], ignored: frozenset[str]) -> dict[str, Any]:
+    return {name: one for name, one in attributes.items() if name not in ignored}
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(one for one in names if not one.startswith("__"))
+
+
+def _short(text: str, value: str | bytes) -> str:
+    if len(text) <= _LONG_TEXT:
+        return text
+    data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+    return f"{text[:40]}... {len(value)} long, {_digest(data)}"
+
+
+def _tensor_digest(value: torch.Tensor) -> str:
+    if value.layout is not torch.strided or value.device.type == "meta":
+        return ""
+    plain = value.detach().cpu().contiguous().reshape(-1)
+    return _digest(plain.view(torch.uint8).numpy()) if plain.numel() else ""
+
+
+def _array_digest(value: Any) -> str:
+    found = np.ascontiguousarray(value)
+    return _digest(found.reshape(-1).view(np.uint8)) if found.nbytes else ""
+
+
+def _code_digest(code: types.CodeType) -> str:
+    """Of instructions, names and constants; of neither lines nor docstrings' places."""
+    digest = hashlib.sha256(code.co_code)
+    digest.update(repr((code.co_names, code.co_varnames[: code.co_argcount])).encode())
+    for one in code.co_consts:
+        text = _code_digest(one) if isinstance(one, types.CodeType) else _constant(one)
+        digest.update(f"{text}\0".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:16]
+
+
+def _constant(value: object) -> str:
+    """A constant of some code; the order of a set's texts is another in each process."""
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
+
+
+def _names_of(code: types.CodeType) -> set[str]:
+    """Global names that some code may use, that of functions inside it too."""
+    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    return set(code.co_names).union(*(_names_of(one) for one in inner))

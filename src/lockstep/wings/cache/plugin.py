@@ -1,0 +1,24 @@
+"""What this wing registers: its verb."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.hookspecs import Verb, hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+
+@hookimpl
+def lockstep_commands() -> list[Verb]:
+    """The verb `cache`."""
+    return [
+        Verb("cache", "Keep samples in memory for all trainings here.", "Feed and serve", _cache)
+    ]
+
+
+def _cache() -> click.Command:
+    from lockstep.wings.cache.command import cache
+
+    return cache

@@ -1,0 +1,273 @@
+"""The samples of one session, as one process reads and writes them; what goes wrong costs speed alone."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lockstep.cli.notices import say
+from lockstep.core.errors import UsageError
+from lockstep.core.text import message as one_line
+from lockstep.wings.cache import messages as m
+from lockstep.wings.cache.client import Client, DaemonGoneError, RefusedError, client_of
+from lockstep.wings.cache.mapped_slab import MappedSlab
+from lockstep.wings.cache.pipeline_checksum import Pipeline, differences
+from lockstep.wings.cache.places import Address
+from lockstep.wings.cache.sample_layout import (
+    CannotLayOutError,
+    DamagedSampleError,
+    Laid,
+    lay_out,
+    sample_of,
+)
+from lockstep.wings.cache.slabs import place_of
+
+MISSING: Any = object()
+"""What is given where there is no sample in the cache."""
+
+_NEWS_AFTER = 4096
+"""Hits after which the daemon is told of them, and asked which slabs are needed no more."""
+
+_said: set[str] = set()
+
+
+class OtherPipelineError(UsageError):
+    """The session holds samples of another pipeline."""
+
+
+def say_once(words: str) -> None:
+    """Say something once in this process."""
+    if words not in _said:
+        _said.add(words)
+        say(words)
+
+
+def say_gone(address: Address, error: DaemonGoneError) -> None:
+    """Say once in this process that a daemon is not there (any more)."""
+    if address.text not in _said:
+        _said.add(address.text)
+        say(f"{error}; samples are loaded as without it")
+
+
+class Samples:
+    """Reads samples of a session and writes them.
+
+    Parameters
+    ----------
+    address
+        Of the daemon.
+    session
+        Its name, "" for the checksum of the pipeline.
+    pipeline
+        What computes the samples.
+    rows
+        How many there are, 0 where that is not known.
+
+    Raises
+    ------
+    DaemonGoneError
+        If nobody answers there.
+    OtherPipelineError
+        If the session is another pipeline's.
+    RefusedError
+        If the daemon refuses for another reason.
+    """
+
+    def __init__(self, address: Address, session: str, pipeline: Pipeline, rows: int) -> None:
+        self.process = os.getpid()
+        self._client: Client = client_of(address)
+        self._session, self._pipeline, self._rows = session, pipeline, rows
+        self._tables: dict[str, _MappedTable] = {}
+        self._slabs: dict[int, MappedSlab | None] = {}
+        self._hits = 0
+        self.proven = False
+        self.table("")
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the daemon answered the last time."""
+        return self._client.alive
+
+    def table(self, variant: str) -> _MappedTable:
+        """Where the samples of a variant lie."""
+        known = self._tables.get(variant)
+        if known is None:
+            asked = m.Attach(
+                self._session,
+                self._pipeline.checksum,
+                self._pipeline.description,
+                variant,
+                self._rows,
+            )
+            known = self._tables[variant] = self._mapped(asked)
+        return known
+
+    def _mapped(self, asked: m.Attach | m.Grow) -> _MappedTable:
+        try:
+            found = self._client.ask(asked, m.Attached)
+        except RefusedError as error:
+            if not error.description:
+                raise
+            words = differences(error.description, self._pipeline.description)
+            raise OtherPipelineError(
+                f"{error}: {words}; give this one another session, or none, or lockstep cache destroy {self._session}"
+            ) from error
+        self._session = found.session
+        self.proven = bool(found.proven)
+        return _MappedTable(Path(found.table), found.rows)
+
+    def get(self, row: int, variant: str = "") -> Any:
+        """A sample, or `MISSING`.
+
+        Raises
+        ------
+        DaemonGoneError
+            If the daemon is, and the sample is in a slab that this process does not map.
+        """
+        table = self._tables.get(variant) or self.table(variant)
+        word = table.word(row)
+        if not word:
+            return MISSING
+        number, offset = place_of(word)
+        slab = self._slabs.get(number) or self._leased(number)
+        if slab is None:
+            return MISSING
+        try:
+            entry, description = slab.entry(offset, row)
+            sample = sample_of(entry, description)
+        except DamagedSampleError as error:
+            say_once(f"the cache: {error}; it is loaded as without it")
+            return MISSING
+        self._hits += 1
+        if self._hits >= _NEWS_AFTER:
+            self.tell_news()
+        return sample
+
+    def _leased(self, number: int) -> MappedSlab | None:
+        found = self._client.ask(m.Lease(number), m.Leased)
+        if not found.file:
+            return None
+        try:
+            slab = MappedSlab(Path(found.file), found.size, is_checked=found.tier == "disk")
+        except OSError as error:
+            say_once(
+                f"{found.file}: cannot be mapped ({error.strerror or error}); its samples are loaded each time"
+            )
+            return None
+        self._slabs[number] = slab
+        return slab
+
+    def tell_news(self) -> None:
+        """Tell the daemon what was read, and let go of slabs that nobody needs."""
+        hits, self._hits = self._hits, 0
+        try:
+            gone = self._client.ask(m.Released([], self._session, hits), m.Gone).slabs
+            free = [
+                number
+                for number in gone
+                if (slab := self._slabs.get(number)) is None or slab.close()
+            ]
+            for number in free:
+                self._slabs.pop(number, None)
+            if free:
+                self._client.ask(m.Released(free), m.Gone)
+        except (DaemonGoneError, RefusedError):
+            return  # it is said where a sample is missing
+
+    def put(self, samples: Sequence[tuple[int, Any]], variant: str = "") -> None:
+        """Write samples, as far as there is room and they can be laid out.
+
+        Raises
+        ------
+        DaemonGoneError
+            If the daemon is.
+        """
+        laid = [
+            (row, found) for row, sample in samples if (found := self._laid_out(sample)) is not None
+        ]
+        if not laid:
+            return
+        table = self.table(variant)
+        last = max(row for row, _ in laid)
+        if last >= table.rows:
+            self._tables[variant] = table = self._mapped(
+                m.Grow(self._session, variant, 2 * last + 1)
+            )
+        wanted = [[row, one.size] for row, one in laid]
+        placed = self._client.ask(m.Place(self._session, variant, wanted), m.Placed)
+        if placed.say:
+            say(placed.say)
+        written = [
+            row
+            for (row, one), (number, offset) in zip(laid, placed.places, strict=True)
+            if number and self._write(number, offset, one, row)
+        ]
+        if written:
+            self._client.tell(m.Written(self._session, variant, written))
+
+    def _write(self, number: int, offset: int, laid: Laid, row: int) -> bool:
+        slab = self._slabs.get(number) or self._leased(number)
+        if slab is None:
+            return False
+        try:
+            slab.write(offset, laid.parts(row))
+        except OSError as error:
+            say_once(f"the cache could not be written to ({error.strerror or error})")
+            return False
+        return True
+
+    def _laid_out(self, sample: object) -> Laid | None:
+        try:
+            return lay_out(sample)
+        except CannotLayOutError as error:
+            self.say_once(f"samples are not cached where {error}")
+            return None
+
+    def say_once(self, words: str) -> None:
+        """Say something once for all processes that use the session."""
+        try:
+            first = self._client.ask(m.Tell(self._session, words[:200]), m.Told).first
+        except (DaemonGoneError, RefusedError):
+            first = 1
+        if first:
+            say_once(f"cache session {self._session}: {one_line(words)}")
+
+    def refuse(self, why: str) -> None:
+        """Let nobody take samples of this session from the cache."""
+        try:
+            if self._client.ask(m.Close(self._session, why), m.Told).first:
+                say_once(f"cache session {self._session}: {one_line(why)}")
+        except (DaemonGoneError, RefusedError):
+            say_once(f"cache session {self._session}: {one_line(why)}")
+
+    def prove(self) -> None:
+        """Say that samples came out the same twice."""
+        self.proven = True
+        self._client.tell(m.Proven(self._session))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing may be taken from the session."""
+        return any(table.is_closed for table in self._tables.values())
+
+
+class _MappedTable:
+    """Where samples lie, read from the daemon's own file."""
+
+    def __init__(self, file: Path, rows: int) -> None:
+        self.rows = rows
+        with file.open("rb") as opened:
+            self._words = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)).cast(
+                "Q"
+            )
+
+    def word(self, row: int) -> int:
+        words = self._words
+        return 0 if row >= self.rows or words[0] else words[row + 1]
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self._words[0])

@@ -1,0 +1,127 @@
+"""Sessions: a pipeline's samples under a name, with a table of where each of them lies."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass, field
+
+from lockstep.wings.cache.slabs import Slab, Tier
+
+WORD_BYTES = 8
+_PAGE = 4096
+
+
+class Table:
+    """Where each sample lies, in a file that readers map: a word a row, 0 for none; the first one says 1 for "closed".
+
+    A word is written in one piece, behind the bytes that it points to: a reader needs to ask nobody.
+
+    Parameters
+    ----------
+    tier
+        Where the file lies.
+    file
+        Its name.
+    rows
+        How many rows it holds at least.
+    """
+
+    def __init__(self, tier: Tier, file: str, rows: int) -> None:
+        self.tier, self.file = tier, file
+        self.size = bytes_for(rows)
+        self.filled = 0
+        self._map()
+
+    def _map(self) -> None:
+        with (self.tier.folder / self.file).open("r+b") as opened:
+            self._mapped = mmap.mmap(opened.fileno(), self.size)
+        self._words = memoryview(self._mapped).cast("Q")
+
+    @property
+    def rows(self) -> int:
+        """How many rows there is room for."""
+        return self.size // WORD_BYTES - 1
+
+    def grow(self, rows: int) -> bool:
+        """Make room for more; False where there is none."""
+        size = bytes_for(rows)
+        if size <= self.size:
+            return True
+        if not self.tier.grow(self.file, self.size, size):
+            return False
+        self.unmap()
+        self.size = size
+        self._map()
+        return True
+
+    def word(self, row: int) -> int:
+        """Where a sample lies, 0 for nowhere."""
+        return self._words[row + 1]
+
+    def set(self, row: int, word: int) -> None:
+        """Say where a sample lies."""
+        self.filled += bool(word) - bool(self._words[row + 1])
+        self._words[row + 1] = word
+
+    def close(self) -> None:
+        """Tell readers that they may take nothing from here."""
+        self._words[0] = 1
+
+    def unmap(self) -> None:
+        """Let go of the file."""
+        self._words.release()
+        self._mapped.close()
+
+
+def bytes_for(rows: int) -> int:
+    """The size of a table's file, in whole pages."""
+    return -(-(rows + 1) * WORD_BYTES // _PAGE) * _PAGE
+
+
+@dataclass(slots=True)
+class Session:
+    """One of them.
+
+    Parameters
+    ----------
+    name
+        As trainings give it.
+    checksum, description
+        Of the pipeline; "" until the first training brings one.
+    rows
+        How many samples there are, 0 where that is not known.
+    tables
+        By variant; several where samples are kept by a key of the user's.
+    open_slabs
+        The one of each tier that is being filled.
+    attached
+        Connections that use it.
+    last_used
+        Grows with each use of any session.
+    closed
+        Why nothing may be taken from it, or "".
+    proven
+        Whether its samples came out the same twice.
+    told
+        What users have heard of it.
+    hits
+        Samples that were read, as far as readers have told.
+    """
+
+    name: str
+    checksum: str = ""
+    description: dict[str, str] = field(default_factory=dict)
+    rows: int = 0
+    tables: dict[str, Table] = field(default_factory=dict)
+    open_slabs: dict[str, Slab] = field(default_factory=dict)
+    attached: set[int] = field(default_factory=set)
+    last_used: int = 0
+    closed: str = ""
+    proven: bool = False
+    told: set[str] = field(default_factory=set)
+    hits: int = 0
+
+    @property
+    def filled(self) -> int:
+        """How many samples there are of it."""
+        return sum(table.filled for table in self.tables.values())

@@ -1,0 +1,145 @@
+"""Slabs: files of fixed size that hold samples one behind the other, in memory or on disk.
+
+A slab is written once and never changed: what a reader has mapped stays what it was, also when the slab's file is gone.
+Its bytes count until nobody maps it any more.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ALIGNMENT = 64
+"""Each sample begins at a multiple of so many bytes."""
+
+_OFFSET_BITS = 36
+_LEAST_SLAB, _MOST_SLAB = 1 << 16, 1 << 28
+
+
+def word_of(slab: int, offset: int) -> int:
+    """A place as a table keeps it, in 64 bits: never 0, for slabs count from 1."""
+    return slab << _OFFSET_BITS | offset // ALIGNMENT
+
+
+def place_of(word: int) -> tuple[int, int]:
+    """The slab and the offset in bytes."""
+    return word >> _OFFSET_BITS, (word & ((1 << _OFFSET_BITS) - 1)) * ALIGNMENT
+
+
+def slab_bytes(bound_bytes: int) -> int:
+    """How large the slabs of a tier are: a 64th of it, in whole pages, from 64 KB to 256 MB."""
+    size = min(max(bound_bytes // 64, _LEAST_SLAB), _MOST_SLAB)
+    return size // 4096 * 4096
+
+
+@dataclass(slots=True)
+class Tier:
+    """Files in one folder that together never take more than a bound.
+
+    Parameters
+    ----------
+    name
+        `memory` or `disk`.
+    folder
+        Where they lie.
+    bound_bytes
+        What they may take.
+    used_bytes
+        What they take.
+    full
+        Why the last file could not be made, "" where it could.
+    """
+
+    name: str
+    folder: Path
+    bound_bytes: int
+    used_bytes: int = 0
+    full: str = ""
+
+    def make(self, name: str, size: int) -> bool:
+        """Make a file whose bytes are there to be written to, or say in `full` why not."""
+        if self.used_bytes + size > self.bound_bytes:
+            self.full = f"{self.name}: its {self.bound_bytes} bytes are full"
+            return False
+        return self._reserve(name, 0, size)
+
+    def grow(self, name: str, old: int, size: int) -> bool:
+        """Make a file longer."""
+        if self.used_bytes + size - old > self.bound_bytes:
+            return False
+        return self._reserve(name, old, size)
+
+    def _reserve(self, name: str, old: int, size: int) -> bool:
+        path = self.folder / name
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            try:
+                # Writing to a mapped page that the file system has no room for would kill the process.
+                os.posix_fallocate(descriptor, 0, size)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self.full = f"{self.folder}: {error.strerror or error}"
+            if not old:
+                path.unlink(missing_ok=True)
+            return False
+        self.used_bytes += size - old
+        self.full = ""
+        return True
+
+    def unlink(self, name: str) -> None:
+        """Take a file's name away; its bytes count until `forget`."""
+        (self.folder / name).unlink(missing_ok=True)
+
+    def forget(self, size: int) -> None:
+        """Bytes that nobody maps any more."""
+        self.used_bytes -= size
+
+
+@dataclass(slots=True)
+class Slab:
+    """One of them.
+
+    Parameters
+    ----------
+    number
+        From 1 on; never given twice.
+    tier, size
+        Where it lies, and its bytes.
+    session
+        Whose samples it holds.
+    used
+        Bytes given away, from its beginning.
+    rows
+        The samples that lie in it: variant and row.
+    writing
+        Samples that were placed in it and are not written yet.
+    leases
+        Connections that map it.
+    retired
+        Whether its file is gone, and it waits for them.
+    """
+
+    number: int
+    tier: Tier
+    size: int
+    session: str
+    used: int = 0
+    rows: list[tuple[str, int]] = field(default_factory=list)
+    writing: int = 0
+    leases: set[int] = field(default_factory=set)
+    retired: bool = False
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return f"slab-{self.number}"
+
+    def take(self, size: int) -> int | None:
+        """The offset of so many bytes that are free, None where there are not."""
+        if self.used + size > self.size:
+            return None
+        offset = self.used
+        self.used += -(-size // ALIGNMENT) * ALIGNMENT
+        return offset
