@@ -17,9 +17,10 @@ from lockstep.comparison import compare_recordings
 from lockstep.core.errors import CorruptError, UsageError
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.store.reader import open_recording
+from lockstep.store.written_calls import known
 from lockstep.testing import MadeTraining, write_recording
 from lockstep.wings.interop.named_sites import pattern_of
-from lockstep.wings.interop.named_tensors import known, named_tensors
+from lockstep.wings.interop.named_tensors import named_tensors
 
 Array = np.ndarray
 Steps = list[tuple[str, Array, Array]]

@@ -33,14 +33,20 @@ _BY_PATTERN = frozenset({"tensors", "ascend"})
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verb `convert`."""
+    """The verbs `convert` and `tfdbg`."""
     return [
         Verb(
             "convert",
             "Write another tool's dump as a recording, or a recording as .npy, .npz, .h5 ...",
             "Look at one operator",
             _convert,
-        )
+        ),
+        Verb(
+            "tfdbg",
+            "Write a step's tensors from TensorFlow 1's debugger as .npy.",
+            "Record and compare",
+            _tfdbg,
+        ),
     ]
 
 
@@ -48,6 +54,12 @@ def _convert() -> click.Command:
     from lockstep.wings.interop.convert_command import convert
 
     return convert
+
+
+def _tfdbg() -> click.Command:
+    from lockstep.wings.interop.tfdbg.command import tfdbg
+
+    return tfdbg
 
 
 @hookimpl
