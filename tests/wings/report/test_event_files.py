@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lockstep.comparison import compare_recordings
+from lockstep.reading.recorded_series import losses_of, tensors_of
 from lockstep.report.tensorboard import ScalarWriter
 from lockstep.store.reader import open_recording
 from lockstep.testing.fixtures import FaultyPair
 from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.report.plot_command import plot
-from lockstep.wings.report.recorded_series import losses_of, tensors_of
 
 accumulator = pytest.importorskip(
     "tensorboard.backend.event_processing.event_accumulator",

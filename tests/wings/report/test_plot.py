@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lockstep.comparison import compare_recordings
+from lockstep.reading.recorded_series import Series
 from lockstep.report.comparison.kinds import ORIGIN
 from lockstep.store.reader import open_recording
 from lockstep.testing.fixtures import FaultyPair
@@ -19,7 +20,6 @@ from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.report.comparison_page import METRICS
 from lockstep.wings.report.comparison_types import ComparisonData, TextColumn
 from lockstep.wings.report.plot_command import plot
-from lockstep.wings.report.recording_types import Series
 from lockstep.wings.report.strip_places import strip_places
 
 pytest.importorskip("matplotlib", reason="needs matplotlib, of the plot extra")

@@ -2,76 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import shutil
-import signal
 import socket
 import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from served_pages import Served
 
-from lockstep.testing.fixtures import FaultyPair
 from lockstep.testing.made_recordings import damage, write_recording
 from lockstep.testing.made_training import MadeTraining
-
-
-@dataclass
-class Answer:
-    status: int
-    text: str
-    headers: dict[str, str]
-
-
-@dataclass
-class Served:
-    """A server over a folder."""
-
-    folder: Path
-    port: int
-    token: str
-
-    def get(self, path: str = "", method: str = "GET", **headers: str) -> Answer:
-        return self.ask(f"/{self.token}/{path}", method, **headers)
-
-    def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        named = {name.lower(): value for name, value in answer.getheaders()}
-        return Answer(answer.status, text, named)
-
-
-@pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, lockstep_faulty_pair: FaultyPair
-) -> Iterator[Served]:
-    """Two runs that part, one in a folder below, and a damaged one whose name is markup."""
-    folder = tmp_path_factory.mktemp("runs")
-    shutil.copytree(lockstep_faulty_pair.reference, folder / "reference")
-    shutil.copytree(lockstep_faulty_pair.candidate, folder / "below" / "candidate")
-    damaged = write_recording(folder / "<b>damaged", MadeTraining())
-    (damaged / "manifest.json").write_text("{")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lockstep", "ui", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )  # fmt: skip
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/([\w-]{20,})/\n", line)
-    assert found, line
-    yield Served(folder, int(found[1]), found[2])
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert "Traceback" not in said
 
 
 def links(text: str) -> list[str]:
@@ -114,17 +57,10 @@ def test_a_run_and_its_comparison_with_the_chosen_reference_are_two_clicks_away(
 
 
 def graph_of(served: Served) -> tuple[str, dict[str, Any]]:
-    """Where the graph of the faulty pair is asked for, and what comparing found once it is done."""
-    row = re.search(r"<tr><td>reference</td>.*?</tr>", served.get().text)
-    assert row is not None
-    chosen = served.get(next(one for one in links(row[0]) if one.startswith("?")))
-    (graph,) = [one for one in links(chosen.text) if one.endswith("/graph")]
-    for _ in range(600):
-        state = json.loads(served.get(f"{graph}/state").text)
-        if "progress" not in state:
-            return graph, state["answer"]
-        threading.Event().wait(0.1)
-    raise AssertionError("comparing does not end")
+    """Where the graph of the faulty pair is asked for, and what comparing found."""
+    keys = served.keys()
+    graph = f"compare/{keys['reference']}/{keys['below/candidate']}/graph"
+    return graph, served.answer(graph)
 
 
 def test_the_graph_is_given_part_by_part_and_strange_questions_are_refused(served: Served) -> None:

@@ -9,13 +9,7 @@ import numpy.typing as npt
 
 from lockstep.core.records import PIECE, Array, TensorRecord
 from lockstep.wings.report.comparison_types import Floats
-from lockstep.wings.report.recording_types import (
-    HEAT_MAP,
-    IMAGES,
-    TOKENS,
-    WAVE,
-    BatchTensor,
-)
+from lockstep.wings.report.recording_types import HEAT_MAP, IMAGES, TOKENS, WAVE, BatchTensor
 
 _MOST_READ = 1 << 21
 """Elements that are read of one tensor."""

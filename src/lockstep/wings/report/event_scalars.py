@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lockstep.reading.recorded_series import BEHIND, losses_of, scalars_of, tensors_of
 from lockstep.report.tensorboard import ScalarWriter, check_run
 from lockstep.store.reader import Recording
 from lockstep.wings.report.comparison_types import Pairs
-from lockstep.wings.report.recorded_series import BEHIND, losses_of, scalars_of, tensors_of
 
 FLOORS = "× noise floor"
 

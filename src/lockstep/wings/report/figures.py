@@ -19,13 +19,12 @@ import numpy as np
 
 from lockstep.core.errors import UsageError
 from lockstep.core.replacement import replacing
+from lockstep.reading.recorded_series import BEHIND, Series, TensorSeries
 from lockstep.report.comparison import kinds
 from lockstep.report.comparison.kinds import KINDS
 from lockstep.report.page import Kind, Metric
 from lockstep.report.page.escape import shortened, visible
 from lockstep.wings.report.comparison_types import Detail, Floats, Pairs
-from lockstep.wings.report.recorded_series import BEHIND
-from lockstep.wings.report.recording_types import Series, TensorSeries
 from lockstep.wings.report.strip_places import StripPlaces, strip_places
 
 Figure = Any

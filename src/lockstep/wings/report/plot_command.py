@@ -13,6 +13,15 @@ from lockstep.cli import comparing, options
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
+from lockstep.reading.recorded_series import (
+    BEHIND,
+    GRADIENT,
+    PARAMETER,
+    Series,
+    losses_of,
+    scalars_of,
+    tensors_of,
+)
 from lockstep.report.output import check_output_file
 from lockstep.report.page import Metric
 from lockstep.report.tensorboard import check_run, load_tensorboard
@@ -28,8 +37,6 @@ from lockstep.wings.report.event_scalars import (
     run_folders,
     write_scalars,
 )
-from lockstep.wings.report.recorded_series import BEHIND, losses_of, scalars_of, tensors_of
-from lockstep.wings.report.recording_types import GRADIENT, PARAMETER, Series
 
 _SIDES = ("reference", "candidate", "comparison")
 """Folders of event files: the runs that TensorBoard lists."""

@@ -10,8 +10,9 @@ import numpy as np
 from lockstep.core.dtypes import is_floating
 from lockstep.core.records import Content, TensorRecord
 from lockstep.core.site import CallKind, Role
+from lockstep.reading.recorded_series import GRADIENT, PARAMETER
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.wings.report.recording_types import GRADIENT, PARAMETER, ValueCounts
+from lockstep.wings.report.recording_types import ValueCounts
 from lockstep.wings.report.tensor_pictures import (
     BINS,
     MOST_SAMPLED,

@@ -11,6 +11,7 @@ import polars as pl
 
 from lockstep.core.text import shell_line
 from lockstep.reading import record_table
+from lockstep.reading.recorded_series import BEHIND, Series
 from lockstep.report.page import (
     Card,
     Chart,
@@ -40,9 +41,8 @@ from lockstep.store.reader import Recording
 from lockstep.store.record_command import program
 from lockstep.wings.report.batch_blocks import batch_blocks
 from lockstep.wings.report.comparison_types import Floats, TextColumn
-from lockstep.wings.report.recorded_series import BEHIND
 from lockstep.wings.report.recording_data import gather_recording
-from lockstep.wings.report.recording_types import RecordingData, Series
+from lockstep.wings.report.recording_types import RecordingData
 from lockstep.wings.report.value_blocks import value_details
 
 KINDS = (

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.reading.recorded_series import Series, TensorSeries
 from lockstep.wings.report.comparison_types import Excerpt, Floats, Integers, Run
 
 
@@ -18,47 +19,6 @@ class Fact:
     group: str
     name: str
     value: str
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One number over steps; NaN where it is not known. `steps` and `values` are of one length."""
-
-    name: str
-    rank: str
-    steps: Integers
-    values: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSeries:
-    """Statistics of a parameter or of its gradient over steps.
-
-    Parameters
-    ----------
-    what
-        `PARAMETER` or `GRADIENT`.
-    steps
-        Of a gradient the step that it is of; of a parameter how many steps had ended when it held this.
-    norm, mean, minimum, maximum, zeros
-        As in `lockstep.core.records.Statistics`; `zeros` is the share of elements that are 0. NaN where not known.
-    """
-
-    name: str
-    module: str
-    what: str
-    rank: str
-    shape: tuple[int, ...]
-    dtype: str
-    steps: Integers
-    norm: Floats
-    mean: Floats
-    minimum: Floats
-    maximum: Floats
-    zeros: Floats
-
-
-PARAMETER, GRADIENT = "parameter", "gradient"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ _TITLES = (
     "page",
     "comparison",
     "graph",
+    "curves",
     "made (UTC)",
     "device",
     "torch",
@@ -67,11 +68,12 @@ def _sentences(runs: list[Run], reference: Run | None) -> list[str]:
 
 def _row(run: Run, reference: Run | None) -> list[Cell]:
     if run.problem:
-        return [run.name, "", "", "", "", "", "", "", None, None, run.problem]
+        return [run.name, "", "", "", "", "", "", "", "", None, None, run.problem]
     last = run.losses[-1].value if run.losses else None
     return [
         run.name, Link("open", f"run/{run.key}"), _comparing(run, reference), _graph(run, reference),
-        _moment(run.made), run.device, run.torch, _steps(run.steps), run.trained, last, _short(run.command),
+        _curves(run, reference), _moment(run.made), run.device, run.torch, _steps(run.steps), run.trained, last,
+        _short(run.command),
     ]  # fmt: skip
 
 
@@ -92,6 +94,12 @@ def _graph(run: Run, reference: Run | None) -> Cell:
     if reference is None or run.key == reference.key:
         return ""
     return Link("both side by side", f"compare/{reference.key}/{run.key}/graph")
+
+
+def _curves(run: Run, reference: Run | None) -> Cell:
+    if reference is None or run.key == reference.key:
+        return Link("alone", f"curves?runs={run.key}")
+    return Link(f"with {reference.name}", f"curves?runs={reference.key},{run.key}")
 
 
 def _broken(runs: list[Run]) -> list[int]:

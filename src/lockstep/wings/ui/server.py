@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from lockstep.core.text import printable
 from lockstep.report.page import render
+from lockstep.wings.ui.curves_routes import curves_routes
 from lockstep.wings.ui.graph.comparisons import Comparisons
 from lockstep.wings.ui.graph.routes import graph_routes
 from lockstep.wings.ui.guard import Guard
@@ -83,6 +84,7 @@ def application(runs: Runs, token: str, port: int) -> Guard:
         Route("/run/{run}", page),
         Route("/compare/{reference}/{run}", page),
         *graph_routes(runs, comparisons),
+        *curves_routes(runs),
     ]
     app: Any = Starlette(
         routes=routes,

@@ -51,7 +51,6 @@ async function toOrigin() {
   const { origin, steps } = graph.answer;
   if (!steps.length) throw new Error("No step was compared, so there is no graph.");
   const [rank, step] = origin || [steps[0].rank, steps[0].step];
-  byId("step").value = `${rank}\t${step}`;
   await showStep(rank, step);
 }
 

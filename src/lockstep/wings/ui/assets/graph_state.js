@@ -22,6 +22,7 @@ function setOpen(nodes) { // as ranges, which a thousand opened nodes keep short
 
 async function showStep(rank, step) {
   Object.assign(graph, { rank, step, boxes: [], edges: [], chosen: null });
+  byId("step").value = `${rank}\t${step}`;
   tellGraph("view");
   const found = await askGraph("start");
   graph.count = found.count;

@@ -14,7 +14,9 @@ function nodeParts(found) {
   if (!found.tensors.length) return [head, h("p", { class: "muted" }, found.inside ? `${found.inside} inside; no tensor of its own.` : "No tensor was recorded of it.")];
   const titles = ["", "tensor", "× noise floor", "difference", "tolerance", "max abs", "reference", "candidate", "comes from", "goes to"];
   const table = h("table", { class: "grid tensors" }, h("thead", null, h("tr", null, titles.map((one) => h("th", { scope: "col" }, one)))), h("tbody", null, found.tensors.map(tensorLine)));
-  const reasons = [...new Set(found.tensors.filter((one) => placeOf(one.kind) < placeOf("in tolerance") && one.reason).map((one) => `${one.tensor}: ${one.reason}`))];
+  const told = new Map(); // many tensors have one reason
+  for (const one of found.tensors) if (placeOf(one.kind) < placeOf("in tolerance") && one.reason) told.set(one.reason, [...(told.get(one.reason) || []), one.tensor]);
+  const reasons = [...told].map(([reason, tensors]) => `${tensors.slice(0, 3).join(", ")}${tensors.length > 3 ? ` and ${tensors.length - 3} more` : ""}: ${reason}`);
   const sources = [...new Set(found.tensors.flatMap((one) => [one.reference, one.candidate]).map((one) => one && one.source).filter(Boolean))];
   return [head, sources.length ? h("p", { class: "dim" }, "in ", sources.slice(0, 2).map((one, i) => [i ? " and " : "", h("code", null, name(tail(one, 120)))])) : null,
     h("div", { class: "scroll tensors-scroll", tabindex: 0, role: "group", "aria-label": "Tensors of the chosen call" }, table),

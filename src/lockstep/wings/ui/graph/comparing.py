@@ -16,11 +16,12 @@ from typing import Any
 
 from lockstep.comparison import compare_recordings, read_indices
 from lockstep.core.errors import LockstepError
-from lockstep.core.finding import Comparison, Finding, Origin
+from lockstep.core.finding import Comparison, Finding, Origin, Outcome
+from lockstep.core.site import Role
 from lockstep.kernels.jit import load_without_blas
 from lockstep.measure.passes import prepare
 from lockstep.reading.paired_steps import Pairing, pair_recordings
-from lockstep.report.comparison.kinds import KINDS, kind_of
+from lockstep.report.comparison.kinds import KINDS, NO_PARTNER, NOT_JUDGED, kind_of, margin_of
 from lockstep.report.comparison.pairs import identity
 from lockstep.report.comparison.tally import tally_of
 from lockstep.report.comparison.verdict_words import headline_words
@@ -69,7 +70,24 @@ class Compared:
             "not_compared": list(comparison.not_compared),
             "steps": [self._step(step) for step in self._steps()],
             "origin": first,
+            "loss": self._loss(),
+            "ends": comparison.ends.words if comparison.ends is not None else "",
         }
+
+    def _loss(self) -> dict[str, Any]:
+        """At how many steps losses were judged, and the first one at which one is beyond what noise explains."""
+        judged: set[int] = set()
+        for step in sorted(self._findings, key=lambda one: one[1]):
+            for kind, finding in self._said(step).values():
+                record = finding.pair.present
+                if record.role is not Role.LOSS or kind in (NOT_JUDGED, NO_PARTNER):
+                    continue
+                judged.add(record.step)
+                if finding.outcome is Outcome.DIFFER:
+                    margin = margin_of(finding, kind)
+                    words = f"{margin:.3g} times its noise floor" if margin > 0 else "differs"
+                    return {"judged": len(judged), "step": step[1], "rank": step[0], "words": words}
+        return {"judged": len(judged), "step": None, "rank": "", "words": ""}
 
     def _steps(self) -> Iterator[Step]:
         for number, ranks in self._pairing.shared_steps(None).items():

@@ -32,7 +32,7 @@ def graph_page(reference: Run, candidate: Run) -> str:
     )
     body = (links, noscript, tag("div", id="graph", class_="graph-page"))
     client = Client(
-        styles=(_ASSETS / "graph.css",),
+        styles=(_ASSETS / "ui.css", _ASSETS / "graph.css"),
         scripts=tuple(
             _ASSETS / name
             for name in ("asking.js", "graph_state.js", "panes.js", "graph_tree.js", "node.js", "graph.js")

@@ -7,11 +7,11 @@ from typing import Any
 
 from anyio.to_thread import run_sync
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from lockstep.core.errors import LockstepError, UsageError
-from lockstep.report.page.escape import visible
+from lockstep.core.errors import UsageError
+from lockstep.wings.ui.answering import answered
 from lockstep.wings.ui.graph import answers
 from lockstep.wings.ui.graph.comparisons import ComparedPair, Comparisons, LaidOut
 from lockstep.wings.ui.graph.page import graph_page
@@ -38,7 +38,7 @@ def graph_routes(runs: Runs, comparisons: Comparisons) -> list[Route]:
         def made() -> dict[str, Any]:
             return comparisons.pair(*pair_of(request)).state()
 
-        return await _answered(made)
+        return await answered(made)
 
     def asking(asked: Asked) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
@@ -46,7 +46,7 @@ def graph_routes(runs: Runs, comparisons: Comparisons) -> list[Route]:
                 pair = comparisons.pair(*pair_of(request))
                 return asked(_graph(pair, request), request)
 
-            return await _answered(made)
+            return await answered(made)
 
         return answer
 
@@ -65,26 +65,6 @@ def graph_routes(runs: Runs, comparisons: Comparisons) -> list[Route]:
         Route(f"{below}/graph/state", state),
         *(Route(f"{below}/graph/{name}", asking(asked)) for name, asked in parts.items()),
     ]  # fmt: skip
-
-
-async def _answered(made: Callable[[], dict[str, Any]]) -> Response:
-    try:
-        return JSONResponse(_visible(await run_sync(made)))
-    except UsageError as error:
-        return JSONResponse({"failed": visible(str(error))}, 400)
-    except LookupError as error:
-        return JSONResponse({"failed": visible(str(error))}, 404)
-    except (LockstepError, OSError) as error:
-        return JSONResponse({"failed": visible(str(error))}, 500)
-
-
-def _visible(value: Any) -> Any:
-    """All text with characters spelled out that cannot be seen; JSON cannot hold halves of pairs either."""
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, dict):
-        return {name: _visible(one) for name, one in value.items()}
-    return [_visible(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 # ------------------------------------------------------------------------------------- what is asked

@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from lockstep.core.site import CallKind, Role
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.wings.report.comparison_types import Floats, Integers
-from lockstep.wings.report.recording_types import GRADIENT, PARAMETER, Series, TensorSeries
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int32]
+
+PARAMETER, GRADIENT = "parameter", "gradient"
+"""What a `TensorSeries` is of."""
 
 MOST_POINTS = 400_000
 """Steps of parameters and gradients that are kept together; beyond it the last parameters are left out."""
@@ -22,6 +28,44 @@ BEHIND = ", behind the recorded steps"
 
 _NUMBERS = ("norm", "mean", "minimum", "maximum", "zero_count")
 _OF_CALLS = ("call_id", "step", "kind", "module", "op", "call")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One number over steps; NaN where it is not known. `steps` and `values` are of one length."""
+
+    name: str
+    rank: str
+    steps: Integers
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSeries:
+    """Statistics of a parameter or of its gradient over steps.
+
+    Parameters
+    ----------
+    what
+        `PARAMETER` or `GRADIENT`.
+    steps
+        Of a gradient the step that it is of; of a parameter how many steps had ended when it held this.
+    norm, mean, minimum, maximum, zeros
+        As in `lockstep.core.records.Statistics`; `zeros` is the share of elements that are 0. NaN where not known.
+    """
+
+    name: str
+    module: str
+    what: str
+    rank: str
+    shape: tuple[int, ...]
+    dtype: str
+    steps: Integers
+    norm: Floats
+    mean: Floats
+    minimum: Floats
+    maximum: Floats
+    zeros: Floats
 
 
 def losses_of(recording: Recording) -> Iterator[Series]:

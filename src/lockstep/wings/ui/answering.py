@@ -1,0 +1,37 @@
+"""How a question of a page is answered: as JSON, with what went wrong in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from anyio.to_thread import run_sync
+from starlette.responses import JSONResponse, Response
+
+from lockstep.core.errors import LockstepError, UsageError
+from lockstep.report.page.escape import visible
+
+
+async def answered(made: Callable[[], dict[str, Any]]) -> Response:
+    """What this gives, made on a thread: 400 for a wrong question, 404 for what is not there, 500 for what fails."""
+    try:
+        return JSONResponse(_visible(await run_sync(made)))
+    except UsageError as error:
+        return _failed(error, 400)
+    except LookupError as error:
+        return _failed(error, 404)
+    except (LockstepError, OSError) as error:
+        return _failed(error, 500)
+
+
+def _failed(error: Exception, status: int) -> Response:
+    return JSONResponse({"failed": visible(str(error))}, status)
+
+
+def _visible(value: Any) -> Any:
+    """All text with characters spelled out that cannot be seen; JSON cannot hold halves of pairs either."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {name: _visible(one) for name, one in value.items()}
+    return [_visible(one) for one in value] if isinstance(value, (list, tuple)) else value
