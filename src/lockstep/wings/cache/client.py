@@ -71,7 +71,11 @@ class Client:
                 f"{address.text}: no cache runs there ({error.strerror or error}); start one with lockstep cache start"
             ) from error
         known = read_state(address) if address.port else None
-        self.welcome = self.ask(m.Hello(os.getpid(), known.token if known else ""), m.Welcome)
+        try:
+            self.ask(m.Hello(os.getpid(), known.token if known else ""), m.Welcome)
+        except LockstepError:
+            self.close()
+            raise
 
     def ask(self, message: m.Message, kind: type[M]) -> M:
         """Send a message and wait for its answer.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,16 +9,10 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from lockstep.core.errors import UsageError
-from lockstep.wings.cache.client import AGAIN_S, DaemonGoneError, RefusedError
-from lockstep.wings.cache.pipeline_checksum import Pipeline, pipeline_of
+from lockstep.wings.cache.attachment import Attachment
 from lockstep.wings.cache.places import address_of
-from lockstep.wings.cache.random_watch import RandomWatch, drawing_by
-from lockstep.wings.cache.sample_layout import CannotLayOutError, lay_out
-from lockstep.wings.cache.samples import MISSING, OtherPipelineError, Samples, say_gone, say_once
-from lockstep.wings.cache.twin import comes_out_otherwise
-
-_TWINS = 2
-"""Samples of a new session that are computed twice."""
+from lockstep.wings.cache.random_watch import drawing_by
+from lockstep.wings.cache.samples import MISSING
 
 TransformKey = Callable[[int], object] | str | None
 
@@ -77,27 +69,22 @@ class CachedDataset(Dataset[Any]):
         self.dataset = dataset
         self._session, self._key, self._ignore = session or "", transform_key, tuple(ignore)
         self._address = address_of(address)
-        self._reset()
-        self._connect()
+        self._attachment: Attachment | None = self._unattached()
+        self._attachment.attach()
 
-    def _reset(self) -> None:
-        self._process = os.getpid()
-        self._samples: Samples | None = None
-        self._pipeline: Pipeline | None = None
-        self._watch = RandomWatch()
-        self._twins = _TWINS
-        self._refused = False
-        self._again_s = 0.0
+    def _unattached(self) -> Attachment:
+        drawn = "not at all" if self._key is None else "by key"
+        return Attachment(
+            self._address, self._session, self.dataset, ignored=self._ignore, rows=len(self.dataset),
+            about={"samples": str(len(self.dataset)), "random numbers": drawn}, is_keyed=self._key is not None,
+        )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("dataset", "_session", "_key", "_ignore", "_address")
-        return {name: self.__dict__[name] for name in names}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
+        return {**self.__dict__, "_attachment": None}
 
     def __len__(self) -> int:
+        if self._attachment is not None:  # samplers ask at the start of an epoch
+            self._attachment.look_again()
         return len(self.dataset)
 
     def __getattr__(self, name: str) -> Any:
@@ -108,62 +95,46 @@ class CachedDataset(Dataset[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         """The sample of an index."""
-        row = self._row(index)
-        samples = self._connected() if row is not None else None
-        if samples is None or row is None:
-            return self._compute(index)
-        variant = self._variant(index)
-        try:
-            found = samples.get(row, variant)
-            if found is not MISSING:
-                return found
-        except DaemonGoneError as error:
-            say_gone(self._address, error)
-            return self._compute(index)
-        except RefusedError:
-            return self._compute(index)
-        return self._computed(samples, [index], [row], variant)[0]
+        return self._found([index], lambda left: [self._compute(index)])[0]
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         """The samples of several indices, as DataLoader asks for a batch."""
-        return [self[index] for index in indices]
+        whole = getattr(self.dataset, "__getitems__", None)
+        if whole is None or self._key is not None:
+            return self._found(indices, lambda left: [self._compute(one) for one in left])
+        return self._found(indices, whole)
 
-    # ------------------------------------------------------------------------------- connection
-
-    def _connected(self) -> Samples | None:
-        """The session, attached by this process and for the pipeline as it is; None where there is none to be had."""
-        if self._process != os.getpid():
-            self._reset()
-        if self._pipeline is not None and not self._pipeline.has_changed():
-            if self._samples is not None and self._samples.is_alive:
-                return self._samples
-            if self._refused or time.monotonic() < self._again_s:
-                return self._samples
-        else:
-            self._samples = None
-        try:
-            self._connect()
-        except OtherPipelineError as error:
-            self._refused = True
-            say_once(f"{error}; samples are loaded as without the cache")
-        return self._samples
-
-    def _connect(self) -> None:
-        self._pipeline = pipeline_of(self.dataset, self._ignore)
-        self._pipeline.description["samples"] = str(len(self))
-        self._pipeline.description["drawn"] = "by key" if self._key is not None else "not at all"
-        self._watch = RandomWatch(self._pipeline.generators)
-        self._refused = False
-        self._again_s = time.monotonic() + AGAIN_S
-        try:
-            self._samples = Samples(self._address, self._session, self._pipeline, len(self))
-        except DaemonGoneError as error:
-            say_gone(self._address, error)
-        except RefusedError as error:
-            self._refused = True
-            say_once(f"{error}; samples are loaded as without the cache")
-
-    # ----------------------------------------------------------------------------------- samples
+    def _found(
+        self, indices: Sequence[Any], compute: Callable[[list[Any]], list[Any]]
+    ) -> list[Any]:
+        """Samples from the cache, and those that are not there as they are computed."""
+        if self._attachment is None:  # unpickled in another process
+            self._attachment = self._unattached()
+        attachment = self._attachment
+        samples = attachment.samples()
+        if samples is None:
+            return compute(list(indices))
+        rows = [self._row(index) for index in indices]
+        found = [
+            MISSING if row is None else attachment.get(samples, row, self._variant(index))
+            for index, row in zip(indices, rows, strict=True)
+        ]
+        left = [place for place, sample in enumerate(found) if sample is MISSING]
+        if not left:
+            return found
+        wanted = [indices[place] for place in left]
+        computed, is_exact = attachment.computed(
+            samples, lambda: compute(wanted), rows[left[0]] or 0
+        )
+        kept = []
+        for place, sample in zip(left, computed, strict=True):
+            found[place], row = sample, rows[place]
+            if row is not None:
+                kept.append((row, self._variant(indices[place]), sample))
+        if is_exact and kept:
+            first = kept[0][0] if self._key is None else wanted[0]
+            attachment.put(samples, kept, lambda: self._compute(first))
+        return found
 
     def _row(self, index: Any) -> int | None:
         """A whole number from 0 on; None for what the data set has to make of it itself."""
@@ -180,47 +151,8 @@ class CachedDataset(Dataset[Any]):
         return str(self._key(row) if callable(self._key) else self._key)
 
     def _compute(self, index: Any) -> Any:
-        if self._key is None:
+        if self._key is None or self._row(index) is None:
             return self.dataset[index]
-        own = self._pipeline.generators if self._pipeline else ()
-        with drawing_by(f"{self._key_of(index)}/{int(index)}", own):
+        own = self._attachment.generators if self._attachment else ()
+        with drawing_by(f"{self._key_of(int(index))}/{int(index)}", own):
             return self.dataset[index]
-
-    def _computed(
-        self, samples: Samples, indices: list[Any], rows: list[int], variant: str
-    ) -> list[Any]:
-        """Compute samples and put them into the cache, unless they are random."""
-        before = self._watch.state() if self._key is None else ()
-        found = [self._compute(index) for index in indices]
-        drawn = self._watch.drawn(before) if self._key is None else ""
-        try:
-            if drawn:
-                samples.refuse(f"sample {rows[0]} draws from {drawn}{_ADVICE}")
-            elif self._is_the_same_twice(samples, indices[0], rows[0], found[0]):
-                samples.put(list(zip(rows, found, strict=True)), variant)
-        except DaemonGoneError as error:
-            say_gone(self._address, error)
-        except RefusedError:
-            pass
-        return found
-
-    def _is_the_same_twice(self, samples: Samples, index: Any, row: int, sample: Any) -> bool:
-        if samples.proven or not self._twins:
-            return True
-        try:
-            expected = lay_out(sample).checksum
-        except CannotLayOutError:
-            return True
-        other = comes_out_otherwise(lambda: self._compute(index), expected)
-        if other:
-            samples.refuse(f"sample {row} comes out otherwise each time{_ADVICE}")
-            return False
-        self._twins -= 1
-        if other is None:
-            samples.say_once("whether samples come out the same twice could not be seen")
-        elif not self._twins:
-            samples.prove()
-        return True
-
-
-_ADVICE = "; it is not cached: give transform_key, or cache the data set below what is random"

@@ -95,11 +95,14 @@ def pipeline_of(dataset: object, ignored: Iterable[str] = ()) -> Pipeline:
     return looking.found
 
 
-def differences(there: Mapping[str, str], here: Mapping[str, str], shown: int = 3) -> str:
+def differences(
+    there: Mapping[str, str], here: Mapping[str, str], *, then: str = "there", now: str = "here"
+) -> str:
     """What differs between two pipelines, in words."""
+    shown = 3
     names = [one for one in sorted({*there, *here}) if there.get(one) != here.get(one)]
     words = [
-        f"{one}: {there.get(one, 'nothing')} there and {here.get(one, 'nothing')} here"
+        f"{one}: {there.get(one, 'nothing')} {then} and {here.get(one, 'nothing')} {now}"
         for one in names[:shown]
     ]
     more = f", and {len(names) - shown} more" if len(names) > shown else ""
@@ -297,7 +300,7 @@ class _Looking:
             for name in _slots_of(one)
             if hasattr(value, name)
         }
-        if not isinstance(attributes, dict) and not slots:
+        if (not isinstance(attributes, dict) and not slots) or self._is_handle(value):
             self._say(where, "None")  # as before it was opened
             return
         self.look(f"{where}.class", type(value), depth + 1)
@@ -307,6 +310,16 @@ class _Looking:
             slots.update(kept)
         for name, one in slots.items():
             self.look(f"{where}.{name}", one, depth + 1)
+
+    def _is_handle(self, value: object) -> bool:
+        """Whether it is a package's object that cannot be taken elsewhere: an open file, a connection, a lock."""
+        if not self._is_installed(type(value)):
+            return False
+        try:
+            value.__reduce_ex__(4)
+        except TypeError:
+            return True
+        return False
 
     def _is_installed(self, value: Any) -> bool:
         """Whether code is that of a package, which counts by its version then."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,14 +76,13 @@ class Samples:
     """
 
     def __init__(self, address: Address, session: str, pipeline: Pipeline, rows: int) -> None:
-        self.process = os.getpid()
         self._client: Client = client_of(address)
         self._session, self._pipeline, self._rows = session, pipeline, rows
         self._tables: dict[str, _MappedTable] = {}
         self._slabs: dict[int, MappedSlab | None] = {}
         self._hits = 0
         self.proven = False
-        self.table("")
+        self._first = self.table("")
 
     @property
     def is_alive(self) -> bool:
@@ -119,6 +117,11 @@ class Samples:
         self.proven = bool(found.proven)
         return _MappedTable(Path(found.table), found.rows)
 
+    def _grown(self, variant: str, row: int) -> _MappedTable:
+        grown = self._mapped(m.Grow(self._session, variant, 2 * row + 1))
+        self._tables[variant] = grown
+        return grown
+
     def get(self, row: int, variant: str = "") -> Any:
         """A sample, or `MISSING`.
 
@@ -128,6 +131,8 @@ class Samples:
             If the daemon is, and the sample is in a slab that this process does not map.
         """
         table = self._tables.get(variant) or self.table(variant)
+        if row >= table.rows:
+            table = self._grown(variant, row)
         word = table.word(row)
         if not word:
             return MISSING
@@ -177,8 +182,13 @@ class Samples:
         except (DaemonGoneError, RefusedError):
             return  # it is said where a sample is missing
 
-    def put(self, samples: Sequence[tuple[int, Any]], variant: str = "") -> None:
+    def put(self, samples: Sequence[tuple[int, Any]], variant: str = "") -> bool:
         """Write samples, as far as there is room and they can be laid out.
+
+        Returns
+        -------
+        bool
+            Whether all of them were written by this process.
 
         Raises
         ------
@@ -189,13 +199,11 @@ class Samples:
             (row, found) for row, sample in samples if (found := self._laid_out(sample)) is not None
         ]
         if not laid:
-            return
+            return False
         table = self.table(variant)
         last = max(row for row, _ in laid)
         if last >= table.rows:
-            self._tables[variant] = table = self._mapped(
-                m.Grow(self._session, variant, 2 * last + 1)
-            )
+            self._grown(variant, last)
         wanted = [[row, one.size] for row, one in laid]
         placed = self._client.ask(m.Place(self._session, variant, wanted), m.Placed)
         if placed.say:
@@ -207,6 +215,7 @@ class Samples:
         ]
         if written:
             self._client.tell(m.Written(self._session, variant, written))
+        return len(written) == len(samples)
 
     def _write(self, number: int, offset: int, laid: Laid, row: int) -> bool:
         slab = self._slabs.get(number) or self._leased(number)
@@ -251,7 +260,7 @@ class Samples:
     @property
     def is_closed(self) -> bool:
         """Whether nothing may be taken from the session."""
-        return any(table.is_closed for table in self._tables.values())
+        return self._first.is_closed
 
 
 class _MappedTable:

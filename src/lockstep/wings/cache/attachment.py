@@ -1,0 +1,214 @@
+"""What one process has of the cache for one data set: a session if there is one, and a watch over what is computed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from lockstep.wings.cache.client import AGAIN_S, DaemonGoneError, RefusedError
+from lockstep.wings.cache.pipeline_checksum import Pipeline, differences, pipeline_of
+from lockstep.wings.cache.places import Address
+from lockstep.wings.cache.random_watch import RandomWatch
+from lockstep.wings.cache.sample_layout import CannotLayOutError, lay_out
+from lockstep.wings.cache.samples import MISSING, OtherPipelineError, Samples, say_gone, say_once
+from lockstep.wings.cache.twin import comes_out_otherwise
+
+_TWINS = 2
+"""Samples of a new session that are computed twice."""
+
+_MOST_CHANGES = 64
+"""How often what a data set is set to may change from outside before this process asks the cache no more."""
+
+_LOOK_AFTER = 1 << 16
+"""Samples after which the whole pipeline is looked at again."""
+
+_RANDOM = "; it is not cached: give transform_key, or cache the data set below what is random"
+
+T = TypeVar("T")
+
+
+class Attachment:
+    """Attaches to a session when it is needed, and again where the daemon, the process or the pipeline is another.
+
+    Parameters
+    ----------
+    address
+        Of the daemon.
+    session
+        A name, or "".
+    source
+        What computes samples.
+    ignored
+        Attributes that do not count.
+    about
+        What else makes pipelines differ, by name.
+    rows
+        How many samples there are, 0 where that is not known.
+    is_keyed
+        Whether random numbers are drawn by a key, and nobody has to watch them.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        session: str,
+        source: Any,
+        *,
+        ignored: Sequence[str],
+        about: dict[str, str],
+        rows: int,
+        is_keyed: bool,
+    ) -> None:
+        self._address, self._session, self._source = address, session, source
+        self._ignored, self._about, self._rows, self._is_keyed = ignored, about, rows, is_keyed
+        self._process = os.getpid()
+        self._samples: Samples | None = None
+        self._refused, self._changes, self._twins, self._again_s = False, 0, _TWINS, 0.0
+        self._handed_out = 0
+        self._describe()
+
+    @property
+    def generators(self) -> Sequence[Any]:
+        """Random generators that the source keeps."""
+        return self._pipeline.generators
+
+    def attach(self) -> None:
+        """Attach at once.
+
+        Raises
+        ------
+        OtherPipelineError
+            If the session is another pipeline's.
+        """
+        self._attach()
+
+    def look_again(self) -> None:
+        """Look at the whole pipeline again before the next sample, as at the start of an epoch: lists may have been
+        shuffled in place."""
+        self._handed_out = _LOOK_AFTER
+
+    def samples(self) -> Samples | None:
+        """The session for the pipeline as it is now; None where nothing may be taken from one or given to it."""
+        self._handed_out += 1
+        if self._process != os.getpid():
+            self._process, self._samples, self._again_s = os.getpid(), None, 0.0
+            self.look_again()
+        if self._handed_out > _LOOK_AFTER or self._pipeline.has_changed():
+            self._handed_out = 0
+            self._look_for_changes()
+        is_missing = self._samples is None or not self._samples.is_alive
+        if is_missing and not self._refused and time.monotonic() >= self._again_s:
+            self._attach_or_say()
+        samples = None if self._refused else self._samples
+        return None if samples is None or samples.is_closed else samples
+
+    def _describe(self) -> Pipeline:
+        self._pipeline = pipeline_of(self._source, self._ignored)
+        self._pipeline.description.update(self._about)
+        self._watch = RandomWatch(self._pipeline.generators)
+        return self._pipeline
+
+    def _attach(self) -> None:
+        self._again_s = time.monotonic() + AGAIN_S
+        try:
+            self._samples = Samples(self._address, self._session, self._pipeline, self._rows)
+        except DaemonGoneError as error:
+            say_gone(self._address, error)
+        except RefusedError as error:
+            self._refuse_here(str(error))
+
+    def _attach_or_say(self) -> None:
+        try:
+            self._attach()
+        except OtherPipelineError as error:
+            self._refuse_here(str(error))
+
+    def _refuse_here(self, why: str) -> None:
+        self._refused = True
+        say_once(f"{why}; samples are loaded as without the cache")
+
+    def _look_for_changes(self) -> None:
+        before = self._pipeline.checksum
+        if self._describe().checksum == before:
+            return
+        self._changes += 1
+        self._samples, self._refused = None, False
+        if self._changes > _MOST_CHANGES:
+            self._refuse_here("what the data set is set to changes again and again")
+        else:
+            self._again_s = 0.0
+
+    def get(self, samples: Samples, row: int, variant: str) -> Any:
+        """A sample, or `MISSING`."""
+        found: Any = self._trying(lambda: samples.get(row, variant))
+        return MISSING if found is None else found[0]
+
+    def _trying(self, work: Callable[[], T]) -> tuple[T] | None:
+        """What some work with the daemon gives; None where that is gone, or says no."""
+        try:
+            return (work(),)
+        except DaemonGoneError as error:
+            say_gone(self._address, error)
+        except RefusedError as error:
+            say_once(f"{error}; samples are loaded as without the cache")
+        return None
+
+    def computed(self, samples: Samples, compute: Callable[[], T], row: int) -> tuple[T, bool]:
+        """Compute something, and say whether it may be cached: nothing was drawn and the pipeline is the same."""
+        before = () if self._is_keyed else self._watch.state()
+        found = compute()
+        drawn = "" if self._is_keyed else self._watch.drawn(before)
+        why = f"sample {row} draws from {drawn}{_RANDOM}" if drawn else self._changed_by_computing()
+        if why:
+            self._trying(lambda: samples.refuse(why))
+        return found, not why
+
+    def _changed_by_computing(self) -> str:
+        if not self._pipeline.has_changed():
+            return ""
+        before = self._pipeline
+        if self._describe().checksum == before.checksum:  # a file was opened, or the like
+            return ""
+        words = differences(
+            before.description, self._pipeline.description, now="now", then="before"
+        )
+        return f"computing a sample changes the data set ({words}); name what does not matter in ignore=(...)"
+
+    def put(
+        self, samples: Samples, found: Sequence[tuple[int, str, Any]], again: Callable[[], Any]
+    ) -> bool:
+        """Put samples into the cache: rows, variants and what was computed; `again` computes the first once more."""
+
+        def work() -> bool:
+            if not self._is_the_same_twice(samples, found[0][0], found[0][2], again):
+                return False
+            by_variant: dict[str, list[tuple[int, Any]]] = {}
+            for row, variant, sample in found:
+                by_variant.setdefault(variant, []).append((row, sample))
+            done = [samples.put(some, variant) for variant, some in by_variant.items()]
+            return all(done)
+
+        done = self._trying(work)
+        return done is not None and done[0]
+
+    def _is_the_same_twice(
+        self, samples: Samples, row: int, sample: Any, again: Callable[[], Any]
+    ) -> bool:
+        if samples.proven or not self._twins:
+            return True
+        try:
+            expected = lay_out(sample).checksum
+        except CannotLayOutError:
+            return True
+        other = comes_out_otherwise(again, expected)
+        if other:
+            samples.refuse(f"sample {row} comes out otherwise each time{_RANDOM}")
+            return False
+        self._twins -= 1
+        if other is None:
+            samples.say_once("whether samples come out the same twice could not be seen")
+        elif not self._twins:
+            samples.prove()
+        return True
