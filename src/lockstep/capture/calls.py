@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from lockstep.capture.call_context import CallContext, context_at
 from lockstep.capture.callers import Caller
 from lockstep.capture.compiled_calls import CompiledCalls
 from lockstep.capture.gradients import graph_node
@@ -220,33 +221,27 @@ class Calls:
         *,
         compiled: bool,
     ) -> _ModuleCall | None:
-        backward, grad = in_backward(), torch.is_grad_enabled()
-        passes = in_transform() or (backward and not grad)
-        places = self._places()
-        place = places[-1] if places else None
-        if self._is_another(place, module, trains=grad and not (passes or backward)):
+        around = self.context()
+        if around is None:
             return None
-        if place is None and grad and not (passes or backward):
-            if self._steps.is_certain:
+        may_train = around.builds_graph and not around.in_transform
+        if around.is_top and not around.in_backward:
+            if not self._recorder.trainers.calls(module, trains=may_train):
+                return None
+            if may_train and self._steps.is_certain:
                 self._recorder.forward_begins()
-            else:
+            elif may_train:
                 self.reconsider(argument_tensors(args, kwargs), module=True)
-        session = None if passes else self._module_session(module, grad and not backward)
+        passes = around.is_of_torch
+        session = None if passes else self._module_session(module, may_train)
         self._steps.module_called()
         opened = None
         if session is not None:
             self._note_autocast(session)
             self._note_unemulated()
-            opened = self.begin_module(session, place, module, argument_tensors(args, kwargs))
-        fused = not compiled and may_take_fast_path(module, grad)
-        return _ModuleCall(session, opened, place is None, passes, compiled, fused)
-
-    def _is_another(self, place: Place | None, module: torch.nn.Module, *, trains: bool) -> bool:
-        """Whether a call is of a training in another thread than the one that is recorded."""
-        trainers = self._recorder.trainers
-        if trainers.is_another:
-            return True
-        return place is None and not in_backward() and not trainers.calls(module, trains=trains)
+            opened = self.begin_module(session, around, module, argument_tensors(args, kwargs))
+        fused = not compiled and may_take_fast_path(module, around.grad)
+        return _ModuleCall(session, opened, around.is_top, passes, compiled, fused)
 
     def _buffers_of(self, module: torch.nn.Module) -> Iterator[NamedTensor]:
         return buffers_of(module, inside=not self.compiled.eager)
@@ -254,27 +249,26 @@ class Calls:
     def begin_module(
         self,
         session: Session,
-        place: Place | None,
+        around: CallContext,
         module: torch.nn.Module,
         tensors: list[NamedTensor],
     ) -> OpenCall | None:
         """Begin to record a call of a module."""
-        grad = torch.is_grad_enabled()
-        conditions = conditions_now(grad)
+        conditions = conditions_now(around.grad)
         with Silence(self._recorder.fail):
             named = without_wrappers(module)
             kind = class_name(named)
             return session.begin(
                 CallKind.MODULE,
-                place,
+                around.place,
                 kind,
                 tensors,
                 plain_attributes(named),
-                path=self._recorder.path_of(session, module, place),
+                path=self._recorder.path_of(session, module, around.place),
                 module_class=kind,
-                grad=grad,
+                grad=around.grad,
                 conditions=conditions,
-                recomputed=in_backward(),
+                recomputed=around.in_backward,
                 buffers=self._buffers_of(module),
             )
         return None
@@ -357,28 +351,26 @@ class Calls:
         None where nothing of it concerns the recording.
         """
         try:
-            if self._recorder.trainers.is_another:
+            around = self.context()
+            if around is None:
                 return None
-            if in_transform():
+            if around.in_transform:
                 return None, None, [], False
-            backward, grad = in_backward(), torch.is_grad_enabled()
-            places = self._places()
-            place = places[-1] if places else None
-            if self._is_none_of_ours(place, backward, grad):
+            if self._is_none_of_ours(around):
                 return None
             tensors = argument_tensors(args, kwargs)
-            if place is None and not self._steps.is_certain:
+            if around.is_top and not self._steps.is_certain:
                 self.reconsider(tensors, module=False)
-            elif place is None and grad and not backward and trains(name, tensors):
+            elif around.is_top and around.builds_graph and trains(name, tensors):
                 self._recorder.forward_begins()
-            may_begin = grad and not backward and self._may_begin(name, tensors)
+            may_begin = around.builds_graph and self._may_begin(name, tensors)
             if may_begin and not self._recorder.trainers.uses(tensor for _, tensor in tensors):
                 return None
             session = self.find_session(may_begin=may_begin)
             opened = None
             if session is not None:
-                opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward)
-            return session, opened, tensors, place is None
+                opened = self._begin(session, around, name, tensors, args, kwargs)
+            return session, opened, tensors, around.is_top
         except Exception as error:  # whatever a class of the script's does when it is asked
             self._recorder.fail(error)
             return None
@@ -410,20 +402,20 @@ class Calls:
 
     def read_by_python(self, tensor: Any) -> None:
         """What comes later may follow from these numbers, though no operator shows it."""
-        if not isinstance(tensor, torch.Tensor) or in_backward() or in_transform():
-            return
-        if self._recorder.trainers.is_another:
+        around = self.context() if isinstance(tensor, torch.Tensor) else None
+        if around is None or around.in_backward or around.in_transform:
             return
         session = self._recorder.session
         if session is None:
             self.out_of_sight.was_read |= self._is_out_of_sight([tensor])
-        elif not (self._recorder.in_optimizer or (self.place is not None and self.place.opaque)):
+        elif not (self._recorder.in_optimizer or (around.place and around.place.opaque)):
             with Silence(self._recorder.fail):
                 session.read_by_python(tensor)
 
     def gradient_given(self, parameter: Any) -> None:
         """A backward written by hand gives its gradients so; what an optimizer takes is seen when that steps."""
-        if in_backward() or in_transform() or self._recorder.trainers.is_another:
+        around = self.context()
+        if around is None or around.in_backward or around.in_transform:
             return
         session = self._recorder.session
         if session is not None and not self._recorder.in_optimizer:
@@ -470,13 +462,13 @@ class Calls:
                     session.contents.note(unwrapped(tensor))
         return result
 
-    def _is_none_of_ours(self, place: Place | None, backward: bool, grad: bool) -> bool:
+    def _is_none_of_ours(self, around: CallContext) -> bool:
         """Whether operators belong to a call that is recorded as one, or to torch's own work."""
-        if place is not None:
-            return place.opaque or (backward and not grad)
+        if around.place is not None:
+            return around.place.opaque or (around.in_backward and not around.grad)
         if self._recorder.in_optimizer:
-            return not (self._recorder.optimizer_has_closure and grad)
-        return backward
+            return not (self._recorder.optimizer_has_closure and around.grad)
+        return around.in_backward
 
     def _in_transform(self, result: Any) -> Any:
         """What leaves a `torch.func` transform comes from inside the step."""
@@ -547,31 +539,28 @@ class Calls:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> OneCall | None:
-        backward, grad = in_backward(), torch.is_grad_enabled()
-        places = self._places()
-        place = places[-1] if places else None
-        if in_transform() or self._is_none_of_ours(place, backward, grad):
+        around = self.context()
+        if around is None or around.in_transform or self._is_none_of_ours(around):
             return None
-        if self._recorder.trainers.is_another:
-            return None
+        place = around.place
         tensors = argument_tensors(args, kwargs)
         module = any(map(has_parameters, modules))
-        if place is None and not self._steps.is_certain:
+        if around.is_top and not self._steps.is_certain:
             self.reconsider(tensors, module=module)
         may_train = module or self._may_begin(name, tensors)
-        session = self.find_session(may_begin=grad and not backward and may_train)
+        session = self.find_session(may_begin=around.builds_graph and may_train)
         if session is None:
             return None
         if module:
             self._steps.module_called()
         buffers = self.named_buffers(session, modules, place)
-        opened = self._begin(session, place, name, tensors, args, kwargs, grad, backward, buffers)
+        opened = self._begin(session, around, name, tensors, args, kwargs, buffers)
         if opened is None:
             return None
         path, module_class = (place.path, place.module_class) if place else ("", "")
-        around = place.module if place else None
+        module_around = place.module if place else None
         opaque = name != _CHECKPOINT
-        inside = Place(opened.id, path, module_class, around, opened.stack, opaque)
+        inside = Place(opened.id, path, module_class, module_around, opened.stack, opaque)
         return OneCall(session, opened, inside, tensors, buffers)
 
     def named_buffers(
@@ -619,27 +608,23 @@ class Calls:
         # By what an overload calls itself, which has a frame that is not there without the tap.
         inner = function._op if isinstance(function, torch._ops.OpOverload) else function
         session = self._recorder.session
-        if session is None or self._recorder.trainers.is_another:
+        around = None if session is None else self.context()
+        if session is None or around is None:
             return caller(inner, args, kwargs)
-        optimizer = self._recorder.in_optimizer and not torch.is_grad_enabled()
-        phase = Phase.OPTIMIZER if optimizer else Phase.FORWARD
-        places = self._places()
-        place = places[-1] if places else None
-        opened, conditions = None, conditions_now(torch.is_grad_enabled())
         tensors: list[NamedTensor] = []
+        opened, conditions = None, conditions_now(around.grad)
         with Silence(self._recorder.fail):
             tensors = argument_tensors(args, kwargs)
-            opened = session.begin(
-                CallKind.OPERATOR,
-                place,
+            arguments = plain_arguments(args, kwargs)
+            opened = _begun_at(
+                session,
+                around,
                 name,
                 tensors,
-                plain_arguments(args, kwargs),
-                path=place.path if place else "",
-                module_class=place.module_class if place else "",
+                arguments,
+                conditions,
+                phase=self._aten_phase(around),
                 grad=False,
-                conditions=conditions,
-                phase=Phase.BACKWARD if in_backward() else phase,
             )
         try:
             with below_functions(tensors):
@@ -656,11 +641,17 @@ class Calls:
             self.end(session, opened, result)
         return result
 
+    def _aten_phase(self, around: CallContext) -> Phase:
+        if around.in_backward:
+            return Phase.BACKWARD
+        return Phase.OPTIMIZER if self._recorder.in_optimizer and not around.grad else Phase.FORWARD
+
     # --- backward -------------------------------------------------------------------------------
 
     def backward_call(self, losses: list[torch.Tensor], run: Callable[[], Any]) -> Any:
         """Record the loss, run the autograd engine, settle gradients of which parts did not come."""
-        if in_backward() or self._recorder.trainers.is_another:
+        around = self.context()
+        if around is None or around.in_backward:
             return run()
         session = self.find_session(may_begin=bool(losses))
         if session is None:
@@ -720,31 +711,29 @@ class Calls:
     def _begin(
         self,
         session: Session,
-        place: Place | None,
+        around: CallContext,
         name: str,
         tensors: list[NamedTensor],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        grad: bool,
-        backward: bool,
         buffers: Iterable[NamedTensor] = (),
     ) -> OpenCall | None:
         self._note_autocast(session)
-        between = self._steps.is_certain and place is None and not grad
-        conditions = conditions_now(grad)
+        between = self._steps.is_certain and around.is_top and not around.grad
+        phase = Phase.BACKWARD if between else Phase.FORWARD
+        conditions = conditions_now(around.grad)
         with Silence(self._recorder.fail):
-            return session.begin(
-                CallKind.OPERATOR,
-                place,
+            arguments = plain_arguments(args, kwargs)
+            return _begun_at(
+                session,
+                around,
                 name,
                 tensors,
-                plain_arguments(args, kwargs),
-                path=place.path if place else "",
-                module_class=place.module_class if place else "",
-                grad=grad,
-                conditions=conditions,
-                phase=Phase.BACKWARD if between else Phase.FORWARD,
-                recomputed=backward,
+                arguments,
+                conditions,
+                phase=phase,
+                grad=around.grad,
+                recomputed=around.in_backward,
                 buffers=buffers,
             )
         return None
@@ -803,6 +792,10 @@ class Calls:
         finally:
             self._local.places = before
 
+    def context(self) -> CallContext | None:
+        """What surrounds this code; None where its thread trains something else than what is recorded."""
+        return None if self._recorder.trainers.is_another else context_at(self.place)
+
     @property
     def place(self) -> Place | None:
         """Where the code of this thread is."""
@@ -826,3 +819,35 @@ class Calls:
 
 def _any_in_graph(tensors: list[NamedTensor]) -> bool:
     return any(graph_node(tensor) is not None for _, tensor in tensors)
+
+
+def _begun_at(
+    session: Session,
+    around: CallContext,
+    name: str,
+    tensors: list[NamedTensor],
+    arguments: dict[str, Any],
+    conditions: str,
+    *,
+    phase: Phase,
+    grad: bool,
+    recomputed: bool = False,
+    buffers: Iterable[NamedTensor] = (),
+) -> OpenCall:
+    """Begin the row of an operator at its place."""
+    place = around.place
+    path, module_class = ("", "") if place is None else (place.path, place.module_class)
+    return session.begin(
+        CallKind.OPERATOR,
+        place,
+        name,
+        tensors,
+        arguments,
+        path=path,
+        module_class=module_class,
+        grad=grad,
+        conditions=conditions,
+        phase=phase,
+        recomputed=recomputed,
+        buffers=buffers,
+    )

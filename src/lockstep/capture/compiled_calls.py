@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lockstep.capture.call_context import context_at
 from lockstep.capture.leaves import NamedTensor, argument_tensors
 from lockstep.capture.reach import compiled_name, modules_reached
 from lockstep.capture.rows import OneCall, OpenCall, Place
 from lockstep.capture.session import Session
-from lockstep.capture.surroundings import buffers_of, has_parameters, in_backward
+from lockstep.capture.surroundings import buffers_of, has_parameters
 
 if TYPE_CHECKING:
     from lockstep.capture.calls import Calls, StepRecorder
@@ -84,16 +85,15 @@ class CompiledCalls:
 
     def _meet(self, modules: Sequence[torch.nn.Module], tensors: list[NamedTensor]) -> None:
         """Name modules before what is captured of them runs."""
-        place = self._calls.place
+        around = context_at(self._calls.place)
         trained = any(map(has_parameters, modules))
-        if place is None and not self._steps.is_certain:
+        if around.is_top and not self._steps.is_certain:
             self._calls.reconsider(tensors, module=trained)
-        grad = torch.is_grad_enabled() and not in_backward()
-        session = self._calls.find_session(may_begin=grad and trained)
+        session = self._calls.find_session(may_begin=around.builds_graph and trained)
         if session is not None:
             if trained:
                 self._steps.module_called()
-            self._calls.named_buffers(session, modules, place)
+            self._calls.named_buffers(session, modules, around.place)
 
     # --- graphs ---------------------------------------------------------------------------------
 
@@ -104,15 +104,15 @@ class CompiledCalls:
         tensors: Sequence[torch.Tensor],
     ) -> Any:
         """Run what was captured, at the place where it is called; see `GraphListener`."""
-        grad = torch.is_grad_enabled() and not in_backward()
-        session = self._calls.find_session(may_begin=grad)
+        called_at = context_at(self._calls.place)
+        session = self._calls.find_session(may_begin=called_at.builds_graph)
         if session is None:
             return run()
         self.graphs_run += 1
         self._recorder.note_once(
             "the compiler's own kernels", "--compile-eager: what it captured runs eagerly"
         )
-        place = self._calls.place or Place(-1, "", "", None, session.stack_here())
+        place = called_at.place or Place(-1, "", "", None, session.stack_here())
         self._around = place.stack
         path = None if around is None else session.names.path_of(around)
         if around is None or path is None or path == place.path:
@@ -156,7 +156,8 @@ class CompiledCalls:
             if session.names.owner_of(one) is None and not _is_wrapped_number(one)
         ]
         inputs = [("args.0", plain[0])] if len(plain) == 1 else []  # else their order is not known
-        opened = self._calls.begin_module(session, self._calls.place, module, inputs)
+        here = context_at(self._calls.place)
+        opened = self._calls.begin_module(session, here, module, inputs)
         if opened is None:
             return None
         self._calls.enter(Place(opened.id, opened.path, opened.module_class, module, opened.stack))

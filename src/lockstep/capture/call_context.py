@@ -1,0 +1,51 @@
+"""What surrounds a call: asked once, where it is tapped."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from lockstep.capture.rows import Place
+from lockstep.capture.surroundings import in_backward, in_transform
+
+
+class CallContext(NamedTuple):
+    """What surrounds a call of the recorded training; a tuple, as making one is part of what each call costs.
+
+    Attributes
+    ----------
+    place
+        The recorded call around, None where it stands outside of all others.
+    grad
+        Whether autograd would build a graph.
+    in_backward
+        Whether the autograd engine is at work around it.
+    in_transform
+        Whether a `torch.func` transform is.
+    """
+
+    place: Place | None
+    grad: bool
+    in_backward: bool
+    in_transform: bool
+
+    @property
+    def is_top(self) -> bool:
+        """Whether it stands outside of all others."""
+        return self.place is None
+
+    @property
+    def builds_graph(self) -> bool:
+        """Whether it is of a forward that may be trained: a step may begin with it."""
+        return self.grad and not self.in_backward
+
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether it is work of the engine's, or of a transform's, in which modules run as they do without us."""
+        return self.in_transform or (self.in_backward and not self.grad)
+
+
+def context_at(place: Place | None) -> CallContext:
+    """What surrounds this code, which is at a place."""
+    return CallContext(place, torch.is_grad_enabled(), in_backward(), in_transform())
