@@ -101,10 +101,10 @@ def _origin(told: Fields) -> Origin | None:
     return Origin(name, _number(found, 2), _number(found, 4)) if name else None
 
 
-def _bytes(value: int | bytes) -> bytes:
+def _bytes(value: int | bytes | memoryview) -> bytes:
     if isinstance(value, int):
         raise ValueError("a number in place of a message")
-    return value
+    return bytes(value)
 
 
 def _number(told: Fields, number: int) -> int:

@@ -24,10 +24,12 @@ FORMS = {
     "torch.utils.dumper": "torch_dumper",
     "mindspore": "mindspore_dump",
     "sglang": "sglang_dump",
+    "onnxruntime": "onnxruntime_dump",
+    "tensorflow-debugger": "tensorflow_debugger",
 }
 """The forms that are read, each with its file in `readers`."""
 
-_BY_PATTERN = frozenset({"tensors", "ascend"})
+_BY_PATTERN = frozenset({"tensors", "ascend", "onnxruntime"})
 """Those of which the user may tell more: how names are built, where a graph lies."""
 
 

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-Fields = dict[int, list["int | bytes"]]
+Part = bytes | memoryview
+Fields = dict[int, list["int | Part"]]
 Message = dict[str, list["str | Message"]]
 _VARINT_BYTES, _DEPTH = 10, 64
 _MOST_FIELDS = 1 << 20
@@ -16,8 +17,10 @@ _TOKEN = re.compile(
 )
 
 
-def fields_of(data: bytes) -> Fields:
+def fields_of(data: Part) -> Fields:
     """The fields of a message by number, in order: varints and fixed numbers as int, the rest as bytes.
+
+    Of a memoryview they are views, so that a tensor in a message in a message is not copied each time.
 
     Raises
     ------
@@ -44,7 +47,7 @@ def fields_of(data: bytes) -> Fields:
     return found
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: Part, at: int) -> tuple[int, int]:
     value = 0
     for number, byte in enumerate(data[at : at + _VARINT_BYTES]):
         value |= (byte & 127) << (7 * number)
@@ -53,7 +56,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number that is cut off")
 
 
-def numbers_of(values: list[int | bytes]) -> Iterator[int]:
+def numbers_of(values: list[int | Part]) -> Iterator[int]:
     """A repeated number, packed or not."""
     for value in values:
         if isinstance(value, int):
