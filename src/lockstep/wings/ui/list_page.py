@@ -69,7 +69,7 @@ def _sentences(runs: list[Run], reference: Run | None) -> list[str]:
 def _row(run: Run, reference: Run | None) -> list[Cell]:
     if run.problem:
         return [run.name, "", "", "", "", "", "", "", "", None, None, run.problem]
-    last = run.losses[-1].value if run.losses else None
+    last = run.losses[-1][1] if run.losses else None
     return [
         run.name, Link("open", f"run/{run.key}"), _comparing(run, reference), _graph(run, reference),
         _curves(run, reference), _moment(run.made), run.device, run.torch, _steps(run.steps), run.trained, last,
@@ -124,10 +124,10 @@ def _losses(runs: list[Run]) -> Chart | None:
     shown = [one for one in runs if one.losses][:MOST_LINES]
     if not shown:
         return None
-    steps = sorted({loss.step for run in shown for loss in run.losses})
+    steps = sorted({step for run in shown for step, _ in run.losses})
     lines = []
     for run in shown:
-        of_step = {loss.step: loss.value for loss in run.losses}
+        of_step = dict(run.losses)
         lines.append(Line(run.name, np.array([of_step.get(step, np.nan) for step in steps])))
     left_out = len([one for one in runs if one.losses]) - len(shown)
     title = "Loss" if not left_out else f"Loss of the newest {len(shown)} runs"

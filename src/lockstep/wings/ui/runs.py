@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.core.errors import LockstepError
-from lockstep.core.states import LaterLoss
 from lockstep.core.text import shell_line
-from lockstep.reading.losses import losses_of
+from lockstep.reading.recorded_series import losses_of
 from lockstep.store.reader import Recording, open_recording
 from lockstep.store.schema import MANIFEST
 
@@ -45,7 +44,7 @@ class Run:
     trained
         Steps of the whole training, None where that is not known.
     losses
-        Of the first rank.
+        Of the first rank, as step and value; of several of one step, the last.
     """
 
     key: str
@@ -60,7 +59,7 @@ class Run:
     torch: str = ""
     steps: tuple[int, ...] = ()
     trained: int | None = None
-    losses: tuple[LaterLoss, ...] = ()
+    losses: tuple[tuple[int, float], ...] = ()
 
     @property
     def is_growing(self) -> bool:
@@ -134,6 +133,14 @@ def _stamp(path: Path) -> str:
     return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
 
 
+def _losses(recording: Recording, rank: str) -> Iterator[tuple[int, float]]:
+    found: dict[int, float] = {}
+    for series in losses_of(recording):
+        if series.rank == rank:
+            found.update(zip(series.steps.tolist(), series.values.tolist(), strict=True))
+    yield from sorted(found.items())
+
+
 def _of_recording(key: str, name: str, stamp: str, recording: Recording) -> Run:
     ranks, manifest = list(recording.ranks.values()), recording.manifest
     first = ranks[0] if ranks else None
@@ -145,5 +152,5 @@ def _of_recording(key: str, name: str, stamp: str, recording: Recording) -> Run:
         torch="" if first is None else first.manifest.packages.get("torch", ""),
         steps=tuple(sorted({step for rank in ranks for step in rank.steps})),
         trained=None if first is None else first.manifest.trained,
-        losses=() if first is None else tuple(losses_of(first)),
+        losses=() if first is None else tuple(_losses(recording, first.name)),
     )  # fmt: skip

@@ -37,7 +37,7 @@ async function showChosen() {
   if (runs !== curves.chosen.join(",")) return;
   curves.data = data;
   drawPage();
-  await Promise.all(curves.chosen.slice(1).map(judge));
+  curves.chosen.slice(1).forEach((run) => saying(judge)(run));
 }
 
 async function judge(run) { // what is noise, only comparing can tell; it is asked for once
