@@ -89,6 +89,9 @@ class Recording:
     ----------
     path, manifest
         Where it lies and what was run.
+    new_beside
+        Beside what, and with its name at first, a recording of the same training is put; `path` itself unless it lies
+        inside of something that is kept as a whole.
     ranks
         By directory name: `rank0`, `rank1` ...; a second process of the same rank is `rank0-1`.
     is_of_another_tool
@@ -96,7 +99,7 @@ class Recording:
     """
 
     def __init__(self, path: Path, *, read_sketches: bool = True) -> None:
-        self.path = path
+        self.path = self.new_beside = path
         self.manifest = _read_run_manifest(path)
         self.is_of_another_tool = any(gap.what == LEFT_OUT for gap in self.manifest.not_seen)
         names = sorted(

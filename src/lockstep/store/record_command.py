@@ -89,7 +89,7 @@ def record_again(
     """
     manifest = recording.manifest
     options = dataclasses.replace(manifest.options, level=level or manifest.options.level)
-    named = recording.path
+    named = recording.new_beside
     path = new_place(named.with_name(f"{named.name}-{word}") if named.name else Path(word))
     folder = _other_folder(manifest)
     words = [*program(), "record"]

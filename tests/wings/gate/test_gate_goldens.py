@@ -14,6 +14,7 @@ import pytest
 from lockstep.core.errors import LockstepError, RecordingError, UsageError, VersionError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Options
+from lockstep.store.record_command import record_again
 from lockstep.testing.made_recordings import write_recording
 from lockstep.testing.made_training import Alteration, MadeTraining
 from lockstep.wings.gate.gating import Gated, Update, gate_training
@@ -67,6 +68,15 @@ def test_a_golden_is_made_with_its_reason_and_a_sound_training_agrees_with_it(
     (variant,) = open_golden(tmp_path / "golden").variants
     assert [(one.because, one.verdict) for one in variant.history] == [("first", "new")]
     assert variant.name == made.updated == again.variant
+
+
+def test_what_is_recorded_again_lies_beside_the_golden_not_in_it(
+    gate: Gate, tmp_path: Path
+) -> None:
+    gate(Made(), FIRST)
+    (variant,) = open_golden(tmp_path / "golden").variants
+
+    assert record_again(variant.recording, steps="0").path == tmp_path / "golden-whole"
 
 
 def test_a_fault_differs_and_replaces_no_golden_but_by_force(gate: Gate, tmp_path: Path) -> None:

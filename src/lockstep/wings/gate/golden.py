@@ -121,8 +121,10 @@ def _variant(folder: Path) -> Variant:
             advice="put it back, or take it out of the golden",
         )  # fmt: skip
     calibration = folder / CALIBRATION
+    recording = open_recording(folder / RECORDING)
+    recording.new_beside = folder.parent  # in the golden it would be committed, and be no variant
     return Variant(
-        folder.name, open_recording(folder / RECORDING),
+        folder.name, recording,
         open_recording(calibration) if calibration.exists() else None, _history(history),
     )  # fmt: skip
 
