@@ -21,8 +21,9 @@ MAIN = (
 from data import loader_of
 from net.wide import Net
 model = Net()
+loader = DataLoader([1.0])
 for epoch in range(2):
-    for x in DataLoader([1.0]):
+    for x in loader:
         model(x).sum().backward()
 """
 )

@@ -60,17 +60,11 @@ class Blocks:
             return insertion(at, "".join(f"{line}{self.line_end}" for line in added))
         return insertion(at, "".join(f"{self.line_end}{line}" for line in added))
 
-    def guarded(self, statements: Sequence[ast.stmt], test: str) -> list[tuple[Edit, ...]]:
-        """Put neighbours under one condition: the edits for each of them, in their order."""
-        indent = self.indent(statements[0]) or ""
-        found = []
-        for number, statement in enumerate(statements):
-            at = start_of(self._scopes, statement)
-            head = f"if {test}:{self.line_end}{indent}" if number == 0 else ""
-            edits = [insertion(at, head + self.step)]
-            edits += [insertion(line, self.step) for line in self._continuations(statement)]
-            found.append(tuple(edits))
-        return found
+    def guarded(self, statement: ast.stmt, test: str) -> list[Edit]:
+        """Put a statement under a condition."""
+        indent, at = self.indent(statement) or "", start_of(self._scopes, statement)
+        edits = [insertion(at, f"if {test}:{self.line_end}{indent}{self.step}")]
+        return edits + [insertion(line, self.step) for line in self._continuations(statement)]
 
     def stands_alone(self, statement: ast.stmt) -> bool:
         """Whether a statement has its lines for itself."""
@@ -91,24 +85,16 @@ class Blocks:
         strings = [
             piece.span
             for node in ast.walk(statement)
-            if isinstance(node, ast.Constant | ast.JoinedStr)
-            and isinstance(getattr(node, "value", ""), str | bytes)
-            and node not in self._formatted_parts(statement)
+            if isinstance(node, ast.JoinedStr)
+            or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes))
+            if not isinstance(self._scopes.parents[node], ast.JoinedStr)
             for piece in self._scopes.pieces(node)
         ]
-        blank = self._scopes.source.text
+        text = self._scopes.source.text
         for start in starts:
             inside = any(string.start < start < string.end for string in strings)
-            if not inside and blank[start : start + 1] not in ("\r", "\n", ""):
+            if not inside and text[start : start + 1] not in ("\r", "\n", ""):
                 yield start
-
-    def _formatted_parts(self, statement: ast.stmt) -> set[ast.AST]:
-        return {
-            value
-            for node in ast.walk(statement)
-            if isinstance(node, ast.JoinedStr)
-            for value in node.values
-        }
 
     def _step(self) -> str:
         """One level of indentation, as the module's first block has it."""

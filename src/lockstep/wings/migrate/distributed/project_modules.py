@@ -6,26 +6,22 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from lockstep.wings.migrate.distributed.flow import Flow
-from lockstep.wings.migrate.distributed.loaders import find_loaders
+from lockstep.wings.migrate.distributed.training import LOADERS
 from lockstep.wings.migrate.engine.unit import Unit
-
-_SAVING = frozenset({"torch.save"})
 
 
 def list_imported(unit: Unit) -> None:
     """List loaders, training loops and checkpoints of a module that the main script imports."""
-    flow = Flow(unit.scopes)
-    for loader in find_loaders(flow):
-        kind = "feeds a training loop" if loader.training else "makes a data loader"
-        unit.note(
-            loader.call,
-            "distributed/loader",
-            f"{kind} outside the main script: without a DistributedSampler every process sees all samples",
-            "sampler=DistributedSampler(dataset) for the training, with set_epoch in the loop over epochs",
-        )
-    for call in flow.calls:
-        if unit.scopes.name(call.func) in _SAVING:
+    for call in unit.scopes.of(ast.Call):
+        name = unit.scopes.name(call.func)
+        if name in LOADERS:
+            unit.note(
+                call,
+                "distributed/loader",
+                "makes a loader outside the main script: without a DistributedSampler every process sees all samples",
+                "sampler=DistributedSampler(dataset) for the training, with set_epoch in the loop over epochs",
+            )
+        elif name == "torch.save":
             unit.note(
                 call,
                 "distributed/saving",

@@ -1,7 +1,7 @@
 """The main script from one process to many: all of it, or nothing but a list.
 
 Samples that are shared out without gradients that are averaged would train another model in silence; so nothing is
-rewritten unless a training loader and every model that is trained are understood.
+rewritten unless a training loader and every model that is trained are written as the template needs them.
 """
 
 from __future__ import annotations
@@ -9,18 +9,27 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-from lockstep.wings.migrate.distributed import loaders as data
-from lockstep.wings.migrate.distributed import model as models
 from lockstep.wings.migrate.distributed.blocks import Blocks
 from lockstep.wings.migrate.distributed.devices import bind_devices
-from lockstep.wings.migrate.distributed.flow import Flow
 from lockstep.wings.migrate.distributed.head import START_DOC, head_lines, takes_devices
-from lockstep.wings.migrate.distributed.risks import list_risks
-from lockstep.wings.migrate.distributed.writing import Guard, guards, makes_writer
+from lockstep.wings.migrate.distributed.models import uses
+from lockstep.wings.migrate.distributed.risks import OWN_PROCESSES, list_risks
+from lockstep.wings.migrate.distributed.training import (
+    CannotDistributeError,
+    Loader,
+    Script,
+    Wrap,
+    check_models,
+    find_loaders,
+    find_wrap,
+    iterated,
+    obstacle,
+)
 from lockstep.wings.migrate.engine.arguments import (
-    appended,
+    argument,
     called,
     insertion,
+    is_constant,
     keyword,
     opening,
     wrapped,
@@ -30,24 +39,8 @@ from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit, Outcome, Span
 
 WRAP = "distributed/model"
-_PARALLEL = (
-    "torch.distributed.init_process_group",
-    "torch.nn.parallel.DistributedDataParallel",
-    "apex.parallel.DistributedDataParallel",
-    "torch.utils.data.DistributedSampler",
-    "torch.utils.data.distributed.DistributedSampler",
-    "torch.multiprocessing.spawn",
-    "torch.distributed.fsdp.FullyShardedDataParallel",
-    "torch.distributed.fsdp.fully_shard",
-    "horovod.torch.init",
-    "deepspeed.initialize",
-    "accelerate.Accelerator",
-    "pytorch_lightning.Trainer",
-    "lightning.Trainer",
-    "lightning.pytorch.Trainer",
-    "transformers.Trainer",
-    "fairscale.nn.FullyShardedDataParallel",
-)
+_LOADER = "distributed/loader"
+_BY_HAND = "a DistributedSampler by hand"
 _NAMES = {
     "rank": ("RANK", "PROCESS_RANK"),
     "local_rank": ("LOCAL_RANK", "PROCESS_LOCAL_RANK"),
@@ -56,6 +49,8 @@ _NAMES = {
     "training_loader": ("training_loader", "shared_training_loader"),
     "unwrapped": ("unwrapped", "unwrapped_model"),
 }
+_ADVANCING = frozenset({"next", "step", "backward", "pop"})
+"""What changes something as it is called: no message of one process alone may do so."""
 
 
 def distribute(unit: Unit, names: Sequence[str]) -> None:
@@ -78,183 +73,127 @@ def distribute(unit: Unit, names: Sequence[str]) -> None:
         )
         _refuse(unit, None, WRAP, reason)
         return
-    flow = Flow(unit.scopes)
-    if _list_parallel(unit, flow):
+    script = Script(unit.scopes)
+    if _list_own_processes(unit, script):
         return
-    found = data.find_loaders(flow)
-    ready = _ready_loaders(unit, flow, found)
-    loops: list[ast.AST] = [item.loop for loader in ready for item in loader.training]
+    found = find_loaders(script)
+    ready = _ready_loaders(unit, script, found)
+    loops = [loop for loader in ready for loop in loader.loops]
     try:
-        wraps = [models.find_wrap(flow, name, loops) for name in names] if ready else []
-        models.check_uses(flow, wraps)
-    except models.ModelError as error:
+        wraps = [find_wrap(script, name, loops) for name in names] if ready else []
+        check_models(script, wraps)
+    except CannotDistributeError as error:
         _refuse(unit, error.node, WRAP, str(error))
         return
     if ready:
-        _Rewriting(unit, flow, found, ready, wraps).run()
-    elif not any(loader.training for loader in found):
-        reason = "no loop over a torch DataLoader computes gradients in this file"
-        _refuse(unit, None, "distributed/loader", reason)
+        _Rewriting(unit, script, ready, wraps).run()
+    elif not any(loader.loops for loader in found):
+        reason = (
+            "no loop over a variable that holds a torch DataLoader computes gradients in this file"
+        )
+        _refuse(unit, None, _LOADER, reason)
 
 
-def _list_parallel(unit: Unit, flow: Flow) -> bool:
+def _list_own_processes(unit: Unit, script: Script) -> bool:
     """List what a script does for many devices by itself."""
-    own = [call for call in flow.calls if unit.scopes.name(call.func) in _PARALLEL]
+    own = [call for call in script.calls if unit.scopes.name(call.func) in OWN_PROCESSES]
     for call in own:
         name = unit.scopes.name(call.func)
-        unit.note(
-            call,
-            "distributed/own",
-            f"the script has {name} for many devices of its own: nothing is made distributed here",
-            "start it with torchrun if it reads RANK and WORLD_SIZE; else take this out first",
+        reason = (
+            f"the script has {name} for many devices of its own: nothing is made distributed here"
         )
+        instead = "start it with torchrun if it reads RANK and WORLD_SIZE; else take this out first"
+        unit.note(call, "distributed/own", reason, instead)
     return bool(own)
 
 
-def _ready_loaders(unit: Unit, flow: Flow, found: list[data.Loader]) -> list[data.Loader]:
+def _ready_loaders(unit: Unit, script: Script, found: list[Loader]) -> list[Loader]:
     """Training loaders that can be shared out; all others are listed or kept."""
     ready = []
     for loader in found:
-        why = data.evidence(flow, loader)
-        if loader.training:
-            problem = data.obstacle(flow, loader.call)
+        shuffled = is_constant(argument(loader.call, "shuffle"), True)
+        if loader.loops:
+            problem = obstacle(script, loader)
             if not problem:
                 ready.append(loader)
                 continue
-            reason = (
-                f"feeds the training ({why}), but {problem}: each process would see all samples"
-            )
-            unit.note(loader.call, "distributed/loader", reason, "a DistributedSampler by hand")
-        elif why and not loader.evaluation:
-            reason = f"{why}, but no loop over it is seen to compute gradients in this file"
-            unit.note(loader.call, "distributed/loader", reason, "a DistributedSampler by hand")
+            reason = f"feeds the training, but {problem}: each process would see all samples"
+            unit.note(loader.call, _LOADER, reason, _BY_HAND)
+        elif "train" in loader.name.lower() or shuffled:
+            reason = "looks like the training's, but no loop over its one variable is seen to compute gradients here"
+            unit.note(loader.call, _LOADER, reason, _BY_HAND)
         else:
             reason = "evaluation: every process sees the whole set, and rank 0 reports"
             unit.note(loader.call, "distributed/evaluation", reason, outcome=Outcome.KEPT)
-    for item in data.foreign_loops(flow, found):
-        reason = "computes gradients on samples of a loader that is made elsewhere: each process sees all of them"
-        unit.note(
-            item.loader, "distributed/loader", reason, "a DistributedSampler where it is made"
+    known = [loop for loader in found for loop in loader.loops]
+    for loop in unit.scopes.of(ast.For):
+        strange = (
+            any("loader" in name.lower() for name in iterated(loop.iter)) and loop not in known
         )
+        if strange and script.trains(ast.Module(loop.body, [])):
+            reason = "computes gradients on samples of a loader that is made elsewhere: each process sees all of them"
+            unit.note(loop.iter, _LOADER, reason, "a DistributedSampler where it is made")
     return ready
 
 
 def _refuse(unit: Unit, node: ast.AST | None, rule: str, reason: str) -> None:
     """List why nothing is made distributed."""
-    text = f"{reason}; nothing was made distributed"
-    unit.note(node or Span(0, 0), rule, text)
+    unit.note(node or Span(0, 0), rule, f"{reason}; nothing was made distributed")
 
 
 class _Rewriting:
     """Carries the whole change out, once it is known to be possible."""
 
-    def __init__(
-        self,
-        unit: Unit,
-        flow: Flow,
-        found: list[data.Loader],
-        ready: list[data.Loader],
-        wraps: list[models.Wrap],
-    ) -> None:
+    def __init__(self, unit: Unit, script: Script, ready: list[Loader], wraps: list[Wrap]) -> None:
         self._unit = unit
         self._scopes = unit.scopes
-        self._flow = flow
+        self._script = script
         self._blocks = Blocks(unit.scopes)
-        self._found = found
         self._ready = ready
         self._wraps = wraps
-        self._loops: list[ast.AST] = [item.loop for one in ready for item in one.training]
-        self._replicas = [
-            call
-            for call in flow.calls
-            if models.is_replicating(flow, call)
-            and call.args
-            and models.refers(flow, wraps, call.args[0])
-        ]
         self._names = {key: unit.header.free(names) for key, names in _NAMES.items()}
         self._unwraps = False
 
     def run(self) -> None:
         """Claim every place."""
-        placed: list[tuple[models.Wrap, Edit]] = []
+        torch = self._unit.fill("torch")
+        placed: list[tuple[Wrap, Edit]] = []
         for wrap in self._wraps:
-            edit = self._blocks.behind(wrap.statement, self._wrap_lines(wrap))
+            parallel = f"{torch}.nn.parallel.DistributedDataParallel({wrap.name})"
+            lines = [f"if {self._names['world_size']} > 1:", f"\t{wrap.name} = {parallel}"]
+            edit = self._blocks.behind(wrap.statement, lines)
             if edit is None:
                 _refuse(self._unit, wrap.statement, WRAP, "no line can follow this statement")
                 return
             placed.append((wrap, edit))
         for wrap, edit in placed:
-            self._wrap(wrap, edit)
+            span = Span(self._scopes.span(wrap.statement).start, edit.span.end)
+            reason = f"averages the gradients of {wrap.name} between processes, which start from rank 0's parameters"
+            self._rewrite(span, WRAP, [edit], reason)
         for loader in self._ready:
             self._share(loader)
-        self._tell_epochs()
-        for call in self._replicas:
-            self._replicate_alone(call)
-        if not self._replicas:  # else the script asks for .module itself
-            for use in models.uses(self._flow, self._wraps, self._loops):
-                self._use(use)
-        self._write_once()
-        for call in self._flow.calls:
-            self._load(call)
+            for loop in loader.loops:
+                self._tell_epoch(loader, loop)
+        self._unwrap()
+        for call in self._script.calls:
+            self._do_once(call)
         bind_devices(self._unit, self._names["local_rank"])
-        list_risks(self._unit, self._flow, self._ready, self._names)
+        list_risks(self._unit, self._script, self._ready, self._names)
         self._head()
 
-    # -- the model
-
-    def _wrap_lines(self, wrap: models.Wrap) -> list[str]:
-        torch = self._unit.fill("torch")
-        wrapped = f"{torch}.nn.parallel.DistributedDataParallel({wrap.name})"
-        return [f"if {self._names['world_size']} > 1:", f"\t{wrap.name} = {wrapped}"]
-
-    def _wrap(self, wrap: models.Wrap, edit: Edit) -> None:
-        span = Span(self._scopes.span(wrap.statement).start, edit.span.end)
-        reason = f"averages the gradients of {wrap.name} between processes, which start from rank 0's parameters"
-        self._rewrite(span, WRAP, [edit], reason)
-
-    def _replicate_alone(self, call: ast.Call) -> None:
-        """`DataParallel(model)` would copy each process's model to all devices."""
-        model = self._scopes.text(call.args[0])
-        span = self._scopes.span(call)
-        assigned = isinstance(self._scopes.parents[call], ast.Assign)
-        opened, closed = ("", "") if assigned else ("(", ")")
-        choice = f" if {self._names['world_size']} == 1 else {model}{closed}"
-        edits = [insertion(span.start, opened)] if opened else []
-        edits.append(insertion(span.end, choice))
-        reason = "for one process alone; processes that torchrun starts have a device each"
-        self._unit.rewrite(call.func, "distributed/data-parallel", reason, edits, span=span)
-
-    def _use(self, use: models.Use) -> None:
-        if use.obstacle:
-            self._unit.note(use.shown, "distributed/unwrapped", use.obstacle)
-            return
-        self._unwraps = True
-        edits = wrapped(self._scopes.span(use.node), self._names["unwrapped"])
-        reason = "of the model itself, so that names and checkpoints stay as they are"
-        self._rewrite(use.shown, "distributed/unwrapped", edits, reason)
-
-    def _load(self, call: ast.Call) -> None:
-        """A checkpoint's tensors were on one process's device: not every process may load them there."""
-        if self._scopes.name(call.func) != "torch.load" or len(call.args) != 1:
-            return
-        if keyword(call, "map_location") or any(item.arg is None for item in call.keywords):
-            return
-        if self._is_loaded_as_state(call):
-            edits = appended(self._scopes, call, 'map_location="cpu"')
-            reason = "load_state_dict copies to each process's own device; rank 0's would hold all copies else"
-            self._unit.rewrite(call, "distributed/load", reason, edits)
-
-    def _is_loaded_as_state(self, call: ast.Call) -> bool:
-        return any(
-            called(other) == "load_state_dict"
-            and other.args
-            and any(call in self._flow.trail(node) for node in ast.walk(other.args[0]))
-            for other in self._flow.calls
-        )
+    def _unwrap(self) -> None:
+        for use in uses(self._script, self._wraps):
+            if use.obstacle:
+                self._unit.note(use.shown, "distributed/unwrapped", use.obstacle)
+                continue
+            self._unwraps = True
+            edits = wrapped(self._scopes.span(use.node), self._names["unwrapped"])
+            reason = "of the model itself, so that names and checkpoints stay as they are"
+            self._rewrite(use.shown, "distributed/unwrapped", edits, reason)
 
     # -- the samples
 
-    def _share(self, loader: data.Loader) -> None:
+    def _share(self, loader: Loader) -> None:
         call = loader.call
         place, start = self._scopes.span(call.func), opening(self._scopes, call)
         text = self._scopes.source.text
@@ -263,89 +202,93 @@ class _Rewriting:
             insertion(place.start, f"{self._names['training_loader']}("),
             Edit(Span(place.end, start), comma),
         ]
-        why = data.evidence(self._flow, loader)
+        line, _ = self._scopes.source.position(self._scopes.span(loader.loops[0]).start)
         reason = (
-            f"training: {why}; each process gets its own share through a DistributedSampler, which also shuffles where "
-            "the loader did (a last share is filled up with repeated samples); the batch size stays that of one process"
+            f"training: the loop over it in line {line} computes gradients; each process gets its own share through a "
+            "DistributedSampler, which also shuffles where the loader did (a last share is filled up with repeated "
+            "samples); the batch size stays that of one process"
         )
-        self._rewrite(call, "distributed/loader", edits, reason)
+        self._rewrite(call, _LOADER, edits, reason)
 
-    def _tell_epochs(self) -> None:
-        told: dict[ast.For, list[str]] = {}
-        for loader in self._ready:
-            for iteration in loader.training:
-                found = data.epochs(self._flow, iteration)
-                for epoch in found:
-                    names = told.setdefault(epoch.loop, [])
-                    if epoch.loader not in names:
-                        names.append(epoch.loader)
-                if not found:
-                    self._list_epoch(iteration)
-        for loop, names in told.items():
-            self._tell(loop, names)
+    def _tell_epoch(self, loader: Loader, loop: ast.For) -> None:
+        told = f"{loader.name}.sampler.set_epoch"
+        around = self._epochs(loader, loop)
+        for epoch in around:
+            lines = [
+                f"if {self._names['world_size']} > 1:",
+                f"\t{told}({self._scopes.text(epoch.target)})",
+            ]
+            edit = self._blocks.before(epoch.body[0], lines)
+            reason = "tells the sampler the epoch: without it each epoch has the same order"
+            if edit is None:
+                self._unit.note(epoch.target, "distributed/epoch", reason, lines[1].strip())
+            else:
+                span = Span(self._scopes.span(epoch).start, edit.span.end)
+                self._rewrite(span, "distributed/epoch", [edit], reason)
+        if not around:
+            reason = "which loop counts the epochs cannot be told: without set_epoch each has the same order"
+            self._unit.note(loop.iter, "distributed/epoch", reason, f"{told}(epoch)")
 
-    def _tell(self, loop: ast.For, names: list[str]) -> None:
-        epoch = self._scopes.text(loop.target)
-        lines = [f"\t{name}.sampler.set_epoch({epoch})" for name in names]
-        edit = self._blocks.before(loop.body[0], [f"if {self._names['world_size']} > 1:", *lines])
-        reason = "tells the sampler the epoch: without it each epoch has the same order"
-        if edit is None:
-            self._unit.note(loop.target, "distributed/epoch", reason, lines[0].strip())
-        else:
-            span = Span(self._scopes.span(loop).start, edit.span.end)
-            self._rewrite(span, "distributed/epoch", [edit], reason)
+    def _epochs(self, loader: Loader, loop: ast.For) -> list[ast.For]:
+        """The loops over epochs around a training loop, or around the calls of its function, that see the loader."""
+        function = self._scopes.function(loop)
+        places: list[ast.AST] = [loop]
+        if function is not None and not self._counting_loops(loop, loader):
+            places = list(self._script.callers(function))
+        found = [self._counting_loops(place, loader)[:1] for place in places]
+        return list(dict.fromkeys(epoch for loops in found for epoch in loops))
 
-    def _list_epoch(self, iteration: data.Iteration) -> None:
-        name = self._scopes.text(iteration.loader)
-        self._unit.note(
-            iteration.loader,
-            "distributed/epoch",
-            "which loop counts the epochs cannot be told: without set_epoch each has the same order",
-            f"{name}.sampler.set_epoch(epoch)",
-        )
+    def _counting_loops(self, node: ast.AST, loader: Loader) -> list[ast.For]:
+        """Loops around a place, in its function, whose counter is an epoch; the loader is there as they start."""
+        function = self._scopes.function(node)
+        (store,) = self._script.stores(loader.name)
+        return [
+            loop
+            for loop in self._scopes.ancestors(node)
+            if isinstance(loop, ast.For)
+            and self._scopes.function(loop) is function
+            and "epoch" in getattr(loop.target, "id", "").lower()
+            and self._scopes.bindings(loader.name, self._scopes.scope(loop))
+            and not self._scopes.span(loop).contains(self._scopes.span(store))
+        ]
 
     # -- what one process does
 
-    def _write_once(self) -> None:
-        blocked = False
-        for run in guards(self._flow, self._blocks, self._wraps):
-            free = [item for item in run if not item.obstacle]
-            test = f"{self._names['rank']} == 0"
-            edits = self._blocks.guarded([item.statement for item in free], test) if free else []
-            for guard, changes in zip(free, edits, strict=True):
-                self._guard(guard, changes)
-            for guard in (item for item in run if item.obstacle):
-                blocked = blocked or guard.kind == "logging"
-                reason = f"every process does this, one is enough; but it {guard.obstacle}"
-                self._unit.note(
-                    guard.statement,
-                    f"distributed/{guard.kind}",
-                    reason,
-                    f"if {self._names['rank']} == 0:",
-                )
-        for call in self._flow.calls:
-            self._log_once(call)
-
-    def _guard(self, guard: Guard, edits: Iterable[Edit]) -> None:
-        what = "saves" if guard.kind == "saving" else "tells"
-        reason = f"rank 0 alone {what} this; what is told is of its own share of the samples"
-        if guard.kind == "saving":
+    def _do_once(self, call: ast.Call) -> None:
+        """Let rank 0 alone save and print, except where a process tells why it ends."""
+        saves = self._scopes.name(call.func) == "torch.save"
+        prints = (
+            isinstance(call.func, ast.Name)
+            and call.func.id == "print"
+            and not self._scopes.bindings("print", self._scopes.scope(call))
+            and keyword(call, "file") is None
+        )
+        ends = any(isinstance(above, ast.ExceptHandler) for above in self._scopes.ancestors(call))
+        if not (saves or (prints and not ends)):
+            return
+        rule = "distributed/saving" if saves else "distributed/logging"
+        test = f"{self._names['rank']} == 0"
+        statement = self._scopes.statement(call)
+        problem = self._why_not_once(call, statement)
+        if problem:
+            reason = f"every process does this, one is enough; but it {problem}"
+            self._unit.note(statement, rule, reason, f"if {test}:")
+            return
+        reason = "rank 0 alone tells this; what is told is of its own share of the samples"
+        if saves:
             reason = "rank 0 alone saves this; all processes have the same parameters"
-        self._rewrite(guard.statement, f"distributed/{guard.kind}", edits, reason)
+        self._rewrite(statement, rule, self._blocks.guarded(statement, test), reason)
 
-    def _log_once(self, call: ast.Call) -> None:
-        name, rank = self._scopes.name(call.func), self._names["rank"]
-        if name.startswith("tqdm.") and keyword(call, "disable") is None:
-            edits = appended(self._scopes, call, f"disable={rank} != 0")
-            self._rewrite(call, "distributed/logging", edits, "rank 0 alone shows its progress")
-        elif name == "wandb.init" and keyword(call, "mode") is None:
-            edits = appended(self._scopes, call, f'mode=None if {rank} == 0 else "disabled"')
-            self._rewrite(call, "distributed/logging", edits, "rank 0 alone makes a run")
-        elif makes_writer(self._flow, call):
-            reason = (
-                "every process makes a log of its own here; rank 0's is the one that is written to"
-            )
-            self._unit.note(call, "distributed/logging", reason, f"make it where {rank} == 0")
+    def _why_not_once(self, call: ast.Call, statement: ast.stmt) -> str:
+        if not isinstance(statement, ast.Expr) or statement.value is not call:
+            return "is part of another statement"
+        if not self._blocks.stands_alone(statement):
+            return "shares its line with another statement"
+        inner = [node for node in ast.walk(call) if isinstance(node, ast.Call) and node is not call]
+        names = {wrap.name for wrap in self._wraps} | self._script.functions.keys() | _ADVANCING
+        if any(called(node) in names for node in inner):
+            return "may run the model in its arguments, which every process has to do"
+        return ""
 
     # -- the whole
 
