@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from lockstep.wings.migrate.engine.text import read_plain
 from lockstep.wings.migrate.files.shell import RULES, shell_mentions
-from lockstep.wings.migrate.files.shell_words import take_apart
 from lockstep.wings.migrate.files.surroundings import DEVICES, NEUTRAL, surroundings
 from lockstep.wings.migrate.plan import FilePlan, Outcome, apply, merged
 
@@ -60,21 +59,10 @@ def mentions(text, target="npu"):
             "python a.py --device='npu:1' \\\n -d \"npu\"",
         ),
         ("python a.py --device cuda:$RANK", "python a.py --device npu:$RANK"),
-        ("python a.py trainer.device=cuda +x=cuda", "python a.py trainer.device=npu +x=npu"),
-        ("DEVICE=${1:-cuda}; DEV=cuda", "DEVICE=${1:-npu}; DEV=npu"),
-        ('if [ "$D" = "cuda" ]; then :; fi', 'if [ "$D" = "npu" ]; then :; fi'),
-        (
-            "case $D in\n cuda) x;;\n cpu|cuda) y;;\nesac",
-            "case $D in\n npu) x;;\n cpu|npu) y;;\nesac",
-        ),
-        ("for d in cpu cuda; do x; done", "for d in cpu npu; do x; done"),
         ("python a.py --dist-backend nccl", "python a.py --dist-backend hccl"),
         ("python a.py --backend=cpu:gloo,cuda:nccl", "python a.py --backend=cpu:gloo,npu:hccl"),
         ('ARGS="--device cuda --backend nccl"', 'ARGS="--device npu --backend hccl"'),
         ("bash -c 'python a.py --device cuda'", "bash -c 'python a.py --device npu'"),
-        ('CMD ["python", "a.py", "--device", "cuda"]', 'CMD ["python", "a.py", "--device", "npu"]'),
-        ("torchrun --nproc_per_node=gpu a.py", "torchrun --nproc_per_node=npu a.py"),
-        ("torchrun --nproc-per-node gpu a.py", "torchrun --nproc-per-node npu a.py"),
         (
             "cat > run.sh <<EOF\npython a.py --device cuda\nEOF\n",
             "cat > run.sh <<EOF\npython a.py --device npu\nEOF\n",
@@ -120,11 +108,27 @@ def test_the_neutral_script_stays_and_every_place_is_listed_with_what_devices_ca
     assert found[2].replacement == "npu: hccl; xpu: xccl; hpu: hccl"
 
 
-def test_a_launcher_can_be_asked_for_any_device_in_neutral_words():
-    assert (
-        migrated("torchrun --nproc_per_node=gpu a.py", NEUTRAL)
-        == "torchrun --nproc_per_node=auto a.py"
-    )
+@pytest.mark.parametrize(
+    "other",
+    [
+        "DEVICE=${1:-cuda}",
+        "DEV=cuda",
+        'if [ "$D" = "cuda" ]; then :; fi',
+        "case $D in\n cpu|cuda) y;;\nesac",
+        "for d in cpu cuda; do x; done",
+        "python b.py trainer.device=cuda",
+        'CMD ["python", "a.py", "--device", "cuda"]',
+        "BACKEND=nccl",
+    ],
+)
+def test_an_option_is_listed_where_the_script_names_the_device_in_another_way(other):
+    # before, all of these were rewritten: now a script has both names or none
+    text = f"{other}\npython a.py --device cuda --backend nccl\n"
+    assert migrated(text) == text
+    found = mentions(text)
+    assert {outcome for _, outcome, _ in found} == {"listed"}
+    assert ("device", "listed", "cuda") in found
+    assert ("backend", "listed", "nccl") in found
 
 
 @pytest.mark.parametrize(
@@ -155,7 +159,7 @@ def test_a_launcher_can_be_asked_for_any_device_in_neutral_words():
         ("#SBATCH --gres=gpu:4", "scheduler", "--gres=gpu:4"),
         ("srun --gpus-per-node=4 x", "scheduler", "--gpus-per-node=4"),
         ("pip install torch==1.13.1+cu117", "package", "torch==1.13.1+cu117"),
-        ("pip3 install 'cupy-cuda11x>=1'", "package", "'cupy-cuda11x>=1'"),
+        ("pip3 install 'cupy-cuda11x>=1'", "package", "cupy-cuda11x"),
         ("python -m pip install apex", "package", "apex"),
         (
             "pip install -f https://download.pytorch.org/whl/cu117 torch",
@@ -172,6 +176,8 @@ def test_a_launcher_can_be_asked_for_any_device_in_neutral_words():
         ('python -c "import torch; torch.cuda.init()"', "python", "torch.cuda.init"),
         ("python - <<EOF\nx.cuda()\nEOF", "python", "x.cuda"),
         ("cat > a.py <<'EOF'\nx.cuda()\nEOF", "python", "x.cuda"),
+        ("torchrun --nproc_per_node=gpu a.py", "launcher", "gpu"),
+        ("torchrun --nproc-per-node gpu a.py", "launcher", "gpu"),
         ("frobnicate cuda", "unknown", "cuda"),
     ],
 )
@@ -307,15 +313,6 @@ def test_any_text_is_read_and_every_name_in_it_accounted_for(text, target):
     for match in re.finditer("cuda", text, re.IGNORECASE):
         assert match.start() in covered
     FilePlan(PurePosixPath("a.sh"), read_plain(text.encode()), found).migrated()
-
-
-@given(st.text(alphabet="ab '\"\\$(){}`;|&<>#\n=", max_size=60))
-def test_words_lie_in_order_inside_the_text(text):
-    script = take_apart(text)
-    for command in script.commands:
-        assert command.words
-        for word in command.words:
-            assert 0 <= word.start < word.end <= len(text)
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,32 @@
-"""Settings files: device strings, backends, variables, packages and images among their values.
+"""Settings files: device strings, backends, variables, packages and images among their values, line by line.
 
 What a program makes of a value cannot be told from the file, so nothing is rewritten: each place is listed with what
-the target calls it. Keys are the program's own and are kept.
+the target calls it. Keys are the program's own and are kept. YAML, JSON, TOML and INI are read alike, by what they
+have in common: keys with `:` or `=` behind them, values in quotes or between commas and brackets, comments.
 """
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from lockstep.wings.migrate.engine.spans import Cover
-from lockstep.wings.migrate.files.scalars import (
-    Scalar,
-    ini_scalars,
-    json_scalars,
-    requirement_scalars,
-    toml_scalars,
-    yaml_scalars,
+from lockstep.wings.migrate.files.shell import (
+    BACKEND,
+    BACKEND_OPTION,
+    BUILT_FOR_CUDA,
+    DEVICE,
+    DEVICE_OPTION,
+    LONGEST_LINE,
+    PROJECT,
+    backend_for,
 )
-from lockstep.wings.migrate.files.shell import BACKEND, DEVICE, backend_for, shell_mentions
 from lockstep.wings.migrate.files.surroundings import (
     DEVICES,
     Surroundings,
-    Variable,
     names_old_device,
     old_names,
     per_device,
@@ -49,70 +50,62 @@ RULES: Mapping[str, str] = {
 
 
 class ConfigKind(enum.Enum):
-    """How a settings file is written, and whether its values are packages."""
+    """What a settings file is, where that tells what its values mean."""
 
-    YAML = "yaml"
-    ENVIRONMENT = "environment"
-    JSON = "json"
-    TOML = "toml"
+    SETTINGS = "settings"
     INI = "ini"
+    ENVIRONMENT = "environment"
     REQUIREMENTS = "requirements"
 
 
-_READERS: Mapping[ConfigKind, Callable[[str], Iterator[Scalar]]] = {
-    ConfigKind.YAML: yaml_scalars,
-    ConfigKind.ENVIRONMENT: yaml_scalars,
-    ConfigKind.JSON: json_scalars,
-    ConfigKind.TOML: toml_scalars,
-    ConfigKind.INI: ini_scalars,
-    ConfigKind.REQUIREMENTS: requirement_scalars,
+_COMMENTS = {
+    ConfigKind.INI: re.compile(r"(?:^|(?<=\s))[#;].*"),
+    None: re.compile(r"(?:^|(?<=\s))(?:#|//).*"),
 }
-_PACKAGE_KEYS = re.compile(r".*(requires?|dependenc|packages|conda|pip|channels).*", re.IGNORECASE)
-_COMMANDS = re.compile(r"cu\d\d|nvcr\.io|gpu|nsys", re.IGNORECASE)
-"""What tells of the old device in a command or image that does not name it."""
-
-_LONGEST_VALUE = 4096
-"""A longer value is a script or data, and no name."""
-
+_ITEM = re.compile(
+    r"\"(?P<double>(?:[^\"\\]|\\.)*)\"?|'(?P<single>[^']*)'?"
+    r"|(?P<key>[\w./-]+(?: [\w./-]+)*)(?=[ \t]*:(?:\s|$))|(?P<plain>[^\s,\[\]{}\"':=|>][^,\[\]{}\"']*)"
+)
+_ASSIGNED = re.compile(r"[ \t]*(?P<key>[\w./-]+(?: [\w./-]+)*)(?=[ \t]*=(?!=))")
+_ENTRY = re.compile(r"[ \t]*-[ \t]+(?P<entry>[^\s\"'\[{](?:[^\s:]|:(?=\S))*)[ \t]*")
+_KEY_BEHIND = re.compile(r"[ \t]*[:=]")
+_SECTION = re.compile(r"[ \t]*\[([^\[\]\"',]+)\][ \t]*")
+_PACKAGE_KEYS = re.compile(r"requires?|dependenc|packages|conda|pip|channels", re.IGNORECASE)
 _REQUIREMENT = re.compile(
     r"(?:[\w-]+::)?([A-Za-z0-9][\w.-]*?)(?:\[[\w,\s-]*\])?\s*(?:[=<>!~@;].*)?"
 )
-_BUILT_FOR_CUDA = re.compile(r"\+cu\d{2,3}|/cu\d{2,3}\b|=[\w.]*cuda[\d.]*\w*", re.I)
-_PROJECT = re.compile(r"github\.com[/:]nvidia/([\w-]+)", re.IGNORECASE)
-_ASSIGNMENT = re.compile(r"([A-Z][A-Z0-9_]*)(?:=.*)?", re.DOTALL)
+_PACKAGE_FOR_CUDA = re.compile(r"\+cu\d{2,3}|/cu\d{2,3}\b|=[\w.]*cuda[\d.]*\w*", re.IGNORECASE)
+_COMMANDS = re.compile(r"cu\d\d|nvcr\.io|gpu|nsys", re.IGNORECASE)
+"""What tells of the old device in a command or image that does not name it."""
+
 _DOTTED = re.compile(
-    r"(?:torch\.(?:\w+\.)*cuda|apex)(?:\.\w+)+|torch\.cuda|apex\.\w[\w.]*|[\w.]*FusedLayerNorm"
+    r"(?:torch\.(?:\w+\.)*cuda|apex)(?:\.\w+)+|torch\.cuda|apex(?:\.\w[\w.]*)?|[\w.]*FusedLayerNorm"
 )
 _IMAGE = re.compile(
     r"(?:docker://)?(?:nvcr\.io/|(?:[\w.-]+/)*nvidia/(?:cuda|cudagl|pytorch|tensorflow|tensorrt|tritonserver)\b"
     r"|(?:[\w.-]+/)+[\w.-]+:[\w.-]*(?:cuda|cu\d\d))\S*",
     re.IGNORECASE,
 )
-_RESOURCE_KEYS = frozenset({"nvidia.com/gpu", "nvidia.com/mig"})
-_RUNTIME_KEYS = frozenset(
-    {"runtime", "driver", "runtimeclassname", "default-runtime", "accelerator"}
-)
-_DEVICE_WORD = re.compile(
-    r"(?<![A-Za-z0-9])(?:cuda|cudnn|cublas|nccl|nvidia|nvtx|apex|tf32|tensorrt)(?![A-Za-z])", re.I
-)
+_RESOURCES = frozenset({"nvidia.com/gpu", "nvidia.com/mig"})
+_RUNTIMES = frozenset({"runtime", "driver", "runtimeclassname", "default-runtime", "accelerator"})
 _PROSE_KEYS = re.compile(
-    r".*(description|help|comment|title|summary|text|note|doc|message|readme)s?", re.I
+    r"(description|help|comment|title|summary|text|note|doc|message|readme)s?$", re.IGNORECASE
 )
+_LAUNCHER = re.compile(r"nproc[-_]per[-_]node[= ](?P<value>gpu)\b")
+_UNKNOWN = "names the old device: what the program makes of it cannot be told from the file"
 
 
 def config_kind(path: PurePosixPath) -> ConfigKind:
-    """How a settings file is written, by its name."""
-    name, suffix = path.name.lower(), path.suffix.lower()
+    """What a settings file is, by its name."""
+    suffix = path.suffix.lower()
     if suffix in {".txt", ".in"}:
         return ConfigKind.REQUIREMENTS
     if suffix in {".yaml", ".yml"}:
-        environment = re.search(
-            r"(^|[-_.])(environment|env|conda|meta)([-_.]|$)", path.stem.lower()
-        )
-        return ConfigKind.ENVIRONMENT if environment else ConfigKind.YAML
-    if suffix == ".toml" or name == "pipfile":
-        return ConfigKind.TOML
-    return ConfigKind.JSON if suffix in {".json", ".jsonc", ".jsonnet"} else ConfigKind.INI
+        words = r"(^|[-_.])(environment|env|conda|meta)([-_.]|$)"
+        environment = re.search(words, path.stem.lower())
+        return ConfigKind.ENVIRONMENT if environment else ConfigKind.SETTINGS
+    settings = suffix in {".toml", ".json", ".jsonc", ".jsonnet"} or path.name.lower() == "pipfile"
+    return ConfigKind.SETTINGS if settings else ConfigKind.INI
 
 
 def config_mentions(text: str, kind: ConfigKind, target: str) -> tuple[Mention, ...]:
@@ -123,7 +116,7 @@ def config_mentions(text: str, kind: ConfigKind, target: str) -> tuple[Mention, 
     text
         The file.
     kind
-        How it is written; `config_kind` tells by its name.
+        What it is; `config_kind` tells by its name.
     target
         `neutral`, `npu`, `xpu`, `hpu` or `mps`.
 
@@ -132,14 +125,13 @@ def config_mentions(text: str, kind: ConfigKind, target: str) -> tuple[Mention, 
     tuple[Mention, ...]
         In the order of the text; none of them is rewritten.
     """
-    # Packages have names of their own, so lists of them are always read.
-    settings = kind in {ConfigKind.YAML, ConfigKind.JSON}
-    if settings and not (names_old_device(text) or _COMMANDS.search(text)):
-        return ()
     reader = _Reader(text, kind, target, surroundings())
-    for scalar in _READERS[kind](text):
-        reader.scalar(scalar)
-    reader.remaining()
+    for match in re.finditer(r"[^\r\n]+", text):
+        if match.end() - match.start() <= LONGEST_LINE:
+            reader.line(match.start(), match[0])
+    decided = Cover(reader.mentions)
+    for span in old_names(text, known=decided):
+        reader.list("config/unknown", span, _UNKNOWN)
     return tuple(sorted(reader.mentions.values(), key=lambda mention: mention.span))
 
 
@@ -150,132 +142,153 @@ class _Reader:
     target: str
     tables: Surroundings
     mentions: dict[Span, Mention] = field(default_factory=dict)
+    key: str = ""
+    """The key whose value is being read, or in whose list it stands."""
 
-    def scalar(self, scalar: Scalar) -> None:
-        """Decide about one key, value or comment."""
-        value = self.text[scalar.span.start : scalar.span.end]
-        if scalar.is_comment:
-            self._each(scalar.span, "config/prose", Outcome.KEPT, "a comment")
-        elif scalar.is_key:
-            self._key(scalar.span, value)
-        elif len(value) > _LONGEST_VALUE or not self._value(scalar, value):
-            self._words(scalar, value)
-
-    def remaining(self) -> None:
-        """Names in what is neither key, value nor comment to the reader, such as a template's own language."""
-        decided = Cover(self.mentions)
-        for span in old_names(self.text, known=decided):
-            self._list("config/unknown", span, _UNKNOWN)
-
-    def _key(self, span: Span, key: str) -> None:
-        variable = self.tables.variable(key.strip())
-        if variable:
-            self._variable(span, variable)
-        elif key.lower() in _RESOURCE_KEYS:
-            self._list("config/image", span, "asks the cluster for NVIDIA's devices")
+    def line(self, start: int, line: str) -> None:
+        """Decide about the keys, values and comment of one line."""
+        comment = _comment(_COMMENTS.get(self.kind, _COMMENTS[None]), line)
+        code = line[:comment]
+        self._each(Span(start + len(code), start + len(line)), "config/prose", "a comment")
+        section = _SECTION.fullmatch(code)
+        if section:
+            self.key = section[1]
+            self._each(Span(*section.span(1)).moved(start), "config/key", _OWN_KEY)
+        elif self.kind is ConfigKind.REQUIREMENTS:
+            self._value(start + len(code) - len(code.lstrip()), code.strip())
+        elif entry := _ENTRY.fullmatch(code):
+            self._value(start + entry.start("entry"), entry["entry"])
         else:
-            reason = "a key: its name belongs to the program that reads it"
-            self._each(span, "config/key", Outcome.KEPT, reason)
+            for place, item, is_key in _items(code):
+                self._key(start + place, item) if is_key else self._value(start + place, item)
 
-    def _variable(self, span: Span, variable: Variable) -> None:
-        reason = f"{variable.about}, and only for the old device"
-        self._list("config/variable", span, reason, variable.replacement(self.target))
+    def _key(self, start: int, key: str) -> None:
+        span = Span(start, start + len(key))
+        self.key = key
+        if self._variable(span, key):
+            return
+        if key.lower() in _RESOURCES:
+            self.list("config/image", span, "asks the cluster for NVIDIA's devices")
+        else:
+            self._each(span, "config/key", _OWN_KEY)
 
-    def _value(self, scalar: Scalar, value: str) -> bool:
-        """A value that is one thing as a whole; whether it was."""
-        names = self.tables.backends
-        if self._package(scalar, value):
-            pass
-        elif DEVICE.fullmatch(value):
-            devices = {device: device + value[4:] for device in DEVICES}
-            new = per_device(devices, self.target)
-            self._list("config/device", scalar.span, "a device", new)
+    def _value(self, start: int, value: str) -> None:
+        """Decide about a value: one thing as a whole, or words."""
+        span = Span(start, start + len(value))
+        per = self.tables
+        if self._package(span, value) or self._variable(span, value.partition("=")[0]):
+            return
+        if DEVICE.fullmatch(value):
+            new = {device: device + value[4:] for device in DEVICES}
+            self.list("config/device", span, "a device", per_device(new, self.target))
         elif BACKEND.fullmatch(value):
-            backends = {device: backend_for(value, device, names[device]) for device in names}
-            new = per_device(backends, self.target)
-            self._list("config/backend", scalar.span, "a backend", new)
+            new = {
+                device: backend_for(value, device, per.backends[device]) for device in per.backends
+            }
+            self.list("config/backend", span, "a backend", per_device(new, self.target))
         elif _IMAGE.fullmatch(value):
-            new = per_device(self.tables.images, self.target)
-            self._list("config/image", scalar.span, "a container image for NVIDIA's devices", new)
-        elif value.lower() == "nvidia" and scalar.key.lower() in _RUNTIME_KEYS:
-            new = per_device(self.tables.containers, self.target)
-            self._list("config/image", scalar.span, "gives NVIDIA's cards to a container", new)
-        elif _DOTTED.fullmatch(value) or value.lower() == "apex":
+            reason = "a container image for NVIDIA's devices"
+            self.list("config/image", span, reason, per_device(per.images, self.target))
+        elif value.lower() == "nvidia" and self.key.lower() in _RUNTIMES:
+            reason = "gives NVIDIA's cards to a container"
+            self.list("config/image", span, reason, per_device(per.containers, self.target))
+        elif _DOTTED.fullmatch(value):
             reason = "a name that the program looks up: CUDA's or apex's own"
-            self._list("config/name", scalar.span, reason)
+            self.list("config/name", span, reason)
         else:
-            return False
-        return True
+            self._words(span, value)
 
-    def _package(self, scalar: Scalar, value: str) -> bool:
-        line = self.kind is ConfigKind.REQUIREMENTS
-        if not (line or self.kind is ConfigKind.ENVIRONMENT or _PACKAGE_KEYS.match(scalar.key)):
+    def _variable(self, span: Span, name: str) -> bool:
+        variable = self.tables.variable(name)
+        if variable:
+            reason = f"{variable.about}, and only for the old device"
+            self.list("config/variable", span, reason, variable.replacement(self.target))
+        return variable is not None
+
+    def _package(self, span: Span, value: str) -> bool:
+        packages = self.kind in {ConfigKind.REQUIREMENTS, ConfigKind.ENVIRONMENT}
+        if not (packages or _PACKAGE_KEYS.search(self.key)):
             return False
-        match = _PROJECT.search(value) or _REQUIREMENT.fullmatch(value)
-        thing = self.tables.package(match[1]) if match else None
+        match = PROJECT.search(value) or _REQUIREMENT.fullmatch(value)
+        thing = self.tables.package(match[1].lower().removesuffix(".git")) if match else None
         if thing:
             reason = f"{thing.about}: is not there for other devices"
-            self._list("config/package", scalar.span, reason, thing.replacement(self.target))
-        elif _BUILT_FOR_CUDA.search(value) or _PROJECT.search(value):
+            self.list("config/package", span, reason, thing.replacement(self.target))
+        elif _PACKAGE_FOR_CUDA.search(value) or PROJECT.search(value):
             new = per_device(self.tables.indexes, self.target)
-            self._list("config/package", scalar.span, "is built for CUDA", new)
+            self.list("config/package", span, "is built for CUDA", new)
         elif value == "nvidia":
-            self._list("config/package", scalar.span, "a channel with packages for CUDA")
-        return thing is not None or scalar.span in self.mentions
+            self.list("config/package", span, "a channel with packages for CUDA")
+        return span in self.mentions
 
-    def _words(self, scalar: Scalar, value: str) -> None:
-        """A value of several words: a variable with its value, a command, or prose."""
-        assignment = _ASSIGNMENT.fullmatch(value)
-        variable = self.tables.variable(assignment[1]) if assignment else None
-        if variable:
-            self._variable(scalar.span, variable)
-        elif _PROSE_KEYS.fullmatch(scalar.key):
-            self._each(scalar.span, "config/prose", Outcome.KEPT, "a description")
-        elif re.search(r"\s", value.strip()):
-            self._command(scalar.span, value)
-        elif re.search(r"[/\\]|\.[A-Za-z]|\w[_-]\w", value) or not _DEVICE_WORD.search(value):
-            self._each(scalar.span, "config/own-name", Outcome.KEPT, "a name of the project's own")
-        else:
-            self._each(scalar.span, "config/unknown", Outcome.LISTED, _UNKNOWN)
+    def _words(self, span: Span, value: str) -> None:
+        """A value of several words is a command where it holds what a shell would be told, else prose."""
+        if not (names_old_device(value) or _COMMANDS.search(value)):
+            return
+        if _PROSE_KEYS.search(self.key):
+            self._each(span, "config/prose", "a description")
+            return
+        for pattern in (DEVICE_OPTION, BACKEND_OPTION, _LAUNCHER):
+            for match in pattern.finditer(value):
+                place = Span(*match.span("value")).moved(span.start)
+                self.list(
+                    "config/command",
+                    place,
+                    "a word of a command: what it starts is told the old device",
+                )
+        for match in BUILT_FOR_CUDA.finditer(value):
+            new = per_device(self.tables.indexes, self.target)
+            place = Span(*match.span()).moved(span.start)
+            self.list("config/command", place, "packages that are built for CUDA", new)
+        for match in re.finditer(r"[\w/-]+", value):
+            place = Span(*match.span()).moved(span.start)
+            program = self.tables.programs.get(match[0].rpartition("/")[2])
+            variable = self.tables.variable(match[0])
+            if program or variable:
+                found = program or variable
+                reason = f"{found.about}, and only for the old device"  # type: ignore[union-attr]
+                self.list("config/command", place, reason, found.replacement(self.target))  # type: ignore[union-attr]
+        if re.search(r"\s", value):
+            self._each(span, "config/prose", "part of a text")
+        elif re.search(r"[/\\]|\.[A-Za-z]|\w[_-]\w|[A-Za-z](?:nvidia|cuda)", value, re.IGNORECASE):
+            self._each(span, "config/own-name", "a name of the project's own")
 
-    def _command(self, span: Span, value: str) -> None:
-        """What a shell would make of it; nothing but names without a meaning there is prose."""
-        found = shell_mentions(_plain(value), self.target)
-        telling = [mention for mention in found if mention.rule not in _TELLS_NOTHING]
-        for mention in telling:
-            place = mention.span.moved(span.start)
-            new = mention.replacement or (_after(value, mention) if mention.edits else "")
-            reason = mention.reason if mention.outcome is Outcome.LISTED else "a command"
-            outcome = Outcome.KEPT if mention.outcome is Outcome.KEPT else Outcome.LISTED
-            self._add(Mention("config/command", outcome, place, reason, new))
-        covered = Cover(mention.span for mention in telling)
-        for name in old_names(value, known=covered):
-            place = name.moved(span.start)
-            self._add(Mention("config/prose", Outcome.KEPT, place, "part of a text"))
+    def _each(self, span: Span, rule: str, reason: str) -> None:
+        """Keep each name of the old device in a stretch that nothing else has decided about."""
+        inside = Cover(place for place in self.mentions if span.contains(place))
+        for name in old_names(self.text, span.start, span.end, known=inside):
+            self.mentions.setdefault(name, Mention(rule, Outcome.KEPT, name, reason))
 
-    def _each(self, span: Span, rule: str, outcome: Outcome, reason: str) -> None:
-        for name in old_names(self.text, span.start, span.end):
-            self._add(Mention(rule, outcome, name, reason))
-
-    def _list(self, rule: str, span: Span, reason: str, replacement: str = "") -> None:
-        self._add(Mention(rule, Outcome.LISTED, span, reason, replacement))
-
-    def _add(self, mention: Mention) -> None:
-        self.mentions.setdefault(mention.span, mention)
-
-
-_UNKNOWN = "names the old device: what the program makes of it cannot be told from the file"
-_TELLS_NOTHING = frozenset(
-    {"shell/unknown", "shell/own-name", "shell/prose", "shell/option", "shell/python"}
-)
+    def list(self, rule: str, span: Span, reason: str, replacement: str = "") -> None:
+        """List a place, unless it is decided already."""
+        self.mentions.setdefault(span, Mention(rule, Outcome.LISTED, span, reason, replacement))
 
 
-def _plain(value: str) -> str:
-    """A value in which escaped quotes do not stop the shell's reader, as long as it was."""
-    return value.replace('\\"', "  ").replace("\\n", " \n")
+_OWN_KEY = "a key: its name belongs to the program that reads it"
 
 
-def _after(value: str, mention: Mention) -> str:
-    edit = mention.edits[0]
-    before = value[mention.span.start : edit.span.start]
-    return before + edit.text + value[edit.span.end : mention.span.end]
+def _comment(pattern: re.Pattern[str], line: str) -> int:
+    """Where a line's comment begins; its length where there is none."""
+    for match in pattern.finditer(line):
+        before = line[: match.start()]
+        if before.count('"') % 2 == 0 and before.count("'") % 2 == 0:
+            return match.start()
+    return len(line)
+
+
+def _items(code: str) -> Iterator[tuple[int, str, bool]]:
+    """The keys and values of a line: where each begins, its text, and whether it is a key."""
+    assigned = _ASSIGNED.match(code)
+    if assigned:
+        yield assigned.start("key"), assigned["key"], True
+    for match in _ITEM.finditer(code, assigned.end() if assigned else 0):
+        group = match.lastgroup or "plain"
+        text = match[group]
+        stripped = text.strip().removeprefix("- ").strip()
+        place = match.start(group) + text.index(stripped) if stripped else match.start(group)
+        quoted = group in {"double", "single"}
+        yield (
+            place,
+            text if quoted else stripped,
+            group == "key" or (quoted and _KEY_BEHIND.match(code, match.end()) is not None),
+        )
