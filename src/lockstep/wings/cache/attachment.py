@@ -102,7 +102,10 @@ class Attachment:
         if is_missing and not self._refused and time.monotonic() >= self._again_s:
             self._attach_or_say()
         samples = None if self._refused else self._samples
-        return None if samples is None or samples.is_closed else samples
+        if samples is None or not samples.is_closed:
+            return samples
+        samples.let_go()
+        return None
 
     def _describe(self) -> Pipeline:
         self._pipeline = pipeline_of(self._source, self._ignored)
@@ -117,7 +120,10 @@ class Attachment:
         except DaemonGoneError as error:
             say_gone(self._address, error)
         except RefusedError as error:
-            self._refuse_here(str(error))
+            if error.later:
+                say_once(f"{error}; samples are loaded as without the cache until there is")
+            else:
+                self._refuse_here(str(error))
 
     def _attach_or_say(self) -> None:
         try:

@@ -39,7 +39,7 @@ class RefusedError(LockstepError):
 
     def __init__(self, refused: m.Refused) -> None:
         super().__init__(refused.why)
-        self.description = refused.description
+        self.description, self.later = refused.description, bool(refused.later)
 
 
 class Client:

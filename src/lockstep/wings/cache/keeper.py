@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,9 +13,8 @@ from lockstep.core.text import printable
 from lockstep.wings.cache import messages as m
 from lockstep.wings.cache.eviction import KeepWhatIsUsed, Policy
 from lockstep.wings.cache.sessions import Session, Table, bytes_for
-from lockstep.wings.cache.slabs import Slab, Tier, slab_bytes, word_of
+from lockstep.wings.cache.slabs import Slab, Tier, fitting_slab_bytes, place_of, word_of
 
-_PAGE = 4096
 _MOST_VARIANTS = 4096
 _MOST_ROWS = 1 << 32
 
@@ -83,9 +83,8 @@ class Keeper:
         if len(self.sessions) >= self._most_sessions:
             idle = [one for one in self.sessions.values() if not one.attached]
             if not idle:
-                return m.Refused(
-                    f"there are {self._most_sessions} sessions already, all in use (--sessions)"
-                )
+                why = f"there are {self._most_sessions} sessions already, all in use (--sessions)"
+                return m.Refused(why, later=1)
             self._drop(min(idle, key=lambda one: one.last_used))
         self.sessions[name] = session = Session(name)
         return session
@@ -97,9 +96,9 @@ class Keeper:
         if table is None:
             self._number += 1
             name = f"table-{self._number}"
-            tier = self._room(lambda tier: tier.make(name, bytes_for(rows)))
+            tier = self._room(bytes_for(rows), lambda tier: tier.make(name, bytes_for(rows)))
             if tier is None:
-                return m.Refused(f"no room: {self.tiers[-1].full}")
+                return m.Refused(f"no room: {self._why_full()}", later=1)
             table = session.tables[variant] = Table(tier, name, rows)
         elif not table.grow(rows):
             return m.Refused(f"no room: {table.tier.full}")
@@ -211,11 +210,10 @@ class Keeper:
         sizes: dict[str, int] = {}
 
         def make(tier: Tier) -> bool:
-            left = min(slab_bytes(tier.bound_bytes), tier.bound_bytes - tier.used_bytes)
-            sizes[tier.name] = max(-(-size // _PAGE), left // _PAGE) * _PAGE
+            sizes[tier.name] = fitting_slab_bytes(size, tier.bound_bytes, tier.used_bytes)
             return tier.make(f"slab-{number}", sizes[tier.name])
 
-        tier = self._room(make)
+        tier = self._room(size, make)
         if tier is None:
             return None
         slab = self.slabs[number] = Slab(number, tier, sizes[tier.name], session.name)
@@ -258,17 +256,41 @@ class Keeper:
 
     # -------------------------------------------------------------------------------------- room
 
-    def _room(self, make: Callable[[Tier], bool]) -> Tier | None:
-        """The first tier in which something can be made, if need be for others that go; None where there is none."""
-        for tier in self.tiers:
+    def _room(self, size: int, make: Callable[[Tier], bool]) -> Tier | None:
+        """The first tier in which so many bytes can be had, if need be for others that go; None where there is none."""
+        for tier in [one for one in self.tiers if one.bound_bytes >= size]:
             if make(tier):
                 return tier
-        for tier in self.tiers:
             for victim in self._victims(tier):
-                self._retire(victim)
+                self._move_down(victim)
                 if make(tier):
                     return tier
         return None
+
+    def _move_down(self, slab: Slab) -> None:
+        """Move a slab that has to go to the next tier, if there is room; else its samples are dropped."""
+        below = self.tiers[self.tiers.index(slab.tier) + 1 :]
+        self._number += 1
+        moved = Slab(
+            self._number, below[0] if below else slab.tier, slab.size, slab.session, slab.used
+        )
+        if below and moved.tier.make(moved.file, moved.size):
+            try:
+                shutil.copyfile(slab.tier.folder / slab.file, moved.tier.folder / moved.file)
+            except OSError:
+                moved.tier.unlink(moved.file)
+                moved.tier.forget(moved.size)
+            else:
+                self._take_over(slab, moved)
+        self._retire(slab)
+
+    def _take_over(self, slab: Slab, moved: Slab) -> None:
+        self.slabs[moved.number] = moved
+        session = self.sessions[slab.session]
+        for variant, row in slab.rows:
+            place = place_of(session.tables[variant].word(row))[1]
+            session.tables[variant].set(row, word_of(moved.number, place))
+        moved.rows, slab.rows = slab.rows, []
 
     def _victims(self, tier: Tier) -> Iterator[Slab]:
         mine = [slab for slab in self.slabs.values() if slab.tier is tier and not slab.retired]

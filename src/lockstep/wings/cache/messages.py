@@ -80,10 +80,11 @@ class Grow(Message):
 
 @dataclass(frozen=True)
 class Refused(Message):
-    """No, and why; `description` is that of the pipeline that is there, where another is."""
+    """No, and why; `description` is that of the pipeline that is there; `later` says that it may be asked again."""
 
     why: str
     description: dict[str, str] = field(default_factory=dict)
+    later: int = 0
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,11 @@ class Samples:
         except (DaemonGoneError, RefusedError):
             return  # it is said where a sample is missing
 
+    def let_go(self) -> None:
+        """Let go of slabs of a session from which nothing may be taken any more, as far as no view of them lives."""
+        if self._slabs:
+            self.tell_news()
+
     def put(self, samples: Sequence[tuple[int, Any]], variant: str = "") -> bool:
         """Write samples, as far as there is room and they can be laid out.
 

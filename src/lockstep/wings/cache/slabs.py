@@ -14,6 +14,7 @@ ALIGNMENT = 64
 """Each sample begins at a multiple of so many bytes."""
 
 _OFFSET_BITS = 36
+_PAGE = 4096
 _LEAST_SLAB, _MOST_SLAB = 1 << 16, 1 << 28
 
 
@@ -28,9 +29,16 @@ def place_of(word: int) -> tuple[int, int]:
 
 
 def slab_bytes(bound_bytes: int) -> int:
-    """How large the slabs of a tier are: a 64th of it, in whole pages, from 64 KB to 256 MB."""
-    size = min(max(bound_bytes // 64, _LEAST_SLAB), _MOST_SLAB)
-    return size // 4096 * 4096
+    """How large the slabs of a tier are about: a 64th of it, from 64 KB to 256 MB."""
+    return min(max(bound_bytes // 64, _LEAST_SLAB), _MOST_SLAB)
+
+
+def fitting_slab_bytes(sample_bytes: int, bound_bytes: int, used_bytes: int) -> int:
+    """How large the next slab is: of so many samples of this size as come near a slab's usual size, in whole pages."""
+    sample_bytes = -(-sample_bytes // ALIGNMENT) * ALIGNMENT
+    left = (bound_bytes - used_bytes) // _PAGE * _PAGE
+    count = max(1, min(slab_bytes(bound_bytes), left) // sample_bytes)
+    return -(-sample_bytes * count // _PAGE) * _PAGE
 
 
 @dataclass(slots=True)

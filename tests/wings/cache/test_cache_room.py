@@ -1,0 +1,289 @@
+"""The bound is held to the byte; what has no room spills, or is loaded each time; what is used stays."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cached_sets as sets
+import pytest
+import torch
+from cache_daemon import Start
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.cache import CachedDataset
+from lockstep.wings.cache import messages as m
+from lockstep.wings.cache import samples as cache_samples
+from lockstep.wings.cache.keeper import Keeper
+from lockstep.wings.cache.places import address_of
+from lockstep.wings.cache.slabs import Tier, fitting_slab_bytes, place_of, slab_bytes, word_of
+
+KB = 1024
+
+
+def bytes_in(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir()) if folder.is_dir() else 0
+
+
+def blocks_in(folder: Path) -> int:
+    """What the file system has given for them."""
+    return sum(file.stat().st_blocks * 512 for file in folder.iterdir()) if folder.is_dir() else 0
+
+
+class Kept:
+    """A keeper of its own in a folder, spoken to by connections that are numbers."""
+
+    def __init__(self, folder: Path, memory: int, disk: int = 0) -> None:
+        self.folders = [folder / "memory", folder / "disk"]
+        for one in self.folders:
+            one.mkdir(parents=True)
+        self.memory = Tier("memory", self.folders[0], memory)
+        tiers = [self.memory, *([Tier("disk", self.folders[1], disk)] if disk else [])]
+        self.keeper = Keeper(tiers, most_sessions=8)
+
+    def attach(self, connection: int, session: str, rows: int = 500) -> Any:
+        return self.keeper.answer(connection, m.Attach(session, session, {}, "", rows))
+
+    def put(self, connection: int, session: str, rows: range, size: int) -> list[int]:
+        """Rows that found room, after which they are written."""
+        placed = self.keeper.answer(connection, m.Place(session, "", [[row, size] for row in rows]))
+        assert isinstance(placed, m.Placed), placed
+        some = [row for row, (slab, _) in zip(rows, placed.places, strict=True) if slab]
+        self.keeper.answer(connection, m.Written(session, "", some))
+        return some
+
+    def there(self, session: str) -> list[int]:
+        table = self.keeper.sessions[session].tables[""]
+        return [row for row in range(table.rows) if table.word(row)]
+
+
+@given(st.integers(1, 1 << 26), st.integers(0, (1 << 36) - 1))
+def test_a_place_is_one_word(slab: int, units: int) -> None:
+    word = word_of(slab, units * 64)
+    assert 0 < word < 1 << 64
+    assert place_of(word) == (slab, units * 64)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 300_000)), max_size=30)
+)
+def test_whatever_is_asked_for_the_bound_is_held(
+    tmp_path_factory: pytest.TempPathFactory, asked: list[tuple[int, int, int]]
+) -> None:
+    # given a keeper of 512 KB, and 256 KB on disk
+    kept = Kept(tmp_path_factory.mktemp("room"), 512 * KB, 256 * KB)
+    try:
+        for number, (who, what, size) in enumerate(asked):
+            session = f"session{who}"
+            if what == 0:
+                kept.keeper.left(who)
+            elif what == 1 and session in kept.keeper.sessions:
+                kept.keeper.answer(who, m.Destroy(session))
+            else:
+                if isinstance(kept.attach(who, session), m.Attached):
+                    kept.put(who, session, range(number, number + 2), size)
+                for slab in list(kept.keeper.slabs):
+                    kept.keeper.answer(who, m.Lease(slab))
+            # then what files take is what is counted, and never more than the bound
+            for folder, tier in zip(kept.folders, kept.keeper.tiers, strict=True):
+                mapped = sum(
+                    one.size
+                    for one in kept.keeper.slabs.values()
+                    if one.retired and one.tier is tier
+                )
+                assert bytes_in(folder) + mapped == tier.used_bytes <= tier.bound_bytes
+    finally:
+        kept.keeper.close()
+    # and once all have left, nothing is counted
+    for who in range(4):
+        kept.keeper.left(who)
+    assert [one.used_bytes for one in kept.keeper.tiers] == [0, 0]
+
+
+def test_what_a_training_uses_stays_and_what_nobody_uses_goes_first(tmp_path: Path) -> None:
+    # given a session that fills the memory
+    kept = Kept(tmp_path, 512 * KB)
+    kept.attach(1, "first")
+    some = kept.put(1, "first", range(100), 10 * KB)
+    assert 30 < len(some) < 52
+    # when another comes while it is used, then it gets what is left, and the first keeps all
+    kept.attach(2, "second")
+    assert len(kept.put(2, "second", range(100), 10 * KB)) < 6
+    refused = kept.attach(3, "third", rows=60_000)
+    assert isinstance(refused, m.Refused)
+    assert refused.later
+    assert kept.there("first") == some
+    # when nobody uses the first one any more, then it goes for the second
+    kept.keeper.left(1)
+    kept.attach(2, "second")
+    assert len(kept.put(2, "second", range(100), 10 * KB)) > 30
+    assert kept.there("first") == []
+
+
+def test_what_goes_from_memory_moves_to_disk_while_there_is_room(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, 256 * KB, 1024 * KB)
+    kept.attach(1, "first")
+    some = kept.put(1, "first", range(15), 10 * KB)
+    places = {row: place_of(kept.keeper.sessions["first"].tables[""].word(row)) for row in some}
+    in_memory = [row for row in some if kept.keeper.slabs[places[row][0]].tier.name == "memory"]
+    slab = kept.keeper.slabs[places[0][0]]
+    content = (kept.folders[0] / slab.file).read_bytes()
+    kept.keeper.left(1)
+    kept.attach(2, "second")
+    kept.put(2, "second", range(15), 10 * KB)
+    # then all samples are still there, those of the first on disk, bytes and all
+    assert in_memory
+    assert kept.there("first") == some
+    moved = kept.keeper.slabs[place_of(kept.keeper.sessions["first"].tables[""].word(0))[0]]
+    assert moved.tier.name == "disk"
+    assert (kept.folders[1] / moved.file).read_bytes() == content
+
+
+def test_bytes_that_a_reader_maps_count_until_it_lets_go(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, 256 * KB)
+    kept.attach(1, "first")
+    kept.put(1, "first", range(3), 10 * KB)
+    (slab,) = kept.keeper.slabs
+    kept.keeper.answer(7, m.Lease(slab))
+    used = kept.memory.used_bytes
+    kept.keeper.answer(2, m.Destroy("first"))
+    assert bytes_in(kept.folders[0]) == 0
+    assert kept.memory.used_bytes == kept.keeper.slabs[slab].size < used
+    assert kept.keeper.answer(7, m.Released([])) == m.Gone([slab])
+    kept.keeper.answer(7, m.Released([slab]))
+    assert kept.memory.used_bytes == 0
+
+
+def test_a_place_that_was_not_written_to_is_given_to_another(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, 256 * KB)
+    kept.attach(1, "first")
+    kept.attach(2, "first")
+    # given a writer that dies before its sample is written
+    first = kept.keeper.answer(1, m.Place("first", "", [[5, 100]]))
+    assert isinstance(first, m.Placed)
+    assert first.places[0][0]
+    kept.keeper.left(1)
+    # then no reader sees it, and another one writes it
+    assert kept.there("first") == []
+    assert kept.put(2, "first", range(5, 6), 100) == [5]
+    assert [one.writing for one in kept.keeper.slabs.values()] == [0]
+
+
+def test_a_file_system_without_room_is_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given memory that has less than was asked for, as the 64 MB of a container
+    MB = KB * KB  # noqa: N806
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        in_memory = "memory" in str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if in_memory and bytes_in(tmp_path / "memory") + length > 40 * MB:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        os.ftruncate(descriptor, offset + length)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    kept = Kept(tmp_path, 1 << 30, 20 * MB)
+    kept.attach(1, "first")
+    some = kept.put(1, "first", range(100), 5 * MB)
+    # then samples spill, and beyond that they have no place
+    assert {one.tier.name for one in kept.keeper.slabs.values()} == {"memory", "disk"}
+    assert len(some) == 6 + 4
+    placed = kept.keeper.answer(1, m.Place("first", "", [[99, 5 * MB]]))
+    assert isinstance(placed, m.Placed)
+    assert placed.places == [[0, 0]]
+    stats = kept.keeper.answer(1, m.Stat())
+    assert isinstance(stats, m.Stats)
+    assert "No space left on device" in stats.text
+
+
+def test_a_data_set_that_has_no_room_is_read_bitwise_and_spills(
+    start: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cache_samples, "_said", set())
+    # given 30 samples of 40 KB, with 400 KB of memory and 400 KB of disk
+    running = start("--memory", "400kB", "--spill", str(tmp_path), "--spill-bytes", "400kB")
+    plain = sets.Rows(length=30, width=10_000)
+    cached = CachedDataset(
+        sets.Rows(length=30, width=10_000), address=running.address, session="large"
+    )
+    for _ in range(2):
+        for index in range(30):
+            assert torch.equal(cached[index]["x"], plain[index]["x"])
+    # then a part is in each, the bound is held, and that there is no room is said once
+    session = running.session("large")
+    assert 14 < session["samples"] < 20
+    assert session["memory_bytes"] > 200_000
+    assert session["disk_bytes"] > 200_000
+    for folder in (
+        address_of(running.address).memory_folder,
+        address_of(running.address).disk_folder(tmp_path),
+    ):
+        assert 200_000 < blocks_in(folder) <= 400_000
+        assert {oct(file.stat().st_mode & 0o777) for file in folder.iterdir()} == {"0o600"}
+        assert folder.stat().st_mode & 0o777 == 0o700
+    said = capsys.readouterr().err
+    assert said.count("no room for more than") == 1
+
+
+def test_a_damaged_spill_file_costs_no_sample(
+    start: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cache_samples, "_said", set())
+    running = start("--memory", "0", "--spill", str(tmp_path))
+    cached = CachedDataset(sets.Rows(), address=running.address)
+    cached[3]
+    running.stat()
+    (slab,) = address_of(running.address).disk_folder(tmp_path).glob("slab-*")
+    with slab.open("r+b") as file:
+        file.seek(200)
+        file.write(b"\xff" * 30)
+    assert torch.equal(cached[3]["x"], sets.Rows()[3]["x"])
+    assert "not what was written" in capsys.readouterr().err
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(os.getuid() != 0, reason="a small /dev/shm can be mounted by root alone")
+def test_a_shared_memory_of_64_megabytes_is_enough(tmp_path: Path) -> None:
+    script = tmp_path / "small.py"
+    script.write_text(
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import cached_sets as s, torch\nfrom lockstep.cache import CachedDataset\n"
+        "cached, plain = (kind(s.Rows(length=100, width=250_000)) for kind in (CachedDataset, lambda x: x))\n"
+        "for _ in range(2):\n"
+        "    for index in range(100):\n"
+        "        assert torch.equal(cached[index]['x'], plain[index]['x'])\n"
+    )
+    cache = f"{sys.executable} -m lockstep cache"
+    commands = [
+        "mount -t tmpfs -o size=64m tmpfs /dev/shm", f"{cache} start --memory 1GB",
+        f"{sys.executable} {script} {Path(__file__).parent}", f"{cache} stat", f"{cache} stop",
+    ]  # fmt: skip
+    command = " && ".join(commands)
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command], capture_output=True, text=True, check=False,
+        env={**os.environ, "LOCKSTEP_CACHE": str(tmp_path / "socket")},
+    )  # fmt: skip
+    if "mount:" in done.stderr or "unshare:" in done.stderr:
+        pytest.skip("no file system can be mounted here")
+    assert done.returncode == 0, done.stderr
+    assert "No space left on device" in done.stdout + done.stderr
+
+
+def test_sizes_of_slabs() -> None:
+    assert slab_bytes(1000) == 1 << 16
+    assert fitting_slab_bytes(40_000, 400_000, 0) == 40_960
+    assert fitting_slab_bytes(1, 10_000, 4096) == 4096
+    assert fitting_slab_bytes(1 << 30, 1 << 31, 0) == 1 << 30
+    assert slab_bytes(1 << 30) == 1 << 24
+    assert slab_bytes(1 << 50) == 1 << 28
