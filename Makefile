@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-interop bench-migrate bench-watch bench-page kills docs screenshots clean
+.PHONY: soak-cache demo demo-deploy test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-interop bench-migrate bench-watch bench-page kills docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -88,6 +88,10 @@ bench-watch: $(READY)
 # Kills N trainings at random moments, and looks what their recordings hold.
 kills: $(READY)
 	$(BIN)/python tests/fuzz/kills.py $(or $(N),200)
+
+# Kills N daemons, readers and writers of the cache at random moments; every sample that any of them gets is held against the data set's.
+soak-cache: $(READY)
+	$(BIN)/python tests/fuzz/cache_kills.py $(or $(N),200)
 
 # A page of 50 000 made-up pairs in Chromium: first paint, and frames a second while scrolling.
 bench-page: $(READY)
