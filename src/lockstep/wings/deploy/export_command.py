@@ -6,7 +6,7 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,24 +22,11 @@ from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.output import check_output_file
 from lockstep.wings.deploy import options
+from lockstep.wings.deploy.stage import TARGET, Stage
 
 if TYPE_CHECKING:
     from lockstep.wings.deploy.formats import Written
     from lockstep.wings.deploy.model_source import ModelSource
-    from lockstep.wings.deploy.parity import Parity
-
-
-TARGET = "target"
-"""What a training step is given beside the inputs of its model."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One way of holding what was exported against the original: what it is called, and what came of it."""
-
-    name: str
-    words: str
-    parity: Parity
 
 
 @click.command()

@@ -15,11 +15,11 @@ from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.replacement import replacing
 from lockstep.wings.deploy import exporting
 from lockstep.wings.deploy.engines import engine
-from lockstep.wings.deploy.export_command import Stage
 from lockstep.wings.deploy.model_file import write_model
 from lockstep.wings.deploy.model_source import ModelSource
 from lockstep.wings.deploy.parity import Parity, ParityRuns, with_gaps
 from lockstep.wings.deploy.runtime import Settings
+from lockstep.wings.deploy.stage import Stage
 
 _CONVERTER = "converter_lite"
 

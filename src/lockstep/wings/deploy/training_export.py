@@ -15,12 +15,12 @@ from lockstep.core.errors import UsageError
 from lockstep.wings.deploy import exporting
 from lockstep.wings.deploy.calls import array_of
 from lockstep.wings.deploy.engines import engine
-from lockstep.wings.deploy.export_command import TARGET, Stage
 from lockstep.wings.deploy.formats import Order, Written, proof_of
 from lockstep.wings.deploy.model_file import write_model
 from lockstep.wings.deploy.model_source import ModelSource, bound
 from lockstep.wings.deploy.parity import ParityRuns, flat_tensors, with_gaps
 from lockstep.wings.deploy.program_run import given_to, moved
+from lockstep.wings.deploy.stage import TARGET, Stage
 from lockstep.wings.deploy.training_run import FACT, LOSS, NEXT, Training, training_of
 from lockstep.wings.deploy.training_step import Tensors, TrainingStep, Update, first_tensor
 

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.deploy.engines import first_line
-from lockstep.wings.deploy.export_command import TARGET
+from lockstep.wings.deploy.stage import TARGET
 
 Tensors = dict[str, torch.Tensor]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from lockstep.devices.support.support_list import Answer, Standing, SupportList
 from lockstep.replay.equal_forms.substitute import Substitute
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun_process import RerunsApart
+from lockstep.wings.operators.alternative import Alternative, OnTheCpu
 from lockstep.wings.operators.answers import Answered, in_order
 from lockstep.wings.operators.ran import Ran, RanOperator
 
@@ -24,33 +25,6 @@ _FALLBACKS = Path(__file__).with_name("fallbacks.yaml")
 _MOST_FORMS = 4
 """Forms of an operator's inputs on which an equal form is run."""
 _LACKING = (Standing.MISSING, Standing.OTHER_DTYPES)
-
-
-@dataclass(frozen=True, slots=True)
-class OnTheCpu:
-    """An operator that runs on the CPU instead.
-
-    Parameters
-    ----------
-    copies
-        Tensors that go there or back in one step of one rank.
-    copied_bytes
-        Their bytes.
-    how
-        What has it do so.
-    """
-
-    copies: float
-    copied_bytes: float
-    how: str
-
-
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """What can be had for an operator that is lacking."""
-
-    substitute: Substitute
-    cpu: OnTheCpu | None
 
 
 def with_alternatives(

@@ -16,7 +16,7 @@ from lockstep.devices.support.support_list import Answer, Standing, SupportList
 from lockstep.wings.operators.ran import Ran, RanOperator
 
 if TYPE_CHECKING:
-    from lockstep.wings.operators.alternatives import Alternative
+    from lockstep.wings.operators.alternative import Alternative
 
 _CHOICES = Path(__file__).with_name("device_choices.yaml")
 _ORDER = (Standing.MISSING, Standing.OTHER_DTYPES, Standing.UNKNOWN, Standing.SUPPORTED)

@@ -15,7 +15,7 @@ from lockstep.replay.equal_forms.substitute import Substitute
 from lockstep.report.csv_tables import Cell
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, terminal_width
 from lockstep.report.table import Column, add_table
-from lockstep.wings.operators.alternatives import Alternative
+from lockstep.wings.operators.alternative import Alternative
 from lockstep.wings.operators.answers import Answered
 from lockstep.wings.operators.ran import Form, Ran, TensorForm
 
