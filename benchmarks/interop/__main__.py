@@ -18,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 
+import reading
 from environment import PACKAGE, VERSION, installed
 
 from lockstep.comparison import compare_recordings
@@ -60,7 +61,12 @@ def main() -> None:
     text = table(rows)
     print(text)
     if chosen.docs is not None:
-        put_into(chosen.docs, text)
+        put_into(chosen.docs, text, "bench-interop")
+    with tempfile.TemporaryDirectory(prefix="lockstep-reading-") as name:
+        text = reading.table(Path(name))
+    print(text)
+    if chosen.docs is not None:
+        put_into(chosen.docs, text, "bench-reading")
 
 
 def rows_of(model: str, directory: Path, environment: Path) -> list[Row]:
@@ -148,9 +154,9 @@ def _cell(said: str, *, right: bool) -> str:
     return said or "nothing"
 
 
-def put_into(page: Path, text: str) -> None:
+def put_into(page: Path, text: str, mark: str) -> None:
     """Replace what stands between the marks of a page."""
-    start, end = "<!-- bench-interop -->\n", "<!-- /bench-interop -->"
+    start, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
     before, _, rest = page.read_text().partition(start)
     _, _, after = rest.partition(end)
     page.write_text(f"{before}{start}{text}\n{end}{after}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,28 @@ def test_tensors_of_sglang_are_compared_pass_by_pass(later: bool, tmp_path: Path
     assert (
         compare_recordings(sound, sglang(tmp_path / "twin", later=later)).verdict is Verdict.AGREE
     )
+
+
+def test_data_sets_come_back_however_they_lie_in_their_file(tmp_path: Path) -> None:
+    path, value = tmp_path / "some.h5", np.arange(60, dtype="f4").reshape(3, 20)
+    with h5py.File(path, "w") as file:
+        file["plain"], file["turned"], file["one"] = value, value.astype(">f4"), np.float32(2)
+        file["empty"] = np.zeros((0, 3), "f4")
+        file.create_dataset("packed", data=value, compression="gzip")
+    found = {one.path: one.tensor for one in data_sets(path)}
+    read = {
+        name: one.load().view("f4")
+        for name, one in found.items()
+        if one is not None and one.load is not None
+    }
+    for name in ("plain", "turned", "packed"):
+        assert np.array_equal(read[name], value.ravel())
+    assert (read["one"].tolist(), read["empty"].size) == ([2.0], 0)
+    # what lies elsewhere by now is not read from where it was
+    with h5py.File(path, "a") as file:
+        file["plain"][0, 0] = 5
+    os.utime(path, ns=(0, 0))
+    assert found["plain"] is not None
+    assert found["plain"].load is not None
+    with pytest.raises(CorruptError, match="has changed since"):
+        found["plain"].load()

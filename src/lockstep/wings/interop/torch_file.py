@@ -26,6 +26,7 @@ import numpy as np
 from lockstep.core.errors import CorruptError
 from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.limits import MOST_ELEMENTS, size_of
+from lockstep.wings.interop.zip_member import member_bytes
 
 _PICKLE_BYTES = 64 << 20
 _DEPTH = 32
@@ -250,7 +251,7 @@ def _bytes_of(path: Path, name: str, tensor: _Tensor, *, little: bool) -> Bytes:
     size_of(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            data = np.frombuffer(archive.read(name), np.uint8)
+            data = member_bytes(path, archive.getinfo(name))
     except _BAD as error:
         raise CorruptError(path, f"cannot be read ({_words(error)})") from error
     item = _ITEM_BYTES[tensor.dtype]
