@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lockstep.capture.call_context import CallContext, context_at
-from lockstep.capture.rows import Place
+from lockstep.capture.call_places import Place
 
 INSIDE = Place(0, "block", "Block", None, 0)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from lockstep.capture.rows import Place
+from lockstep.capture.call_places import Place
 from lockstep.capture.surroundings import in_backward, in_transform
 
 

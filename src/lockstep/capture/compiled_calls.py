@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from lockstep.capture.call_context import context_at
+from lockstep.capture.call_places import Place
+from lockstep.capture.call_rows import CallRows, OneCall
 from lockstep.capture.leaves import NamedTensor, argument_tensors
+from lockstep.capture.openings import Openings, StepRecorder
 from lockstep.capture.reach import compiled_name, modules_reached
-from lockstep.capture.rows import OneCall, OpenCall, Place
+from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
 from lockstep.capture.surroundings import buffers_of, has_parameters
-
-if TYPE_CHECKING:
-    from lockstep.capture.calls import Calls, StepRecorder
 
 Entered = tuple[Session, OpenCall, torch.nn.Module]
 
@@ -27,10 +27,12 @@ class CompiledCalls:
 
     Parameters
     ----------
-    calls
-        Records all other calls.
     recorder
         Opens and closes steps.
+    openings
+        Tells which calls begin a step.
+    rows
+        Begins and ends the rows of calls.
     eager
         Whether what is compiled runs eagerly, graph by graph, see `lockstep.capture.graphs`.
 
@@ -40,10 +42,12 @@ class CompiledCalls:
         How many graphs were run.
     """
 
-    def __init__(self, calls: Calls, recorder: StepRecorder, *, eager: bool) -> None:
+    def __init__(
+        self, recorder: StepRecorder, openings: Openings, rows: CallRows, *, eager: bool
+    ) -> None:
         self.eager = eager
         self.graphs_run = 0
-        self._calls = calls
+        self._openings, self._rows = openings, rows
         self._recorder = recorder
         self._steps = recorder.steps
         self._around = -1
@@ -62,7 +66,7 @@ class CompiledCalls:
             self._meet(modules_reached(compiled, args, kwargs), argument_tensors(args, kwargs))
             return run(*args, **kwargs)
         one = self.begun(compiled, args, kwargs)
-        return self._calls.run_one(one, functools.partial(run, *args, **kwargs))
+        return self._rows.run_one(one, functools.partial(run, *args, **kwargs))
 
     def begun(
         self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -71,7 +75,7 @@ class CompiledCalls:
         name, modules = compiled_name(compiled), modules_reached(compiled, args, kwargs)
         if not modules and not argument_tensors(args, kwargs):
             return None  # an optimizer's step, say
-        one = self._calls.begin_one(name, modules, args, kwargs)
+        one = self._rows.begin_one(name, modules, args, kwargs)
         if one is not None:
             self._recorder.note_once(f"inside of {name}", "compiled: recorded at its boundary only")
         return one
@@ -79,21 +83,21 @@ class CompiledCalls:
     def ended(self, one: OneCall, result: Any, *, raised: bool) -> None:
         """It has returned, or raised."""
         if raised:
-            self._calls.abandon(one.session, one.opened)
+            self._rows.abandon(one.session, one.opened)
         else:
-            self._calls.end_one(one, result)
+            self._rows.end_one(one, result)
 
     def _meet(self, modules: Sequence[torch.nn.Module], tensors: list[NamedTensor]) -> None:
         """Name modules before what is captured of them runs."""
-        around = context_at(self._calls.place)
+        around = context_at(self._rows.places.here)
         trained = any(map(has_parameters, modules))
         if around.is_top and not self._steps.is_certain:
-            self._calls.reconsider(tensors, module=trained)
-        session = self._calls.find_session(may_begin=around.builds_graph and trained)
+            self._openings.reconsider(tensors, module=trained)
+        session = self._openings.session(may_begin=around.builds_graph and trained)
         if session is not None:
             if trained:
                 self._steps.module_called()
-            self._calls.named_buffers(session, modules, around.place)
+            self._rows.named_buffers(session, modules, around.place)
 
     # --- graphs ---------------------------------------------------------------------------------
 
@@ -104,8 +108,8 @@ class CompiledCalls:
         tensors: Sequence[torch.Tensor],
     ) -> Any:
         """Run what was captured, at the place where it is called; see `GraphListener`."""
-        called_at = context_at(self._calls.place)
-        session = self._calls.find_session(may_begin=called_at.builds_graph)
+        called_at = context_at(self._rows.places.here)
+        session = self._openings.session(may_begin=called_at.builds_graph)
         if session is None:
             return run()
         self.graphs_run += 1
@@ -116,7 +120,7 @@ class CompiledCalls:
         self._around = place.stack
         path = None if around is None else session.names.path_of(around)
         if around is None or path is None or path == place.path:
-            return self._calls.run_within(place, session, None, run)
+            return self._rows.run_within(place, session, None, run)
 
         def within() -> Any:
             entered = self._enter(session, around, tensors)
@@ -124,7 +128,7 @@ class CompiledCalls:
             self.module_left(entered, _tensors_in(result))
             return result
 
-        return self._calls.run_within(place, session, None, within)
+        return self._rows.run_within(place, session, None, within)
 
     def owners(self, tensors: Sequence[Any]) -> tuple[str, ...]:
         """Names of those that are parameters or buffers, "" for others."""
@@ -156,27 +160,29 @@ class CompiledCalls:
             if session.names.owner_of(one) is None and not _is_wrapped_number(one)
         ]
         inputs = [("args.0", plain[0])] if len(plain) == 1 else []  # else their order is not known
-        here = context_at(self._calls.place)
-        opened = self._calls.begin_module(session, here, module, inputs)
+        here = context_at(self._rows.places.here)
+        opened = self._rows.begin_module(session, here, module, inputs)
         if opened is None:
             return None
-        self._calls.enter(Place(opened.id, opened.path, opened.module_class, module, opened.stack))
+        self._rows.places.enter(
+            Place(opened.id, opened.path, opened.module_class, module, opened.stack)
+        )
         return session, opened, module
 
     def module_left(self, entered: Entered | None, tensors: Sequence[torch.Tensor]) -> None:
         """It ends."""
         if entered is not None:
             session, opened, module = entered
-            self._calls.leave()
+            self._rows.places.leave()
             result = tensors[0] if len(tensors) == 1 else None
-            self._calls.end(session, opened, result, buffers=buffers_of(module, inside=False))
+            self._rows.end(session, opened, result, buffers=buffers_of(module, inside=False))
 
     def at_frames(self, frames: tuple[tuple[str, int, str], ...]) -> None:
         """What a graph calls next was captured in these lines."""
-        session, place = self._recorder.session, self._calls.place
+        session, place = self._recorder.session, self._rows.places.here
         if session is not None and place is not None:
-            self._calls.leave()
-            self._calls.enter(replace(place, stack=session.stack_told(frames, self._around)))
+            self._rows.places.leave()
+            self._rows.places.enter(replace(place, stack=session.stack_told(frames, self._around)))
 
 
 def _tensors_in(result: Any) -> list[torch.Tensor]:

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from lockstep.capture.interception import Patch, Taps
-from lockstep.capture.rows import OneCall
+from lockstep.capture.call_rows import OneCall
+from lockstep.capture.interception import Taps
+from lockstep.capture.patches import Patch
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from lockstep.capture.interception import Patch
 from lockstep.capture.leaves import plain_setting
 from lockstep.capture.live_modules import living
+from lockstep.capture.patches import Patch
 from lockstep.capture.silence import Silence
 
 _MOST = 1024

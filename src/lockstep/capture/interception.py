@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 import torch.utils.checkpoint
@@ -21,13 +21,12 @@ from torch.overrides import TorchFunctionMode, _get_overridable_functions, _pop_
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.capture.callers import Caller, Callers, wrap_warn
+from lockstep.capture.compiled_calls import CompiledCalls
 from lockstep.capture.originals import Originals, is_torchs
+from lockstep.capture.patches import Patch
 from lockstep.capture.plumbing import is_plumbing, is_private, only_hooks, trials_of_torch
 from lockstep.capture.recursion_limit import RaisedLimit
 from lockstep.devices.emulation.mode import enter_above_emulations, leave_dispatch
-
-if TYPE_CHECKING:
-    from lockstep.capture.compiled_calls import CompiledCalls
 
 _TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # fmt: off
@@ -363,40 +362,6 @@ class Taps:
             return self.listener.backward_call(roots if kwargs.get("accumulate_grad") else [], run)
 
         return run_backward
-
-
-class Patch:
-    """One attribute of torch that is replaced for a time.
-
-    Parameters
-    ----------
-    owner, name
-        The class or module, and the attribute.
-    wrap
-        Makes the replacement from the original; the replacement must pass on what it does not want.
-    """
-
-    def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        self._owner, self._name, self._wrap = owner, name, wrap
-        self._original: Any = None
-        self._ours: Any = None
-        self._stays = False
-
-    def put(self) -> None:
-        """Replace the attribute, unless ours is still behind what somebody else put in its place."""
-        if not self._stays or vars(self._owner)[self._name] is self._original:
-            self._original = vars(self._owner)[self._name]
-            self._ours = self._wrap(self._original)
-            setattr(self._owner, self._name, self._ours)
-
-    def take_back(self) -> None:
-        """Put the original back, unless somebody else has replaced ours: then it must stay."""
-        if self._ours is None:
-            return
-        self._stays = vars(self._owner)[self._name] is not self._ours
-        if not self._stays:
-            setattr(self._owner, self._name, self._original)
-            self._original = self._ours = None
 
 
 class FunctionTap(TorchFunctionMode):

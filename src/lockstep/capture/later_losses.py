@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from lockstep.capture.callers import passed_over
-from lockstep.capture.interception import Patch
+from lockstep.capture.patches import Patch
 from lockstep.capture.shards import local_part
 from lockstep.capture.silence import Silence
 from lockstep.devices.tensor_numbers import dtype_name

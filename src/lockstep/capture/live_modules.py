@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from lockstep.capture.interception import Patch
+from lockstep.capture.patches import Patch
 
 
 def living(*kinds: type) -> list[Any]:

@@ -16,7 +16,7 @@ import torch
 import xxhash
 from torch.utils.data import DataLoader
 
-from lockstep.capture.interception import Patch
+from lockstep.capture.patches import Patch
 from lockstep.capture.silence import Silence
 from lockstep.core.manifest import LoaderSetup, RankManifest
 from lockstep.devices.tensor_numbers import digest_of

@@ -19,9 +19,9 @@ from torch.optim.optimizer import (
 )
 
 from lockstep.capture.compiled_code import untraced
-from lockstep.capture.interception import Patch
 from lockstep.capture.leaves import plain_setting
 from lockstep.capture.module_paths import ModuleNames
+from lockstep.capture.patches import Patch
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence

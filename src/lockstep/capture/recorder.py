@@ -29,13 +29,15 @@ from lockstep.capture import setup
 from lockstep.capture.afterwards import Afterwards, Owners, owners_of
 from lockstep.capture.apart import StepsApart
 from lockstep.capture.before_backward import end_process
+from lockstep.capture.call_places import Place
+from lockstep.capture.call_rows import CallRows
 from lockstep.capture.calls import Calls
 from lockstep.capture.compiled_code import CompiledCodeGate, untraced, wrap_compile
 from lockstep.capture.configuration import Configuration
 from lockstep.capture.environment import TRAINS, UNMATCHED, UNWRITTEN, leave_note
 from lockstep.capture.gaps import gap_of
 from lockstep.capture.held_modules import held_modules
-from lockstep.capture.interception import Patch, Taps
+from lockstep.capture.interception import Taps
 from lockstep.capture.last_states import NamedModule
 from lockstep.capture.live_modules import LivingModules, living
 from lockstep.capture.loaders import Loaders, random_states
@@ -47,8 +49,8 @@ from lockstep.capture.optimizers import (
     optimizer_name,
     plain_options,
 )
+from lockstep.capture.patches import Patch
 from lockstep.capture.redacted_writer import RedactedWriter, redact, redaction_of_process
-from lockstep.capture.rows import Place
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
 from lockstep.capture.source_lines import rows_around
@@ -503,7 +505,7 @@ class Recorder:
             self._stop_early()
             return None
         self.steps.begin()
-        self._calls.results.forget()
+        self._calls.openings.results.forget()
         if not self._manifest.steps:
             setup.note_seed(self._manifest)
         self._manifest.steps.append(StepSummary(self.steps.number))
@@ -543,7 +545,7 @@ class Recorder:
             self.steps.set_aside()
             with Silence(self.fail):
                 session.set_aside()
-            self._calls.results.forget()
+            self._calls.openings.results.forget()
             manifest.steps.pop()
 
     def is_certain(self) -> None:
@@ -592,7 +594,7 @@ class Recorder:
             trained=self._optimizers.identities,
             idle=self._optimizers.idle_identities,
             fail=self.fail,
-            border=Calls.run_within.__code__,
+            border=CallRows.run_within.__code__,
             out_of_sight=self._calls.out_of_sight,
             optimizer_state=self._options.optimizer_state,
         )
@@ -642,7 +644,7 @@ class Recorder:
         session, manifest = self._session, self._manifest
         self.steps.end(by)
         self._optimizers.forget_stepped()
-        self._calls.leave_all_places()
+        self._calls.places.leave_all()
         if session is None or manifest is None:
             return
         summary = manifest.steps[-1]

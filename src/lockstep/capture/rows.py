@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import is_
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from lockstep.capture.call_places import Place
 from lockstep.capture.contents import version_of
 from lockstep.capture.gradients import Edge, Passing
 from lockstep.capture.held_rows import HeldRows, RowSink
@@ -24,21 +25,6 @@ from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.encoding import Row
 from lockstep.store.schema import NO_CONTENT
 from lockstep.store.writer import RankWriter
-
-if TYPE_CHECKING:
-    from lockstep.capture.session import Session
-
-
-@dataclass(slots=True)
-class Place:
-    """Where the code is: the module call around it, or the inside of a custom autograd function (`opaque`)."""
-
-    call_id: int
-    path: str
-    module_class: str
-    module: torch.nn.Module | None
-    stack: int
-    opaque: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -86,20 +72,6 @@ class OpenCall(Passing):
         """Drop the tensors: gradient hooks keep the call for as long as the graph lives."""
         self.inputs = self.edges = self.contents = self.versions = self.layouts = ()
         self.random_state = None
-
-
-@dataclass(frozen=True, slots=True)
-class OneCall:
-    """A call that has begun and is one operator whatever it calls: a custom or a compiled function.
-
-    `inside` is the place of what it calls; `tensors` are its arguments, `buffers` what else it may write to.
-    """
-
-    session: Session
-    opened: OpenCall
-    inside: Place
-    tensors: list[NamedTensor]
-    buffers: list[NamedTensor]
 
 
 _NO_PARAMETERS: frozenset[int] = frozenset()

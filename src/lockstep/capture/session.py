@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from lockstep.capture.call_places import Place
 from lockstep.capture.contents import UNRECORDED, Contents, version_of
 from lockstep.capture.derivations import Derivations
 from lockstep.capture.gaps import gap_of
@@ -45,7 +46,7 @@ from lockstep.capture.long_graphs import LongGraphs
 from lockstep.capture.memory import part_indexed
 from lockstep.capture.module_paths import Adopted, ModuleNames, class_name, is_wrapper
 from lockstep.capture.plumbing import is_collective
-from lockstep.capture.rows import OpenCall, Place, Rows
+from lockstep.capture.rows import OpenCall, Rows
 from lockstep.capture.silence import Silence
 from lockstep.capture.source_lines import NamedLine
 from lockstep.capture.unseen_work import OutOfSight

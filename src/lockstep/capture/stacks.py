@@ -10,7 +10,6 @@ from types import CodeType, FrameType
 
 import torch
 
-import lockstep
 from lockstep.capture.callers import STAND_IN
 from lockstep.capture.setup import is_of_the_user
 from lockstep.capture.source_lines import NamedLine
@@ -18,7 +17,7 @@ from lockstep.core.records import Frame
 
 _HIDDEN = (
     str(Path(torch.__file__).parent) + os.sep,
-    str(Path(lockstep.__file__).parent) + os.sep,
+    str(Path(__file__).parents[1]) + os.sep,
     "<frozen ",
 )
 _MAX_FRAMES = 24

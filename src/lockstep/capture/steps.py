@@ -2,13 +2,13 @@
 
 What begins a step
     The first call that builds a graph, where the step that comes is chosen: a module that may train, an operator on a
-    parameter or on what was set aside (`calls`), a backward, or an optimizer that has gradients at hand or a closure to
-    call (`optimizers`). All of them end in `Recorder.begin`, and that in `Steps.begin`.
+    parameter or on what was set aside, a backward (all of them by `openings`), or an optimizer that has gradients at
+    hand or a closure to call (`optimizers`). They end in `Recorder.begin`, and that in `Steps.begin`.
 
 What it may turn out to be
     Until its first backward it may be none: the norm of the parameters for a log, a dry run. It is set aside where
     nothing is left of what it computed, or where the first module is called and takes none of it
-    (`Calls.reconsider`). Once backward or an optimizer is at work it is certain.
+    (`Openings.reconsider`). Once backward or an optimizer is at work it is certain.
 
 What ends a step
     See `End`. Parameters that a script updates by hand are watched by `hand_updates`.
