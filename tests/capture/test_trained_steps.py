@@ -66,7 +66,7 @@ def test_a_manifest_that_was_replaced_meanwhile_is_left_alone(tmp_path: Path) ->
     path, manifest = tmp_path / "run", tmp_path / "run" / "rank0" / "manifest.json"
     with lockstep.record(path, steps=2) as recording:
         train(2)
-        recording._recorder._closing.wait()
+        recording._recorder.recording.closing.wait()
         manifest.write_text("{}")
         train(1)
     assert manifest.read_text() == "{}"

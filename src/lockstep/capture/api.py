@@ -14,8 +14,9 @@ from typing import Literal
 import torch
 
 from lockstep.capture.endings import Endings, named, uncaught
-from lockstep.capture.recorder import Recorder, active_recorder, warn
+from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import MOST_SEED, seed_everything
+from lockstep.capture.user_notes import warn
 from lockstep.core.arguments import (
     LEAST_MEMORY_BYTES,
     choice_of,

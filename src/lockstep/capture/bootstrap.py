@@ -13,7 +13,6 @@ from pathlib import Path
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lockstep.capture.compiled_code import untraced
 from lockstep.capture.endings import Endings, uncaught
 from lockstep.capture.environment import (
     ARMED,
@@ -31,6 +30,7 @@ from lockstep.capture.rank_places import RankPlaces
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import seed_everything
 from lockstep.capture.tracebacks import show_tracebacks_without_us
+from lockstep.capture.untraced import untraced
 from lockstep.devices.emulation.mode import Emulation
 from lockstep.devices.emulation.profiles import device_of
 

@@ -19,7 +19,9 @@ from lockstep.capture.leaves import (
     tensors_in,
 )
 from lockstep.capture.module_paths import class_name, without_wrappers
-from lockstep.capture.openings import Openings, StepRecorder
+from lockstep.capture.openings import Openings
+from lockstep.capture.optimizers import Optimizers
+from lockstep.capture.rank_recording import RankRecording
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
@@ -48,8 +50,10 @@ class CallRows:
 
     Parameters
     ----------
-    recorder
-        Opens and closes steps.
+    recording
+        Of this process's rank.
+    optimizers
+        The optimizers of the process.
     openings
         Tells which calls begin a step.
     compile_eager
@@ -61,23 +65,31 @@ class CallRows:
         Where in the model the code is.
     """
 
-    def __init__(self, recorder: StepRecorder, openings: Openings, *, compile_eager: bool) -> None:
+    def __init__(
+        self,
+        recording: RankRecording,
+        optimizers: Optimizers,
+        openings: Openings,
+        *,
+        compile_eager: bool,
+    ) -> None:
         self.places = Places()
-        self._recorder = recorder
-        self._steps = recorder.steps
+        self._recording = recording
+        self._steps = recording.steps
+        self._optimizers = optimizers
         self._openings = openings
         self._compile_eager = compile_eager
 
     def context(self) -> CallContext | None:
         """What surrounds this code; None where its thread trains something else than what is recorded."""
-        return None if self._recorder.trainers.is_another else context_at(self.places.here)
+        return None if self._optimizers.trainers.is_another else context_at(self.places.here)
 
     def is_none_of_ours(self, around: CallContext) -> bool:
         """Whether operators belong to a call that is recorded as one, or to torch's own work."""
         if around.place is not None:
             return around.place.opaque or (around.in_backward and not around.grad)
-        if self._recorder.in_optimizer:
-            return not (self._recorder.optimizer_has_closure and around.grad)
+        if self._optimizers.at_work:
+            return not (self._optimizers.has_closure and around.grad)
         return around.in_backward
 
     # --- modules and operators
@@ -91,7 +103,7 @@ class CallRows:
     ) -> OpenCall | None:
         """Begin to record a call of a module."""
         conditions = conditions_now(around.grad)
-        with Silence(self._recorder.fail):
+        with Silence(self._recording.fail):
             named = without_wrappers(module)
             kind = class_name(named)
             return session.begin(
@@ -100,7 +112,7 @@ class CallRows:
                 kind,
                 tensors,
                 plain_attributes(named),
-                path=self._recorder.path_of(session, module, around.place),
+                path=session.path_of(module, around.place),
                 module_class=kind,
                 grad=around.grad,
                 conditions=conditions,
@@ -127,7 +139,7 @@ class CallRows:
         between = self._steps.is_certain and around.is_top and not around.grad
         phase = Phase.BACKWARD if between else Phase.FORWARD
         conditions = conditions_now(around.grad)
-        with Silence(self._recorder.fail):
+        with Silence(self._recording.fail):
             arguments = plain_arguments(args, kwargs)
             return begin_at(
                 session,
@@ -146,7 +158,7 @@ class CallRows:
     def note_autocast(self) -> None:
         """Note that a call runs under autocast, where it does."""
         if torch._C._is_any_autocast_enabled():
-            self._recorder.note_autocast()
+            self._recording.note_autocast()
 
     def end(
         self,
@@ -160,17 +172,17 @@ class CallRows:
     ) -> None:
         """Record what came of a call; `is_top` tells that it stands outside of all others."""
         is_of_the_start = is_top and self._steps.is_uncertain
-        if self._recorder.session is session:
-            with Silence(self._recorder.fail):
+        if self._recording.session is session:
+            with Silence(self._recording.fail):
                 session.end(opened, result, buffers=buffers, part=part)
                 if is_of_the_start:
-                    self._openings.results.add(tensor for _, tensor in tensors_in(result, ""))
+                    self._recording.results.add(tensor for _, tensor in tensors_in(result, ""))
         elif is_of_the_start:
             self._openings.note_top(result)
 
     def abandon(self, session: Session, opened: OpenCall) -> None:
-        if self._recorder.session is session:
-            with Silence(self._recorder.fail):
+        if self._recording.session is session:
+            with Silence(self._recording.fail):
                 session.abandon(opened)
 
     def run_within(
@@ -200,7 +212,7 @@ class CallRows:
 
     def end_one(self, one: OneCall, result: Any) -> None:
         """Record what came out of it."""
-        with Silence(self._recorder.fail):
+        with Silence(self._recording.fail):
             # What is written behind autograd's back inside does not show in a version.
             for _, tensor in (*one.tensors, *one.buffers):
                 one.session.contents.changed(tensor)
@@ -222,7 +234,7 @@ class CallRows:
         try:
             return self._begin_one(name, modules, args, kwargs)
         except Exception as error:  # whatever a class of the script's does when it is asked
-            self._recorder.fail(error)
+            self._recording.fail(error)
             return None
 
     def _begin_one(
@@ -260,9 +272,9 @@ class CallRows:
         self, session: Session, modules: Sequence[torch.nn.Module], place: Place | None
     ) -> list[NamedTensor]:
         """Buffers of modules and of all below them; the modules are named where they are met for the first time."""
-        with Silence(self._recorder.fail):
+        with Silence(self._recording.fail):
             for module in modules:
-                self._recorder.path_of(session, module, place)
+                session.path_of(module, place)
             below = {id(one): one for module in modules for _, one in module.named_buffers()}
             return [("buffer", buffer) for buffer in below.values()]
         return []

@@ -22,8 +22,10 @@ from lockstep.capture.interception import Taps
 from lockstep.capture.kernel_context import conditions_now
 from lockstep.capture.leaves import NamedTensor, argument_tensors, plain_arguments, tensors_in
 from lockstep.capture.module_paths import class_name, is_wrapper
-from lockstep.capture.openings import Openings, StepRecorder
+from lockstep.capture.openings import Openings
+from lockstep.capture.optimizers import Optimizers
 from lockstep.capture.plumbing import is_collective
+from lockstep.capture.rank_recording import RankRecording
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
@@ -40,7 +42,6 @@ from lockstep.capture.surroundings import (
     unwrapped,
     written,
 )
-from lockstep.capture.unseen_work import OutOfSight
 from lockstep.core.site import Phase
 from lockstep.devices.emulation.mode import emulated_device, is_emulated_here
 
@@ -72,10 +73,18 @@ class Calls:
 
     Parameters
     ----------
-    recorder
-        Opens and closes steps.
-    level
-        "module", "api" or "aten".
+    recording
+        Of this process's rank.
+    optimizers
+        The optimizers of the process.
+    needs_optimizer
+        See `Openings`.
+    forward_begins
+        Is told that a forward begins behind a backward: where the script updated its parameters, the step has ended.
+    before_backward
+        Is told that backward is about to begin: the process may be asked to end here.
+    compiler_loaded
+        Is told that something was compiled.
 
     Attributes
     ----------
@@ -83,24 +92,31 @@ class Calls:
         What is patched in torch.
     compiled
         Records calls of compiled functions, and what is captured of them.
-    openings
-        Which calls begin a step.
     places
         Where in the model the code is.
-    out_of_sight
-        What the model has computed where no step was open.
     """
 
-    def __init__(self, recorder: StepRecorder, level: str, *, compile_eager: bool = False) -> None:
-        self.taps = Taps(self, level)
-        self.out_of_sight = OutOfSight()
-        self.openings = Openings(recorder)
-        self._rows = CallRows(recorder, self.openings, compile_eager=compile_eager)
+    def __init__(
+        self,
+        recording: RankRecording,
+        optimizers: Optimizers,
+        *,
+        needs_optimizer: bool,
+        forward_begins: Callable[[], None],
+        before_backward: Callable[[], None],
+        compiler_loaded: Callable[[], None],
+    ) -> None:
+        eager, self._level = recording.options.compile_eager, recording.options.level
+        self.taps = Taps(self, self._level)
+        self._openings = Openings(recording, optimizers, needs_optimizer=needs_optimizer)
+        self._rows = CallRows(recording, optimizers, self._openings, compile_eager=eager)
         self.places = self._rows.places
-        self.compiled = CompiledCalls(recorder, self.openings, self._rows, eager=compile_eager)
-        self._recorder = recorder
-        self._steps = recorder.steps
-        self._level = level
+        self.compiled = CompiledCalls(recording, self._openings, self._rows, eager=eager)
+        self._recording = recording
+        self._steps = recording.steps
+        self._optimizers = optimizers
+        self._forward_begins, self._before_backward = forward_begins, before_backward
+        self._compiler_loaded = compiler_loaded
 
     # --- modules ------------------------------------------------------------------------------
 
@@ -138,7 +154,7 @@ class Calls:
                 return None  # leaves no trace: what it wraps is called inside
             return self._begun(module, args, kwargs, compiled=compiled)
         except Exception as error:  # whatever a class of the script's does when it is asked
-            self._recorder.fail(error)
+            self._recording.fail(error)
             return None
 
     def _begun(
@@ -154,14 +170,14 @@ class Calls:
             return None
         may_train = around.builds_graph and not around.in_transform
         if around.is_top and not around.in_backward:
-            if not self._recorder.trainers.calls(module, trains=may_train):
+            if not self._optimizers.trainers.calls(module, trains=may_train):
                 return None
             if may_train and self._steps.is_certain:
-                self._recorder.forward_begins()
+                self._forward_begins()
             elif may_train:
-                self.openings.reconsider(argument_tensors(args, kwargs), module=True)
+                self._openings.reconsider(argument_tensors(args, kwargs), module=True)
         passes = around.is_of_torch
-        session = None if passes else self.openings.session_of(module, may_begin=may_train)
+        session = None if passes else self._openings.session_of(module, may_begin=may_train)
         self._steps.module_called()
         opened = None
         if session is not None:
@@ -175,7 +191,7 @@ class Calls:
 
     def _note_unemulated(self) -> None:
         if not is_emulated_here():
-            self._recorder.note_once(
+            self._recording.note_once(
                 "the emulated device in other threads", "the modules that they call run as they are"
             )
 
@@ -206,7 +222,7 @@ class Calls:
     def _note_inside(self, what: str, module: torch.nn.Module, reason: str) -> None:
         place = self.places.here
         name = (place.path if place else "") or class_name(module)
-        self._recorder.note_once(f"{what} of {name}", reason)
+        self._recording.note_once(f"{what} of {name}", reason)
 
     # --- operators ----------------------------------------------------------------------------
 
@@ -260,19 +276,19 @@ class Calls:
                 return None
             tensors = argument_tensors(args, kwargs)
             if around.is_top and not self._steps.is_certain:
-                self.openings.reconsider(tensors, module=False)
+                self._openings.reconsider(tensors, module=False)
             elif around.is_top and around.builds_graph and trains(name, tensors):
-                self._recorder.forward_begins()
-            may_begin = around.builds_graph and self.openings.may_begin(name, tensors)
-            if may_begin and not self._recorder.trainers.uses(tensor for _, tensor in tensors):
+                self._forward_begins()
+            may_begin = around.builds_graph and self._openings.may_begin(name, tensors)
+            if may_begin and not self._optimizers.trainers.uses(tensor for _, tensor in tensors):
                 return None
-            session = self.openings.session(may_begin=may_begin)
+            session = self._openings.session(may_begin=may_begin)
             opened = None
             if session is not None:
                 opened = self._rows.begin_operator(session, around, name, tensors, args, kwargs)
             return session, opened, tensors, around.is_top
         except Exception as error:  # whatever a class of the script's does when it is asked
-            self._recorder.fail(error)
+            self._recording.fail(error)
             return None
 
     def _end_operator(
@@ -292,12 +308,12 @@ class Calls:
             elif tensors and is_collective(name):
                 self._end_collective(session, opened, tensors, result)
                 if is_top:
-                    self.openings.note_top(result)
+                    self._openings.note_top(result)
             else:
                 session.retract(opened)
                 return False
         except Exception as error:
-            self._recorder.fail(error)
+            self._recording.fail(error)
         return True
 
     def read_by_python(self, tensor: Any) -> None:
@@ -305,11 +321,11 @@ class Calls:
         around = self._rows.context() if isinstance(tensor, torch.Tensor) else None
         if around is None or around.in_backward or around.in_transform:
             return
-        session = self._recorder.session
+        session = self._recording.session
         if session is None:
-            self.out_of_sight.was_read |= self._is_out_of_sight([tensor])
-        elif not (self._recorder.in_optimizer or (around.place and around.place.opaque)):
-            with Silence(self._recorder.fail):
+            self._recording.out_of_sight.was_read |= self._is_out_of_sight([tensor])
+        elif not (self._optimizers.at_work or (around.place and around.place.opaque)):
+            with Silence(self._recording.fail):
                 session.read_by_python(tensor)
 
     def gradient_given(self, parameter: Any) -> None:
@@ -317,23 +333,23 @@ class Calls:
         around = self._rows.context()
         if around is None or around.in_backward or around.in_transform:
             return
-        session = self._recorder.session
-        if session is not None and not self._recorder.in_optimizer:
-            with Silence(self._recorder.fail):
+        session = self._recording.session
+        if session is not None and not self._optimizers.at_work:
+            with Silence(self._recording.fail):
                 if session.may_be_updated_by_hand(parameter):
-                    self._recorder.is_certain()
+                    self._recording.is_certain()
                     session.accumulated(parameter)
 
     def _is_out_of_sight(self, tensors: Iterable[torch.Tensor]) -> bool:
-        with Silence(self._recorder.fail):
-            return self.out_of_sight.has_made(tensors)
+        with Silence(self._recording.fail):
+            return self._recording.out_of_sight.has_made(tensors)
         return False
 
     def _made_out_of_sight(self, result: Any, module: torch.nn.Module | None = None) -> None:
         """Note what came of a call where no step is open; of a module, where it has parameters."""
-        with Silence(self._recorder.fail):
+        with Silence(self._recording.fail):
             if module is None or next(module.parameters(), None) is not None:
-                self.out_of_sight.made(tensor for _, tensor in tensors_in(result, ""))
+                self._recording.out_of_sight.made(tensor for _, tensor in tensors_in(result, ""))
 
     def _end_collective(
         self, session: Session, opened: OpenCall, tensors: list[NamedTensor], result: Any
@@ -342,9 +358,9 @@ class Calls:
         if result is None:
             self._rows.end(session, opened, result)
             return
-        self._recorder.note_once("collectives that are not waited for", "their results come later")
+        self._recording.note_once("collectives that are not waited for", "their results come later")
         session.retract(opened)
-        with Silence(self._recorder.fail):
+        with Silence(self._recording.fail):
             for _, tensor in tensors:
                 session.contents.changed(tensor)
 
@@ -354,21 +370,21 @@ class Calls:
         """Let torch work between ranks; what it makes comes from inside the step."""
         with self.places.at(replace(self.places.here or _NOWHERE, opaque=True)):
             result = function(*args, **kwargs)
-        session = self._recorder.session
+        session = self._recording.session
         if session is not None:
-            with Silence(self._recorder.fail):
+            with Silence(self._recording.fail):
                 for _, tensor in tensors_in(result, ""):
                     session.contents.note(unwrapped(tensor))
         return result
 
     def _in_transform(self, result: Any) -> Any:
         """What leaves a `torch.func` transform comes from inside the step."""
-        session = self._recorder.session
+        session = self._recording.session
         if session is not None:
-            self._recorder.note_once(
+            self._recording.note_once(
                 "operators inside of torch.func transforms", "they work on tensors without numbers"
             )
-            with Silence(self._recorder.fail):
+            with Silence(self._recording.fail):
                 for _, tensor in tensors_in(result, ""):
                     session.contents.note(unwrapped(tensor))
         return result
@@ -391,7 +407,7 @@ class Calls:
     def recomputed_here(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A checkpointed function whose calls are at this place of the model in backward too."""
         place = self.places.here
-        if self._recorder.session is None or place is None:
+        if self._recording.session is None or place is None:
             return function
 
         @functools.wraps(function)
@@ -405,7 +421,7 @@ class Calls:
 
     def compiler_loaded(self) -> None:
         """Something was compiled."""
-        self._recorder.compiler_loaded()
+        self._compiler_loaded()
 
     # --- aten operators -------------------------------------------------------------------------
 
@@ -420,13 +436,13 @@ class Calls:
         """Record one aten operator."""
         # By what an overload calls itself, which has a frame that is not there without the tap.
         inner = function._op if isinstance(function, torch._ops.OpOverload) else function
-        session = self._recorder.session
+        session = self._recording.session
         around = None if session is None else self._rows.context()
         if session is None or around is None:
             return caller(inner, args, kwargs)
         tensors: list[NamedTensor] = []
         opened, conditions = None, conditions_now(around.grad)
-        with Silence(self._recorder.fail):
+        with Silence(self._recording.fail):
             tensors = argument_tensors(args, kwargs)
             arguments = plain_arguments(args, kwargs)
             opened = begin_at(
@@ -447,7 +463,7 @@ class Calls:
                 self._rows.abandon(session, opened)
             raise
         if opened is not None:
-            with Silence(self._recorder.fail):
+            with Silence(self._recording.fail):
                 # Down here a write counts as a version only after the operator has returned.
                 for tensor in written(function, args, kwargs):
                     session.contents.changed(tensor)
@@ -457,7 +473,7 @@ class Calls:
     def _aten_phase(self, around: CallContext) -> Phase:
         if around.in_backward:
             return Phase.BACKWARD
-        return Phase.OPTIMIZER if self._recorder.in_optimizer and not around.grad else Phase.FORWARD
+        return Phase.OPTIMIZER if self._optimizers.at_work and not around.grad else Phase.FORWARD
 
     # --- backward -------------------------------------------------------------------------------
 
@@ -466,18 +482,18 @@ class Calls:
         around = self._rows.context()
         if around is None or around.in_backward:
             return run()
-        session = self.openings.session(may_begin=bool(losses))
+        session = self._openings.session(may_begin=bool(losses))
         if session is None:
-            self._recorder.stop_before_backward()
+            self._before_backward()
             return run()
-        with Silence(self._recorder.fail):
-            self._recorder.is_certain()
+        with Silence(self._recording.fail):
+            self._recording.is_certain()
             for tensor in losses:
                 session.loss(tensor)
-        self._recorder.stop_before_backward()
+        self._before_backward()
         with self.places.at(None):
             result = run()
-        with Silence(self._recorder.fail):
+        with Silence(self._recording.fail):
             session.backward_ended()
             for _, tensor in tensors_in(result, ""):
                 session.contents.note(unwrapped(tensor))

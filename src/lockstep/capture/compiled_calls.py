@@ -13,7 +13,8 @@ from lockstep.capture.call_context import context_at
 from lockstep.capture.call_places import Place
 from lockstep.capture.call_rows import CallRows, OneCall
 from lockstep.capture.leaves import NamedTensor, argument_tensors
-from lockstep.capture.openings import Openings, StepRecorder
+from lockstep.capture.openings import Openings
+from lockstep.capture.rank_recording import RankRecording
 from lockstep.capture.reach import compiled_name, modules_reached
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
@@ -27,8 +28,8 @@ class CompiledCalls:
 
     Parameters
     ----------
-    recorder
-        Opens and closes steps.
+    recording
+        Of this process's rank.
     openings
         Tells which calls begin a step.
     rows
@@ -43,13 +44,13 @@ class CompiledCalls:
     """
 
     def __init__(
-        self, recorder: StepRecorder, openings: Openings, rows: CallRows, *, eager: bool
+        self, recording: RankRecording, openings: Openings, rows: CallRows, *, eager: bool
     ) -> None:
         self.eager = eager
         self.graphs_run = 0
         self._openings, self._rows = openings, rows
-        self._recorder = recorder
-        self._steps = recorder.steps
+        self._recording = recording
+        self._steps = recording.steps
         self._around = -1
 
     # --- compiled functions ---------------------------------------------------------------------
@@ -77,7 +78,9 @@ class CompiledCalls:
             return None  # an optimizer's step, say
         one = self._rows.begin_one(name, modules, args, kwargs)
         if one is not None:
-            self._recorder.note_once(f"inside of {name}", "compiled: recorded at its boundary only")
+            self._recording.note_once(
+                f"inside of {name}", "compiled: recorded at its boundary only"
+            )
         return one
 
     def ended(self, one: OneCall, result: Any, *, raised: bool) -> None:
@@ -113,7 +116,7 @@ class CompiledCalls:
         if session is None:
             return run()
         self.graphs_run += 1
-        self._recorder.note_once(
+        self._recording.note_once(
             "the compiler's own kernels", "--compile-eager: what it captured runs eagerly"
         )
         place = called_at.place or Place(-1, "", "", None, session.stack_here())
@@ -132,7 +135,7 @@ class CompiledCalls:
 
     def owners(self, tensors: Sequence[Any]) -> tuple[str, ...]:
         """Names of those that are parameters or buffers, "" for others."""
-        session = self._recorder.session
+        session = self._recording.session
         if session is None:
             return ()
         owners = [
@@ -145,7 +148,7 @@ class CompiledCalls:
         self, module_id: int, tensors: Sequence[torch.Tensor], moved: tuple[str, str]
     ) -> Entered | None:
         """A stretch of a graph begins that was captured in a module."""
-        session = self._recorder.session
+        session = self._recording.session
         module = None if session is None else session.names.module_with(module_id, moved)
         if session is None or module is None:
             return None
@@ -179,7 +182,7 @@ class CompiledCalls:
 
     def at_frames(self, frames: tuple[tuple[str, int, str], ...]) -> None:
         """What a graph calls next was captured in these lines."""
-        session, place = self._recorder.session, self._rows.places.here
+        session, place = self._recording.session, self._rows.places.here
         if session is not None and place is not None:
             self._rows.places.leave()
             self._rows.places.enter(replace(place, stack=session.stack_told(frames, self._around)))

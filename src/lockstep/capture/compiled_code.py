@@ -7,15 +7,14 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from lockstep.capture.call_rows import OneCall
 from lockstep.capture.interception import Taps
 from lockstep.capture.patches import Patch
-
-F = TypeVar("F", bound=Callable[..., Any])
+from lockstep.capture.untraced import never_compiled
 
 
 def wrap_compile(
@@ -114,7 +113,7 @@ class CompiledCodeGate(threading.local):
                 self._enter(wrapper)
             return before
 
-        return _never_compiled(set_eval_frame)
+        return never_compiled(set_eval_frame)
 
     def _set_callback(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
@@ -127,7 +126,7 @@ class CompiledCodeGate(threading.local):
                 self._leave(wrapper, self._left)
             return original(callback)
 
-        return _never_compiled(maybe_set_eval_frame)
+        return never_compiled(maybe_set_eval_frame)
 
     def _enter(self, wrapper: FrameType) -> None:
         taps = self._taps_now()
@@ -146,22 +145,3 @@ class CompiledCodeGate(threading.local):
             given = wrapper.f_locals
             raised = not given.get("call_succeeded", "result" in given)
             taps.listener.compiled.ended(one, given.get("result"), raised=raised)
-
-
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that Dynamo neither traces nor compiles; where it is not at work, the call costs next to nothing."""
-    disabled = torch.compiler.disable(function)
-    callback_now = torch._C._dynamo.eval_frame.get_eval_frame_callback
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or callback_now() is not None:
-            return disabled(*args, **kwargs)
-        return function(*args, **kwargs)
-
-    return _never_compiled(call)
-
-
-def _never_compiled(function: F) -> F:
-    """Keep Dynamo from looking at a function that runs while it is at work."""
-    sys.modules["torch._dynamo.eval_frame"].skip_code(function.__code__)
-    return function

@@ -18,7 +18,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from lockstep.capture.compiled_code import untraced
 from lockstep.capture.leaves import plain_setting
 from lockstep.capture.module_paths import ModuleNames
 from lockstep.capture.patches import Patch
@@ -27,6 +26,7 @@ from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
 from lockstep.capture.steps import End
 from lockstep.capture.trainers import Trainers
+from lockstep.capture.untraced import untraced
 from lockstep.devices.methods import item
 
 

@@ -222,6 +222,18 @@ class Session:
         """Record a module that appeared inside a running one, whose path is given."""
         self._describe(self.names.adopt_child(module, parent, path))
 
+    def path_of(self, module: torch.nn.Module, place: Place | None) -> str:
+        """Path of a module; its tree is recorded where it is met for the first time."""
+        path = self.names.path_of(module)
+        if path is None:
+            if place is not None and place.module is not None:
+                self.adopt_child(module, place.module, place.path)
+            else:
+                self.adopt(module)
+            self._watch_parameters(None)
+            path = self.names.path_of(module) or ""
+        return path
+
     def _describe(self, adopted: Adopted) -> None:
         for path, child in adopted.modules:
             own = [*child._parameters.values(), *child._buffers.values()]

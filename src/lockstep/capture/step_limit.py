@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from lockstep.capture.apart import is_followed
-from lockstep.capture.compiled_code import untraced
+from lockstep.capture.untraced import untraced
 from lockstep.core.last_step import LastStep, last_step_in
 
 _LEAST_PATIENCE_S = 10.0

@@ -3,7 +3,7 @@
 What begins a step
     The first call that builds a graph, where the step that comes is chosen: a module that may train, an operator on a
     parameter or on what was set aside, a backward (all of them by `openings`), or an optimizer that has gradients at
-    hand or a closure to call (`optimizers`). They end in `Recorder.begin`, and that in `Steps.begin`.
+    hand or a closure to call (`optimizers`). They end in `RankRecording.begin`, and that in `Steps.begin`.
 
 What it may turn out to be
     Until its first backward it may be none: the norm of the parameters for a log, a dry run. It is set aside where

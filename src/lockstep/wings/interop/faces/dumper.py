@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
-from lockstep.capture.recorder import warn
+from lockstep.capture.user_notes import warn
 from lockstep.core.arguments import path_of, truth_of
 from lockstep.core.errors import UsageError
 from lockstep.store.reader import RankRecording

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.recorder import warn
 from lockstep.capture.setup import rank_and_world_size
+from lockstep.capture.user_notes import warn
 from lockstep.core.errors import UsageError
 from lockstep.store.reader import RankRecording
 from lockstep.wings.interop.faces.api_calls import ApiNumbers, passes_of

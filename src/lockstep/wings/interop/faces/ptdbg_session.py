@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.recorder import warn
+from lockstep.capture.user_notes import warn
 from lockstep.core.arguments import choice_of, integer_of, path_of
 from lockstep.core.errors import UsageError
 from lockstep.store.reader import RankRecording

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec
 
-from lockstep.capture.recorder import warn
+from lockstep.capture.user_notes import warn
 from lockstep.core.errors import LockstepError
 
 P = ParamSpec("P")

@@ -1,0 +1,105 @@
+"""When it is kept what a training becomes behind its recorded steps, and where that is written."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch.optim.optimizer import Optimizer
+
+from lockstep.capture import setup
+from lockstep.capture.afterwards import Afterwards, Owners, Tables, owners_of
+from lockstep.capture.held_modules import held_modules
+from lockstep.capture.last_states import NamedModule
+from lockstep.capture.live_modules import LivingModules
+from lockstep.capture.optimizers import Optimizers
+from lockstep.capture.rank_recording import RankRecording
+from lockstep.capture.silence import Silence
+from lockstep.core.manifest import END, NotSeen, RankManifest
+from lockstep.store.writer import RankWriter
+
+
+class KeptStates:
+    """Keeps what the process holds behind the first and the last recorded step, and at its end.
+
+    Parameters
+    ----------
+    recording
+        Of this process's rank.
+    optimizers
+        The optimizers of the process.
+    living
+        The modules of the process.
+    """
+
+    def __init__(
+        self, recording: RankRecording, optimizers: Optimizers, living: LivingModules
+    ) -> None:
+        self._recording = recording
+        self._optimizers = optimizers
+        self._living = living
+        self._afterwards: Afterwards | None = None
+
+    def first(self) -> None:
+        """The first recorded step has ended, and more are to come."""
+        if not (self._recording.options.apart or self._recording.steps.is_finished):
+            self._kept().first(*self._held_now())
+
+    def begin(self) -> None:
+        """The last recorded step has ended: keep what comes."""
+        recording, session = self._recording, self._recording.written
+        if session is None or session.writer.failure:
+            return
+        if recording.failure or recording.options.apart:
+            return
+        with Silence(recording.fail):
+            self._kept().begin(*self._held_now())
+
+    def listen(self) -> None:
+        """Keep the losses from now on; all other taps are out."""
+        if self._afterwards is not None:
+            self._afterwards.listen()
+
+    def tables(self) -> Tables:
+        """Tables of the recorded steps."""
+        return {} if self._afterwards is None else self._afterwards.recorded()
+
+    def write_end(self, writer: RankWriter, manifest: RankManifest) -> None:
+        """Add what the training became behind its recorded steps to a recording that was closed."""
+        afterwards, why_not = self._afterwards, ""
+        if afterwards is not None and not (self._recording.options.exit_after or writer.failure):
+            with Silence(self._recording.fail):
+                tables, why_not = afterwards.finish()
+                why_not = writer.write_behind(tables) or why_not
+            why_not = why_not or self._recording.failure
+        later = self._optimizers.count_no_more()
+        if later is not None:
+            manifest.trained = self._recording.steps.number + later
+        if why_not:
+            manifest.not_seen.append(NotSeen(END, why_not))
+        if later is not None or afterwards is not None:
+            writer.amend(partial(setup.as_json, manifest, self._recording.kept))
+
+    def forget(self) -> None:
+        """Listen for nothing any more."""
+        self._optimizers.count_no_more()
+        if self._afterwards is not None:
+            self._afterwards.forget()
+            self._afterwards = None
+
+    def _kept(self) -> Afterwards:
+        recording = self._recording
+        if self._afterwards is None:
+            self._afterwards = Afterwards(
+                recording.options.save,
+                lambda text: recording.kept(text),
+                lambda: recording.steps.number + self._optimizers.counted_on,
+                recording.sites.wants,
+            )
+        return self._afterwards
+
+    def _held_now(self) -> tuple[list[NamedModule], list[Optimizer], Owners]:
+        """What the process holds: modules, optimizers, and what is known of names."""
+        names = self._recording.names
+        modules = held_modules(names, self._living, self._optimizers.trained_now())
+        owners = owners_of(names.owners.values())
+        return modules, self._optimizers.taking_part(), owners
