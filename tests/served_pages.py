@@ -50,7 +50,7 @@ class Served:
 
     def keys(self) -> dict[str, str]:
         """The key of each run by its name."""
-        return {one["name"]: one["key"] for one in self.json("curves/runs")["runs"]}
+        return {one["name"]: one["key"] for one in self.json("runs")["runs"]}
 
     def answer(self, graph: str) -> dict[str, Any]:
         """What comparing two runs found, once it is done."""

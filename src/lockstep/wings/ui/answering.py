@@ -15,7 +15,7 @@ from lockstep.report.page.escape import visible
 async def answered(made: Callable[[], dict[str, Any]]) -> Response:
     """What this gives, made on a thread: 400 for a wrong question, 404 for what is not there, 500 for what fails."""
     try:
-        return JSONResponse(_visible(await run_sync(made)))
+        return JSONResponse(readable(await run_sync(made)))
     except UsageError as error:
         return _failed(error, 400)
     except LookupError as error:
@@ -28,10 +28,10 @@ def _failed(error: Exception, status: int) -> Response:
     return JSONResponse({"failed": visible(str(error))}, status)
 
 
-def _visible(value: Any) -> Any:
-    """All text with characters spelled out that cannot be seen; JSON cannot hold halves of pairs either."""
+def readable(value: Any) -> Any:
+    """The same with text that can be read: what cannot be seen is spelled out, as are halves of pairs."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, dict):
-        return {name: _visible(one) for name, one in value.items()}
-    return [_visible(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {name: readable(one) for name, one in value.items()}
+    return [readable(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -25,13 +25,19 @@ HOST = "127.0.0.1"
     default=0,
     help="Port to serve at.  [default: a free one]",
 )
+@click.option(
+    "--sort",
+    default="",
+    help="Column by which the list is sorted at first: 'last loss', 'lr', '-lr'.",
+)
 @click.option("--open", "opens", is_flag=True, help="Open a browser.")
-def ui(folders: tuple[Path, ...], port: int, opens: bool) -> int:
+def ui(folders: tuple[Path, ...], port: int, sort: str, opens: bool) -> int:
     """Serve pages over the recordings in FOLDERS to a browser of this machine, until Ctrl-C.
 
     A list of all runs with what they were set up with and their losses on one axis; the page of each, as `lockstep
-    report` makes it; and of a run and the reference that is chosen in the list, their comparison. Recordings that come
-    or grow show up by themselves. Nothing can be changed from the pages; only who has the printed address sees them.
+    report` makes it; and of a run and the reference that is chosen in the list their comparison, their curves and the
+    operators of both side by side. Recordings that come or grow show up by themselves. Tags and notes are all that can
+    be written from the pages; only who has the printed address sees them.
 
     \b
     lockstep ui runs
@@ -55,7 +61,7 @@ def ui(folders: tuple[Path, ...], port: int, opens: bool) -> int:
     if opens and not webbrowser.open(address):
         say("no browser could be opened; open the address above")
     config = uvicorn.Config(
-        application(Runs(folders), token, at), log_level="warning", access_log=False,
+        application(Runs(folders), token, at, sort=sort), log_level="warning", access_log=False,
         server_header=False, timeout_graceful_shutdown=2,
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listening])

@@ -22,7 +22,7 @@ _ASSETS = Path(__file__).parent / "assets"
 
 
 def curves_routes(runs: Runs) -> list[Route]:
-    """The page, the runs that it may show, the names of their curves, and one of these of some runs."""
+    """The page, the names of the curves of some runs, and one of these of some runs."""
     curves = Curves()
 
     def chosen(request: Request) -> list[Run]:
@@ -33,15 +33,6 @@ def curves_routes(runs: Runs) -> list[Route]:
         if any(one is None for one in found):
             raise LookupError("one of these runs is not there, or not any more")
         return [one for one in found if one is not None]
-
-    def listed(request: Request) -> dict[str, Any]:
-        return {
-            "most": MOST_RUNS,
-            "runs": [
-                {"key": one.key, "name": one.name, "problem": one.problem, "made": one.made}
-                for one in runs.all()
-            ],
-        }
 
     def named(request: Request) -> dict[str, Any]:
         return {"names": names_in([curves.of(run) for run in chosen(request)])}
@@ -62,7 +53,6 @@ def curves_routes(runs: Runs) -> list[Route]:
 
     return [
         Route("/curves", page),
-        Route("/curves/runs", asking(listed)),
         Route("/curves/names", asking(named)),
         Route("/curves/data", asking(shown)),
     ]

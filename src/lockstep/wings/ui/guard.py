@@ -22,6 +22,10 @@ _HEADERS = (
 """Beside them each page has a policy of its own, which lets its script run by its hash and nothing be fetched."""
 
 
+_WRITTEN = ([b"notes"],)
+"""What may be written to, by pages of this server: a browser always names the origin of a POST."""
+
+
 class Guard:
     """Lets through what asks for `/TOKEN/...` by this machine's own name, without the token.
 
@@ -69,11 +73,17 @@ class Guard:
             return 421, "this server answers to 127.0.0.1 and localhost alone"
         if headers.get(b"origin", b"") not in {b"", *self._origins}:
             return 403, "asked for by a page of another origin"
-        if scope["method"] not in ("GET", "HEAD"):
-            return 405, "everything here is read alone"
-        first = scope["path"].encode().split(b"/")[1:2]
-        if not first or not hmac.compare_digest(first[0], self._token):
+        parts = scope["path"].encode().split(b"/")[1:]
+        if not parts or not hmac.compare_digest(parts[0], self._token):
             return 403, "the address lacks the token that `lockstep ui` printed"
+        if scope["method"] == "POST" and parts[1:2] in _WRITTEN:
+            return (
+                None
+                if headers.get(b"origin") in self._origins
+                else (403, "written from its own pages alone")
+            )
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, "everything here is read alone, but for tags and notes"
         return None
 
 

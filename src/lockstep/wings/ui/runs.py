@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.core.errors import LockstepError
 from lockstep.core.text import shell_line
 from lockstep.reading.recorded_series import losses_of
+from lockstep.reading.run_settings import Value, settings_of
 from lockstep.store.reader import Recording, open_recording
 from lockstep.store.schema import MANIFEST
 
@@ -37,12 +38,12 @@ class Run:
         Why it cannot be read, or "".
     made, command, state
         As its manifest has them; "" where they are not known.
-    device, torch
-        What it ran on.
     steps
         Recorded ones.
     trained
         Steps of the whole training, None where that is not known.
+    settings
+        What it was set up with; see `lockstep.reading.run_settings`.
     losses
         Of the first rank, as step and value; of several of one step, the last.
     """
@@ -55,10 +56,9 @@ class Run:
     made: str = ""
     command: str = ""
     state: str = ""
-    device: str = ""
-    torch: str = ""
     steps: tuple[int, ...] = ()
     trained: int | None = None
+    settings: Mapping[str, Value] = field(default_factory=dict)
     losses: tuple[tuple[int, float], ...] = ()
 
     @property
@@ -144,13 +144,11 @@ def _losses(recording: Recording, rank: str) -> Iterator[tuple[int, float]]:
 def _of_recording(key: str, name: str, stamp: str, recording: Recording) -> Run:
     ranks, manifest = list(recording.ranks.values()), recording.manifest
     first = ranks[0] if ranks else None
-    several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
     return Run(
         key, recording.path, name, stamp,
         made=manifest.created, command=shell_line(manifest.command), state=manifest.state,
-        device="" if first is None else ", ".join(first.manifest.devices) + several,
-        torch="" if first is None else first.manifest.packages.get("torch", ""),
         steps=tuple(sorted({step for rank in ranks for step in rank.steps})),
         trained=None if first is None else first.manifest.trained,
+        settings=settings_of(recording),
         losses=() if first is None else tuple(_losses(recording, first.name)),
     )  # fmt: skip

@@ -9,24 +9,20 @@ from typing import Any
 from anyio.to_thread import run_sync
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from lockstep.core.text import printable
-from lockstep.report.page import render
 from lockstep.wings.ui.curves_routes import curves_routes
 from lockstep.wings.ui.graph.comparisons import Comparisons
 from lockstep.wings.ui.graph.routes import graph_routes
 from lockstep.wings.ui.guard import Guard
-from lockstep.wings.ui.list_page import list_page
 from lockstep.wings.ui.made_pages import MadePages, NoPageError
 from lockstep.wings.ui.runs import Runs
-
-_AGAIN_S = {True: 2, False: 10}
-"""After how many seconds the list is looked at again, where something is being recorded and where nothing is."""
+from lockstep.wings.ui.runs_routes import runs_routes
 
 
-def application(runs: Runs, token: str, port: int) -> Guard:
+def application(runs: Runs, token: str, port: int, *, sort: str = "") -> Guard:
     """What serves the runs at `/TOKEN/` on a port of this machine.
 
     Parameters
@@ -37,6 +33,8 @@ def application(runs: Runs, token: str, port: int) -> Guard:
         Which every address has to begin with.
     port
         At which it is served.
+    sort
+        Column by which the list is sorted at first.
     """
     pages, comparisons = MadePages(), Comparisons()
 
@@ -45,19 +43,6 @@ def application(runs: Runs, token: str, port: int) -> Guard:
         yield
         pages.close()
         comparisons.close()
-
-    async def listed(request: Request) -> Response:
-        if not request.scope["raw_path"].split(b"?")[0].endswith(b"/"):
-            return RedirectResponse(f"/{token}/")
-
-        def made() -> tuple[str, bool]:
-            found = runs.all()
-            chosen = request.query_params.get("reference", "")
-            reference = next((one for one in found if one.key == chosen and not one.problem), None)
-            return render(list_page(found, reference)), any(one.is_growing for one in found)
-
-        text, growing = await run_sync(made)
-        return HTMLResponse(text, headers={"refresh": str(_AGAIN_S[growing])})
 
     async def page(request: Request) -> Response:
         keys = [
@@ -80,7 +65,7 @@ def application(runs: Runs, token: str, port: int) -> Guard:
         return HTMLResponse(content)
 
     routes = [
-        Route("/", listed),
+        *runs_routes(runs, token, sort),
         Route("/run/{run}", page),
         Route("/compare/{reference}/{run}", page),
         *graph_routes(runs, comparisons),

@@ -1,14 +1,14 @@
 // The page of curves: which runs, which number, the curves, their difference, and where they part.
-const curves = { runs: [], chosen: [], name: "loss", names: [], data: null, log: false, states: new Map(), picked: null };
+const curves = { runs: [], chosen: [], name: "loss", names: [], data: null, log: false, states: new Map(), most: 8 };
 const runName = (key) => (curves.runs.find((one) => one.key === key) || { name: key }).name;
 
 async function start() {
   const place = byId("curves");
   place.append(h("p", { id: "said", class: "said", role: "alert", hidden: true }), h("section", { class: "card picker", id: "picker", "aria-label": "Runs" }), h("section", { class: "card chart-card", id: "chart", "aria-label": "Curves" }));
-  const asked = new URLSearchParams(location.search), listed = await askFor("curves/runs");
-  Object.assign(curves, { runs: listed.runs, most: listed.most, name: asked.get("name") || "loss" });
+  const asked = new URLSearchParams(location.search), listed = await askFor("runs");
+  Object.assign(curves, { runs: listed.runs, name: asked.get("name") || "loss" });
   const known = new Set(listed.runs.filter((one) => !one.problem).map((one) => one.key));
-  curves.chosen = (asked.get("runs") || "").split(",").filter((one) => known.has(one)).slice(0, listed.most);
+  curves.chosen = (asked.get("runs") || "").split(",").filter((one) => known.has(one)).slice(0, curves.most);
   if (!curves.chosen.length) curves.chosen = listed.runs.filter((one) => !one.problem).slice(0, 2).map((one) => one.key).reverse();
   mountClientKeys([["l", "logarithmic or linear", () => { curves.log = !curves.log; drawPage(); }], ["g", "to the graph at the first differing step", toFirst]]);
   drawPicker();
@@ -37,21 +37,28 @@ async function showChosen() {
   if (runs !== curves.chosen.join(",")) return;
   curves.data = data;
   drawPage();
-  curves.chosen.slice(1).forEach((run) => saying(judge)(run));
+  curves.chosen.slice(1).forEach(judge);
 }
 
-async function judge(run) { // what is noise, only comparing can tell; it is asked for once
+function judge(run) { // what is noise, only comparing can tell; it is asked for once
   const reference = curves.chosen[0], key = `${reference}/${run}`;
-  if (curves.states.has(key) || curves.name !== "loss") return;
+  if (curves.states.has(key) || curves.name !== "loss" || curves.isJudging) return;
   curves.states.set(key, {});
-  for (;;) {
-    let state;
-    try { state = await askFor(`compare/${key}/graph/state`); } catch (error) { state = { failed: error.message }; }
+  curves.isJudging = true; // one after the other: each takes a process of its own
+  listenTo(`compare/${key}/graph/events`, (state) => {
+    const told = curves.states.get(key);
     curves.states.set(key, state);
-    drawPage();
-    if (!state.progress) return;
-    await new Promise((go) => setTimeout(go, 500));
-  }
+    if (!state.progress || !told.progress) drawPage(); else tellProgress(run, state);
+    if (state.progress) return "";
+    curves.isJudging = false;
+    curves.chosen.slice(1).forEach(judge);
+    return "done";
+  });
+}
+
+function tellProgress(run, state) { // without drawing all again
+  const place = document.querySelector(`[data-progress="${run}"]`);
+  if (place) place.textContent = ` ${state.progress.progress}`;
 }
 
 function drawPage() {
@@ -104,13 +111,13 @@ function marksOf(data) {
 function partingLine(one) {
   const reference = curves.chosen[0], { answer, failed, progress } = stateOf(one.run), beyond = beyondOf(one.run), recorded = answer ? new Set(answer.steps.filter((two) => two.rank === one.rank).map((two) => two.step)) : new Set();
   const bits = !one.shared ? "no step is there in both" : one.first === null ? `equal bit by bit at all ${whole(one.shared)} shared steps` : `the first step at which the bits differ is ${one.first}`;
-  const noise = curves.name !== "loss" ? "whether that is noise is told of losses alone" : failed ? `could not be compared: ${failed}` : !answer ? `whether that is noise: comparing${progress && progress.done ? `, ${progress.progress}` : ""} …`
+  const noise = curves.name !== "loss" ? "whether that is noise is told of losses alone" : failed ? `could not be compared: ${failed}` : !answer ? `whether that is noise: comparing …`
     : beyond.step !== null ? `the first loss beyond what noise explains is that of step ${beyond.step} (${beyond.words})` : beyond.judged ? `none of the ${whole(beyond.judged)} losses that were judged is beyond noise` : "no loss was judged";
   const link = (step, words) => h("a", { href: `compare/${reference}/${one.run}/graph#${new URLSearchParams({ rank: one.rank, step })}` }, words);
   const first = one.first === null ? null : recorded.size && !recorded.has(one.first) ? h("span", { class: "dim" }, `step ${one.first} was not recorded: record --steps ${Math.max(0, one.first - 1)}:${one.first + 2}`) : link(one.first, `Graph at step ${one.first}`);
   const origin = answer && answer.origin ? link(answer.origin[1], `Graph at the first operator that differs, step ${answer.origin[1]}`) : null;
   return h("div", { class: "parting", "data-colour": beyond && beyond.step !== null ? "fault" : one.first === null ? "agree" : "noise" },
-    h("p", null, h("b", null, name(one.name)), one.rank === "rank0" ? "" : ` ${one.rank}`, `: ${bits}.`), one.first === null && !(beyond && beyond.step !== null) ? null : h("p", { class: "muted" }, noise[0].toUpperCase() + noise.slice(1) + "."),
+    h("p", null, h("b", null, name(one.name)), one.rank === "rank0" ? "" : ` ${one.rank}`, `: ${bits}.`), one.first === null && !(beyond && beyond.step !== null) ? null : h("p", { class: "muted" }, noise[0].toUpperCase() + noise.slice(1) + ".", answer || failed ? null : h("span", { "data-progress": one.run })),
     answer && answer.ends ? h("p", { class: "muted" }, `Behind the recorded steps: ${answer.ends}.`) : null,
     h("p", { class: "go" }, first, origin, h("a", { href: `compare/${reference}/${one.run}` }, "Report")));
 }

@@ -25,17 +25,15 @@ async function start() {
   if (first && wanted > 0 && wanted < graph.count) { const found = await saying(askGraph)("node", { node: wanted }); if (found) await saying(choose)(wanted, found.around); }
 }
 
-async function answered() { // the comparison may take its time: how far it is stands there meanwhile
+function answered() { // the comparison may take its time: how far it is stands there meanwhile
   const place = byId("answer");
-  for (;;) {
-    let state;
-    try { state = await askFor(`${page.base}/state`); } catch (error) { state = { failed: error.message }; }
-    if (state.failed) { place.append(h("p", { class: "empty", role: "alert" }, `These two cannot be shown side by side: ${state.failed}`)); return null; }
-    if (state.answer) { place.replaceChildren(); return state.answer; }
+  return new Promise((give) => listenTo(`${page.base}/events`, (state) => {
+    if (state.failed) { place.replaceChildren(h("p", { class: "empty", role: "alert" }, `These two cannot be shown side by side: ${state.failed}`)); give(null); return "done"; }
+    if (state.answer) { place.replaceChildren(); give(state.answer); return "done"; }
     const { progress: what, done, total } = state.progress || {};
     place.replaceChildren(h("p", { class: "empty" }, what ? `Comparing: ${what}, ${whole(done)} of ${whole(total)}` : "Comparing …"), total ? h("progress", { max: total, value: done, "aria-label": "How far comparing has come" }) : "");
-    await new Promise((go) => setTimeout(go, 300));
-  }
+    return "";
+  }));
 }
 
 const COLOUR = { agree: "agree", diverged: "fault", incomparable: "unjudged" };

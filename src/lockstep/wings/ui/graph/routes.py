@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.ui.answering import answered
+from lockstep.wings.ui.events import event_stream
 from lockstep.wings.ui.graph import answers
 from lockstep.wings.ui.graph.comparisons import ComparedPair, Comparisons, LaidOut
 from lockstep.wings.ui.graph.page import graph_page
@@ -40,6 +41,14 @@ def graph_routes(runs: Runs, comparisons: Comparisons) -> list[Route]:
 
         return await answered(made)
 
+    async def events(request: Request) -> Response:
+        def made() -> dict[str, Any]:
+            return comparisons.pair(*pair_of(request)).state()
+
+        return event_stream(
+            request, made, pause_s=0.2, is_last=lambda state: "progress" not in state
+        )
+
     def asking(asked: Asked) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
             def made() -> dict[str, Any]:
@@ -63,6 +72,7 @@ def graph_routes(runs: Runs, comparisons: Comparisons) -> list[Route]:
     return [
         Route(f"{below}/graph", page),
         Route(f"{below}/graph/state", state),
+        Route(f"{below}/graph/events", events),
         *(Route(f"{below}/graph/{name}", asking(asked)) for name, asked in parts.items()),
     ]  # fmt: skip
 

@@ -1,0 +1,100 @@
+"""What a run was set up with, as names and plain values: what several runs are told apart by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lockstep.core.manifest import RankManifest
+from lockstep.core.redaction import REDACTED
+from lockstep.store.reader import Recording
+
+MOST_SETTINGS = 300
+"""Settings of one run; a configuration may hold thousands."""
+
+Value = str | float | int | bool
+
+_OPTION = re.compile(r"-{1,2}([A-Za-z][\w.-]*)(?:=(.*))?\Z", re.DOTALL)
+_OVERRIDE = re.compile(r"([A-Za-z_][\w./-]*)=(.*)\Z", re.DOTALL)
+
+
+def settings_of(recording: Recording) -> dict[str, Value]:
+    """Options of the command, the optimizer with its numbers, seeds, precision, machine; of ranks the first one.
+
+    Parameters
+    ----------
+    recording
+        Whose manifests are read, and nothing else.
+    """
+    found: dict[str, Value] = dict(_of_command(recording.manifest.command))
+    first = next(iter(recording.ranks.values()), None)
+    if first is not None:
+        for name, value in _of_rank(first.manifest):
+            told = found.get(name.rpartition(".")[2])  # the command line says it already
+            if told is None or str(told) != str(value):
+                found.setdefault(name, value)
+    return dict(list(found.items())[:MOST_SETTINGS])
+
+
+def options_of(command: Sequence[str]) -> dict[str, Value]:
+    """Options and overrides of a command line; what stands alone is true.
+
+    Examples
+    --------
+    >>> options_of(["python", "train.py", "--lr", "3e-4", "--bf16", "model.depth=12", "--name=a"])
+    {'lr': 0.0003, 'bf16': True, 'model.depth': 12, 'name': 'a'}
+    """
+    return dict(_of_command(command))
+
+
+def _of_command(command: Sequence[str]) -> Iterator[tuple[str, Value]]:
+    words = [] if command == [REDACTED] else list(command)[1:]
+    taken = -1
+    for at, word in enumerate(words):
+        option, override = _OPTION.match(word), _OVERRIDE.match(word)
+        if option is not None:
+            following = words[at + 1] if at + 1 < len(words) else "-"
+            is_alone = option[2] is None and (
+                following.startswith("-") and not _is_number(following)
+            )
+            yield (
+                option[1],
+                True if is_alone else _plain(option[2] if option[2] is not None else following),
+            )
+        elif override is not None and at != taken:
+            yield override[1], _plain(override[2])
+
+
+def _of_rank(manifest: RankManifest) -> Iterator[tuple[str, Value]]:
+    for optimizer in manifest.optimizers[:1]:
+        yield "optimizer", optimizer.name.rpartition(".")[2]
+        for name, value in (optimizer.groups[0] if optimizer.groups else {}).items():
+            if isinstance(value, (int, float, str)):
+                yield name, value
+    yield "ranks", manifest.world_size
+    yield "device", ", ".join(dict.fromkeys(manifest.devices))
+    for group in (
+        manifest.seeds,
+        manifest.mixed_precision,
+        manifest.asked,
+        manifest.numerics,
+        manifest.packages,
+    ):
+        for name, text in group.items():
+            yield ("seed" if group is manifest.seeds and name == "torch" else name), _plain(text)
+    for name, known in manifest.configuration.items():
+        for key, value in known.items():
+            if isinstance(value, (int, float, str)):
+                yield f"{name}.{key}", value
+
+
+def _plain(text: Any) -> Value:
+    """A number where the text is one."""
+    if not isinstance(text, str) or not _is_number(text):
+        return str(text)
+    return int(text) if re.fullmatch(r"-?\d{1,15}", text) else float(text)
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text) is not None

@@ -1,0 +1,69 @@
+// All runs: what differs between them, side by side as rows and as lines across axes; they come and grow by themselves.
+const all = { runs: [], most: 0, reference: null, sort: null, down: false, filter: "", columns: [], picked: null, ranges: new Map(), asked: new Set() };
+
+async function start(data) {
+  byId("plain").hidden = true;
+  all.reference = new URLSearchParams(location.search).get("reference");
+  if (data.sort) { all.down = data.sort.startsWith("-"); all.sort = data.sort.replace(/^-/, ""); }
+  const place = byId("runs");
+  place.append(h("p", { id: "said", class: "said", role: "alert", hidden: true }), h("section", { class: "card", id: "list", "aria-label": "Runs" }), h("section", { class: "card", id: "lines", "aria-label": "Settings and results" }), h("dialog", { id: "notes", "aria-label": "Tags and note" }));
+  mountClientKeys([["/", "filter", () => byId("filter").focus()], ["c", "curves of the newest two", () => location.assign("curves")], ["Esc", "clear filters", clearRuns]]);
+  Object.assign(all, await askFor("runs"));
+  const wanted = all.sort && columnsOfRuns().every((one) => one.name !== all.sort);
+  drawRuns();
+  if (wanted) tellAside(`There is no column ${all.sort} to sort by.`);
+  listenTo("runs/events", (found) => {
+    if (found.failed) { tellAside(found.failed); return; }
+    const there = JSON.stringify(found.runs);
+    if (there !== all.text) { all.text = there; Object.assign(all, found); if (!byId("notes").open) drawRuns(); }
+  });
+}
+
+function clearRuns() {
+  all.filter = "";
+  all.ranges.clear();
+  drawRuns();
+}
+
+const FIXED = ["name", "tags", "steps", "trained"];
+
+// Settings that are not the same everywhere, then results: what all runs share tells none from another.
+function columnsOfRuns() {
+  const sound = all.runs.filter((one) => !one.problem), names = new Map();
+  for (const run of sound) for (const [key, value] of Object.entries(run.settings)) { if (!names.has(key)) names.set(key, new Set()); names.get(key).add(String(value)); }
+  const varying = [...names].filter(([key, values]) => values.size > 1 || (sound.length > 1 && sound.some((one) => !(key in one.settings)))).map(([key]) => key);
+  const shown = varying.slice(0, 8).concat([...all.asked].filter((one) => !varying.slice(0, 8).includes(one)));
+  all.settings = [...names.keys()];
+  const settings = shown.map((key) => ({ name: key, of: (run) => run.settings[key], isSetting: true }));
+  const results = ["last loss", "lowest loss"].filter((key) => sound.some((one) => key in one.results)).map((key) => ({ name: key, of: (run) => run.results[key] }));
+  return [{ name: "run", of: (run) => run.name }, { name: "tags", of: (run) => run.tags.join(", ") }, { name: "made (UTC)", of: (run) => run.made.slice(0, 16).replace("T", " ") },
+    { name: "steps", of: (run) => run.steps }, { name: "trained", of: (run) => run.trained }, ...settings, ...results];
+}
+
+function seenRuns() {
+  const text = all.filter.toLowerCase();
+  return all.runs.filter((run) => {
+    const words = `${run.name} ${run.command} ${run.tags.join(" ")} ${run.note} ${run.problem}`.toLowerCase();
+    return words.includes(text) && [...all.ranges].every(([column, range]) => { const at = axisValue(column, run); return at !== null && at >= range[0] && at <= range[1]; });
+  });
+}
+
+function sortedRuns(runs) {
+  const column = all.columns.find((one) => one.name === all.sort);
+  if (!column) return runs;
+  const sign = all.down ? -1 : 1;
+  return [...runs].sort((a, b) => {
+    const one = column.of(a), other = column.of(b);
+    if (one == null || other == null) return (one == null) - (other == null); // what is not known comes last either way
+    if (typeof one === "number" && typeof other === "number") return sign * (one - other);
+    return sign * String(one).localeCompare(String(other), "en", { numeric: true });
+  });
+}
+
+function drawRuns() {
+  all.columns = columnsOfRuns();
+  const active = document.activeElement, focused = active && active.id === "filter" ? [active.selectionStart, active.selectionEnd] : null;
+  byId("list").replaceChildren(...runsTable(sortedRuns(seenRuns())));
+  if (focused) { byId("filter").focus(); byId("filter").setSelectionRange(...focused); }
+  drawParallel(byId("lines"));
+}
