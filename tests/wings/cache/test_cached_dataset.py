@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,6 +121,41 @@ def test_what_is_written_into_a_sample_nobody_else_sees(running: Running) -> Non
     for index in (1, 2, 3):
         assert np.array_equal(cached[index][0], plain[index][0])
         assert torch.equal(cached[index][1], plain[index][1])
+
+
+class Leaves(Dataset[Any]):
+    """Samples that a function makes of a list."""
+
+    def __init__(self, kind: Any, dtype: str) -> None:
+        self.kind, self.dtype = kind, dtype
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        made = self.kind([[float(index)] * 3, [2.0] * 3])
+        return made.to(getattr(torch, self.dtype)) if isinstance(made, torch.Tensor) else made
+
+
+@pytest.mark.parametrize(
+    "kind", [np.array, torch.tensor, lambda values: {"a": [np.array(values).T]}]
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_two_views_of_a_sample_do_not_see_each_other(
+    kind: Any, dtype: str, running: Running
+) -> None:
+    def leaf(sample: Any) -> Any:
+        return sample["a"][0] if isinstance(sample, dict) else sample
+
+    # given samples of one leaf, made anew each time, and each held while the same one is asked for again
+    plain = Leaves(kind, dtype)
+    cached = CachedDataset(Leaves(kind, dtype), address=running.address)
+    for _ in range(3):
+        first, second = cached[1], cached[1]
+        # when one of them is written to, then the other stays, and later ones are right
+        leaf(first)[...] = 9
+        assert leaf(second).tolist() == leaf(plain[1]).tolist() != leaf(first).tolist()
+        assert leaf(cached[2]).tolist() == leaf(plain[2]).tolist()
 
 
 def test_a_hit_is_a_view_of_the_slab(running: Running) -> None:

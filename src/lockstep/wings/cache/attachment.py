@@ -151,6 +151,11 @@ class Attachment:
         found: Any = self._trying(lambda: samples.get(row, variant))
         return MISSING if found is None else found[0]
 
+    def get_all(self, samples: Samples, rows: Sequence[int | None]) -> list[Any]:
+        """Samples, `MISSING` for those that are not there."""
+        found = self._trying(lambda: samples.get_all(rows))
+        return [MISSING] * len(rows) if found is None else found[0]
+
     def _trying(self, work: Callable[[], T]) -> tuple[T] | None:
         """What some work with the daemon gives; None where that is gone, or says no."""
         try:

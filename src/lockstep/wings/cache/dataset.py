@@ -12,8 +12,9 @@ from lockstep.core.errors import UsageError
 from lockstep.wings.cache.attachment import Attachment
 from lockstep.wings.cache.places import address_of
 from lockstep.wings.cache.random_watch import drawing_by
-from lockstep.wings.cache.samples import MISSING
+from lockstep.wings.cache.samples import MISSING, Samples
 
+Compute = Callable[[list[Any]], list[Any]]
 TransformKey = Callable[[int], object] | str | None
 
 
@@ -104,9 +105,7 @@ class CachedDataset(Dataset[Any]):
             return self._found(indices, lambda left: [self._compute(one) for one in left])
         return self._found(indices, whole)
 
-    def _found(
-        self, indices: Sequence[Any], compute: Callable[[list[Any]], list[Any]]
-    ) -> list[Any]:
+    def _found(self, indices: Sequence[Any], compute: Compute) -> list[Any]:
         """Samples from the cache, and those that are not there as they are computed."""
         if self._attachment is None:  # unpickled in another process
             self._attachment = self._unattached()
@@ -114,14 +113,36 @@ class CachedDataset(Dataset[Any]):
         samples = attachment.samples()
         if samples is None:
             return compute(list(indices))
-        rows = [self._row(index) for index in indices]
-        found = [
-            MISSING if row is None else attachment.get(samples, row, self._variant(index))
-            for index, row in zip(indices, rows, strict=True)
+        length = len(self.dataset)
+        rows = [
+            index if type(index) is int and 0 <= index < length else self._row(index)
+            for index in indices
         ]
+        if self._key is None and set(map(type, indices)) == {int}:
+            found = attachment.get_all(samples, rows)
+        else:
+            found = [
+                MISSING if row is None else attachment.get(samples, row, self._variant(index))
+                for index, row in zip(indices, rows, strict=True)
+            ]
         left = [place for place, sample in enumerate(found) if sample is MISSING]
-        if not left:
-            return found
+        return (
+            self._filled(attachment, samples, indices, rows, found, left, compute)
+            if left
+            else found
+        )
+
+    def _filled(
+        self,
+        attachment: Attachment,
+        samples: Samples,
+        indices: Sequence[Any],
+        rows: Sequence[int | None],
+        found: list[Any],
+        left: Sequence[int],
+        compute: Compute,
+    ) -> list[Any]:
+        """What is left is computed, and put into the cache."""
         wanted = [indices[place] for place in left]
         computed, is_exact = attachment.computed(
             samples, lambda: compute(wanted), rows[left[0]] or 0
@@ -132,7 +153,7 @@ class CachedDataset(Dataset[Any]):
             if row is not None:
                 kept.append((row, self._variant(indices[place]), sample))
         if is_exact and kept:
-            first = kept[0][0] if self._key is None else wanted[0]
+            first = next(indices[place] for place in left if rows[place] is not None)
             attachment.put(samples, kept, lambda: self._compute(first))
         return found
 

@@ -242,7 +242,9 @@ class Keeper:
         if slab is None or slab.retired:
             return m.Leased("", "", 0)
         slab.leases.add(connection)
-        return m.Leased(slab.tier.name, str(slab.tier.folder / slab.file), slab.size)
+        is_open = slab.writing or slab in self.sessions[slab.session].open_slabs.values()
+        file = str(slab.tier.folder / slab.file)
+        return m.Leased(slab.tier.name, file, slab.size, int(not is_open))
 
     def _released(self, connection: int, told: m.Released) -> m.Message:
         for number in told.slabs:

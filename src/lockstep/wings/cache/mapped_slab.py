@@ -12,12 +12,21 @@ import os
 import tempfile
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lockstep.core.records import Array
-from lockstep.wings.cache.sample_layout import HEAD, DamagedSampleError, check, head_of
+from lockstep.wings.cache.sample_layout import (
+    HEAD,
+    MAGIC,
+    DamagedSampleError,
+    check,
+    head_of,
+    sample_of,
+)
 
+_unpack = HEAD.unpack_from
 _PAGE_BITS = mmap.PAGESIZE.bit_length() - 1
 _NO_RESERVE = 0x4000
 _CLEAN = bytes(one for one in range(256) if not one & 0xC0 or one & 0x20)
@@ -74,6 +83,11 @@ def _map_privately(descriptor: int, size: int) -> mmap.mmap:
     return mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=protection)
 
 
+class _Bytes(np.ndarray[Any, np.dtype[np.uint8]]):
+    """A slab's bytes. NumPy lets a view of a view hold the first array alone, unless that is of a class of its own: so
+    all views of a sample hold the part of the slab that is the sample's, and while one of them lives, that does."""
+
+
 class MappedSlab:
     """One of them.
 
@@ -83,6 +97,8 @@ class MappedSlab:
         Where it lies.
     size
         Its bytes.
+    is_sealed
+        Whether all that it will ever hold is written.
     is_checked
         Whether each sample is held against its checksum when it is read for the first time.
 
@@ -92,38 +108,48 @@ class MappedSlab:
         If it cannot be mapped.
     """
 
-    def __init__(self, file: Path, size: int, *, is_checked: bool) -> None:
+    def __init__(self, file: Path, size: int, *, is_sealed: bool, is_checked: bool) -> None:
         self._file = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._mapped = _map_privately(self._file, size)
-        self._whole = np.frombuffer(self._mapped, np.uint8)
+        self._whole: Array = np.frombuffer(self._mapped, np.uint8).view(_Bytes)
         self._start: int = self._whole.__array_interface__["data"][0]
-        self._living: dict[int, weakref.ref[Array]] = {}
+        self._given: dict[int, weakref.ref[Array]] = {}
         self._unchecked: set[int] | None = set() if is_checked else None
+        self._is_sealed = is_sealed
         self._pages = pages()
 
-    def entry(self, offset: int, row: int) -> tuple[Array, bytes]:
-        """The bytes of the sample at an offset, and its description.
+    def sample(self, offset: int, row: int) -> Any:
+        """The sample at an offset.
 
         Raises
         ------
         DamagedSampleError
             If another lies there, or none.
         """
-        living = self._living.get(offset)
-        if not self._pages.can_tell or (living is not None and living() is not None):
+        magic, description_bytes, size, found, _ = _unpack(self._mapped, offset)
+        if magic != MAGIC or found != row or self._is_written(offset, size):
             return self._copied(offset, row)
-        description_bytes, size, found, _ = head_of(self._mapped[offset : offset + HEAD.size])
-        if self._pages.written(self._start + offset, size):
-            return self._copied(offset, row)
-        if found != row:
-            raise DamagedSampleError("another sample lies there")
         entry = self._whole[offset : offset + size]
-        self._look(entry, offset)
-        self._living[offset] = weakref.ref(entry)
+        if self._unchecked is not None:
+            self._look(entry, offset)
+        self._given[offset] = weakref.ref(entry)
         start = offset + HEAD.size
-        return entry, self._mapped[start : start + description_bytes]
+        return sample_of(entry, self._mapped[start : start + description_bytes])
 
-    def _copied(self, offset: int, row: int) -> tuple[Array, bytes]:
+    def _is_written(self, offset: int, size: int) -> bool:
+        """Whether this process may have written to a sample's pages, or has an earlier view of it still.
+
+        What was never given was never written to; but a neighbour on the same page may have been, before this one
+        was there: not so where all was there from the beginning.
+        """
+        given = self._given.get(offset)
+        if given is None and self._is_sealed:
+            return False
+        if given is not None and given() is not None:
+            return True
+        return not self._pages.can_tell or self._pages.written(self._start + offset, size)
+
+    def _copied(self, offset: int, row: int) -> Any:
         description_bytes, size, found, _ = head_of(os.pread(self._file, HEAD.size, offset))
         if found != row:
             raise DamagedSampleError("another sample lies there")
@@ -132,7 +158,7 @@ class MappedSlab:
             raise DamagedSampleError("a slab ends within a sample")
         entry = np.frombuffer(copied, np.uint8)
         self._look(entry, offset)
-        return entry, bytes(copied[HEAD.size : HEAD.size + description_bytes])
+        return sample_of(entry, bytes(copied[HEAD.size : HEAD.size + description_bytes]))
 
     def _look(self, entry: Array, offset: int) -> None:
         if self._unchecked is not None and offset not in self._unchecked:

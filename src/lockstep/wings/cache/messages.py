@@ -122,11 +122,12 @@ class Lease(Message):
 
 @dataclass(frozen=True)
 class Leased(Message):
-    """Its file, "" where it is gone."""
+    """Its file, "" where it is gone, and whether all that it will ever hold is written."""
 
     tier: str
     file: str
     size: int
+    sealed: int = 0
 
 
 @dataclass(frozen=True)

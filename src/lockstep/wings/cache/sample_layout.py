@@ -7,6 +7,7 @@ same one, which is read once and kept as a function that makes samples.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ _DTYPES = {
         torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
     )
 }  # fmt: skip
+
+_NUMPY_NAMES = {name: np.dtype(name) for name in _DTYPES if name != "bfloat16"}
 
 Make = Callable[[Array], Any]
 
@@ -291,19 +294,10 @@ def _plan_of_value(node: list[Any], start: int) -> Make:
 def _plan_of_array(node: list[Any], start: int) -> Make:
     form, name, shape, order, offset = node
     shape, at = tuple(shape), start + offset
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
     steps = _strides(shape, order)
     if form == "x":
-        dtype = _DTYPES[name]
-        if not count:
-            return lambda entry: torch.empty_strided(shape, steps, dtype=dtype)
-        if order is None:
-            return lambda entry: torch.frombuffer(entry, dtype=dtype, count=count, offset=at).view(
-                shape
-            )
-        return lambda entry: torch.frombuffer(
-            entry, dtype=dtype, count=count, offset=at
-        ).as_strided(shape, steps)
+        return _plan_of_tensor(name, shape, order, at)
     kind = np.dtype(name)
     strides = tuple(step * kind.itemsize for step in steps)
     if form == "g":
@@ -311,6 +305,22 @@ def _plan_of_array(node: list[Any], start: int) -> Make:
     if not count or not kind.itemsize:
         return lambda entry: np.empty(shape, kind)
     return lambda entry: np.ndarray(shape, kind, entry, at, strides)
+
+
+def _plan_of_tensor(name: str, shape: tuple[int, ...], order: list[int] | None, at: int) -> Make:
+    dtype, steps, count = _DTYPES[name], _strides(shape, order), math.prod(shape)
+    if not count:
+        return lambda entry: torch.empty_strided(shape, steps, dtype=dtype)
+    kind = _NUMPY_NAMES.get(name)
+    if kind is not None:  # one call of torch where it has two
+        array, from_numpy = np.ndarray, torch.from_numpy
+        if order is None:
+            return lambda entry: from_numpy(array(shape, kind, entry, at))
+        strides = tuple(step * kind.itemsize for step in steps)
+        return lambda entry: from_numpy(array(shape, kind, entry, at, strides))
+    return lambda entry: torch.frombuffer(entry, dtype=dtype, count=count, offset=at).as_strided(
+        shape, steps
+    )
 
 
 def _strides(shape: tuple[int, ...], order: list[int] | None) -> tuple[int, ...]:
@@ -333,5 +343,5 @@ def _extents(node: list[Any]) -> list[tuple[int, int]]:
         return []
     if form in ("x", "a", "g"):
         width = _DTYPES[node[1]].itemsize if form == "x" else np.dtype(node[1]).itemsize
-        return [(node[4], int(np.prod(node[2], dtype=np.int64)) * width)]
+        return [(node[4], math.prod(node[2]) * width)]
     return [(node[1], 8 if form in ("i", "f") else node[2])]

@@ -20,7 +20,6 @@ from lockstep.wings.cache.sample_layout import (
     DamagedSampleError,
     Laid,
     lay_out,
-    sample_of,
 )
 from lockstep.wings.cache.slabs import place_of
 
@@ -133,7 +132,20 @@ class Samples:
         table = self._tables.get(variant) or self.table(variant)
         if row >= table.rows:
             table = self._grown(variant, row)
-        word = table.word(row)
+        return self._at(0 if table.is_closed else table.words[row + 1], row)
+
+    def get_all(self, rows: Sequence[int | None]) -> list[Any]:
+        """Samples of the first variant; `MISSING` for those that are not there, and where there is no row.
+
+        Raises
+        ------
+        DaemonGoneError
+            As `get`.
+        """
+        words = self._first.words
+        return [MISSING if row is None else self._at(words[row + 1], row) for row in rows]
+
+    def _at(self, word: int, row: int) -> Any:
         if not word:
             return MISSING
         number, offset = place_of(word)
@@ -141,8 +153,7 @@ class Samples:
         if slab is None:
             return MISSING
         try:
-            entry, description = slab.entry(offset, row)
-            sample = sample_of(entry, description)
+            sample = slab.sample(offset, row)
         except DamagedSampleError as error:
             say_once(f"the cache: {error}; it is loaded as without it")
             return MISSING
@@ -156,7 +167,12 @@ class Samples:
         if not found.file:
             return None
         try:
-            slab = MappedSlab(Path(found.file), found.size, is_checked=found.tier == "disk")
+            slab = MappedSlab(
+                Path(found.file),
+                found.size,
+                is_sealed=bool(found.sealed),
+                is_checked=found.tier == "disk",
+            )
         except OSError as error:
             say_once(
                 f"{found.file}: cannot be mapped ({error.strerror or error}); its samples are loaded each time"
@@ -274,14 +290,9 @@ class _MappedTable:
     def __init__(self, file: Path, rows: int) -> None:
         self.rows = rows
         with file.open("rb") as opened:
-            self._words = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)).cast(
-                "Q"
-            )
-
-    def word(self, row: int) -> int:
-        words = self._words
-        return 0 if row >= self.rows or words[0] else words[row + 1]
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        self.words = memoryview(mapped).cast("Q")
 
     @property
     def is_closed(self) -> bool:
-        return bool(self._words[0])
+        return bool(self.words[0])

@@ -105,7 +105,7 @@ class Tier:
         self.used_bytes -= size
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slab:
     """One of them.
 
