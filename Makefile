@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: soak-cache demo demo-deploy test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-interop bench-migrate bench-watch bench-page kills docs screenshots clean
+.PHONY: soak-cache bench-cache demo demo-deploy test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-interop bench-migrate bench-watch bench-page kills docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -89,6 +89,11 @@ bench-watch: $(READY)
 kills: $(READY)
 	$(BIN)/python tests/fuzz/kills.py $(or $(N),200)
 
+# Samples from the cache beside LMDB, diskcache, Ray's object store and plain files. Peers come into a folder of their own.
+bench-cache: $(READY)
+	$(PIP) install -q --target .venv-cache-peers lmdb diskcache ray
+	$(BIN)/python benchmarks/cache --peers .venv-cache-peers --docs docs/rooms/cache.md $(OPTIONS)
+
 # Kills N daemons, readers and writers of the cache at random moments; every sample that any of them gets is held against the data set's.
 soak-cache: $(READY)
 	$(BIN)/python tests/fuzz/cache_kills.py $(or $(N),200)
@@ -118,6 +123,6 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-peer .venv-torch-* demo-output build dist .hypothesis .import_linter_cache .mypy_cache \
+	rm -rf $(VENV) .venv-cache-peers .venv-peer .venv-torch-* demo-output build dist .hypothesis .import_linter_cache .mypy_cache \
 		.pytest_cache .ruff_cache
 	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,221 @@
+"""`make bench-cache`: how fast samples come from the cache, beside LMDB, diskcache, Ray's object store and plain files.
+
+All contenders are measured in turn, round after round in one process, and medians are given: what else the machine
+does meets all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+BATCH, ROUNDS = 32, 7
+SIZES = {"12 KB": ((3, 32, 32), 2000), "600 KB": ((3, 224, 224), 320)}
+WHAT = (
+    f"Microseconds a sample from the second epoch on, fetched in batches of {BATCH}, then also stacked to a batch; and "
+    "samples a second of a DataLoader with two workers."
+)
+MARK = "<!-- bench-cache -->"
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long some work takes, without Python's own collections in it."""
+    gc.collect()
+    gc.disable()
+    try:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+    finally:
+        gc.enable()
+
+
+def batches_of(dataset: Any, order: list[int]) -> Iterator[list[Any]]:
+    """Samples as DataLoader's own process fetches them."""
+    whole = getattr(dataset, "__getitems__", None)
+    for start in range(0, len(order), BATCH):
+        some = order[start : start + BATCH]
+        yield whole(some) if whole else [dataset[index] for index in some]
+
+
+def fetch(dataset: Any, order: list[int]) -> None:
+    for _ in batches_of(dataset, order):
+        pass
+
+
+def fetch_and_stack(dataset: Any, order: list[int]) -> None:
+    for batch in batches_of(dataset, order):
+        torch.stack([picture for picture, _ in batch])
+
+
+def load(dataset: Any, workers: int) -> None:
+    for _ in DataLoader(dataset, BATCH, num_workers=workers):
+        pass
+
+
+def in_turn(works: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
+    """The median time of each, measured in turn."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            times[name].append(seconds(work))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def hits(folder: Path, address: str) -> list[str]:
+    """Microseconds a sample from the second epoch on, for each size and contender."""
+    from contenders import Files, contenders
+
+    lines = []
+    for size, (shape, length) in SIZES.items():
+        below = Files(folder / f"files-{length}", shape, length)
+        made: dict[str, Dataset[Any]] = {}
+        for name, make in contenders(below, folder / f"peers-{length}", address).items():
+            try:
+                made[name] = make()
+            except ImportError:
+                print(f"{name}: not installed here", file=sys.stderr)
+        order = torch.randperm(length, generator=torch.Generator().manual_seed(1)).tolist()
+        for dataset in made.values():
+            fetch(dataset, order)
+        alone = in_turn({name: partial(fetch, one, order) for name, one in made.items()})
+        stacked = in_turn(
+            {name: partial(fetch_and_stack, one, order) for name, one in made.items()}
+        )
+        forked = {name: one for name, one in made.items() if name != "Ray"}
+        loaded = in_turn({name: partial(load, one, 2) for name, one in forked.items()}, 5)
+        for name in made:
+            in_workers = f"{length / loaded[name]:,.0f}" if name in loaded else "-"
+            figures = f"{alone[name] / length * 1e6:.1f} | {stacked[name] / length * 1e6:.1f}"
+            lines.append(f"| {size} | {name} | {figures} | {in_workers} |")
+    return lines
+
+
+def first_epochs(folder: Path, address: str) -> list[str]:
+    """The first epoch with the cache beside one without, of samples that are read and of such that are computed."""
+    from contenders import Files, Transformed
+
+    lines = []
+    for size, (shape, length) in SIZES.items():
+        files = Files(folder / f"files-{length}", shape, length)
+        computed = Transformed(files, 2.0)
+        for name, plain in (("read from files", files), ("computed", computed)):
+            first = partial(load_first, plain, address, f"{size} {name}")
+            found = in_turn({"without": partial(load, plain, 0), "with": first}, 5)
+            each = found["without"] / length * 1e6
+            lines.append(
+                f"| {size} | {name} | {each:.0f} | {found['with'] / found['without']:.2f} |"
+            )
+    return lines
+
+
+def load_first(plain: Any, address: str, session: str) -> None:
+    """An epoch with an empty session, which is dropped again."""
+    from lockstep.cache import CachedDataset
+    from lockstep.wings.cache import messages as m
+    from lockstep.wings.cache.client import asked
+    from lockstep.wings.cache.places import address_of
+
+    load(CachedDataset(plain, address=address, session=session), 0)
+    asked(address_of(address), m.Destroy(session), m.Made)
+
+
+def training(folder: Path, address: str) -> list[str]:
+    """A training whose preprocessing dominates: seconds of its epochs, with the cache and without, and its losses."""
+    from contenders import Files, Transformed
+
+    from lockstep.cache import CachedDataset
+
+    plain = Transformed(Files(folder / "files-320", (3, 224, 224), 320), 4.0)
+    plain.below.length = 128
+
+    def epochs(dataset: Any, workers: int) -> tuple[list[float], list[float]]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 7, stride=4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
+            torch.nn.Flatten(), torch.nn.Linear(8, 10),
+        )  # fmt: skip
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses: list[float] = []
+
+        def epoch() -> None:
+            for pictures, labels in DataLoader(dataset, 16, shuffle=True, num_workers=workers):
+                optimizer.zero_grad()
+                loss = torch.nn.functional.cross_entropy(model(pictures), labels % 10)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+
+        return [seconds(epoch) for _ in range(3)], losses
+
+    lines = []
+    for workers in (0, 2):
+        without, expected = epochs(plain, workers)
+        cached = CachedDataset(plain, address=address, session=f"training {workers}")
+        with_it, losses = epochs(cached, workers)
+        later = statistics.mean(without) / statistics.mean(with_it[1:])
+        lines.append(
+            f"| {workers} | {statistics.mean(without):.2f} | {with_it[0]:.2f} | {statistics.mean(with_it[1:]):.2f} "
+            f"| {later:.1f} | {'bitwise equal' if losses == expected else 'DIFFERENT'} |"
+        )
+    return lines
+
+
+def report(folder: Path, address: str) -> str:
+    parts = [
+        f"Torch {torch.__version__}, one thread, {os.cpu_count()} cores. {WHAT}\n",
+        "| sample | from | µs | µs, stacked | samples/s, 2 workers |\n|---|---|---:|---:|---:|",
+        *hits(folder, address),
+        "\nThe first epoch, which puts samples into the cache, beside one without it:\n",
+        "| sample | is | µs without | with / without |\n|---|---|---:|---:|",
+        *first_epochs(folder, address),
+        "\nA small network, trained on pictures that take long to make; seconds an epoch:\n",
+        "| workers | without | first with | later with | times as fast | losses |\n|---|---:|---:|---:|---:|---|",
+        *training(folder, address),
+    ]
+    return "\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", type=Path, help="A folder in which peers are installed.")
+    parser.add_argument("--docs", type=Path, help="Write the tables into this page.")
+    chosen = parser.parse_args()
+    if chosen.peers:
+        sys.path.append(str(chosen.peers))
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as name:
+        address = f"{name}/socket"
+        cache = [sys.executable, "-m", "lockstep", "cache"]
+        subprocess.run(
+            [*cache, "start", "--memory", "2GB", "--address", address],
+            check=True,
+            stdout=sys.stderr,
+        )
+        try:
+            text = report(Path(name), address)
+        finally:
+            subprocess.run([*cache, "stop", "--address", address], check=False)
+    print(text)
+    if chosen.docs:
+        page = chosen.docs.read_text()
+        before, _, rest = page.partition(MARK)
+        behind = rest.partition(MARK)[2]
+        chosen.docs.write_text(f"{before}{MARK}\n{text}\n{MARK}{behind}")
+
+
+if __name__ == "__main__":
+    main()
