@@ -89,6 +89,9 @@ def test_what_a_name_cannot_tell_is_told_by_the_contents(running: Running, tmp_p
     assert checksum(Transformed(scaled(2))) == checksum(Transformed(scaled(2)))
     assert checksum(Transformed(scaled(2))) != checksum(Transformed(scaled(3)))
     assert checksum(Transformed(lambda x: x + 1)) != checksum(Transformed(lambda x: x + 2))
+    # and what stands around a cached data set is not the cache's own state
+    nested = CachedDataset(sets.Rows(), address=running.address)
+    assert checksum(Transformed(nested)) == checksum(Transformed(nested))
     # and arrays, and files that are named
     assert checksum(Transformed(np.arange(9))) != checksum(Transformed(np.arange(9)[::-1]))
     file = tmp_path / "data.bin"
@@ -96,6 +99,45 @@ def test_what_a_name_cannot_tell_is_told_by_the_contents(running: Running, tmp_p
     before = checksum(Transformed([str(file)]))
     file.write_bytes(b"four")
     assert checksum(Transformed([str(file)])) != before
+
+
+def test_code_and_data_that_are_written_anew_are_another_pipeline(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a data set that calls a function of a module, which uses another one, on the files of a folder
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "below_it.py").write_text("FACTOR = 2\n")
+    (tmp_path / "transforms_of_mine.py").write_text(
+        "import below_it\ndef double(x): return x * below_it.FACTOR\n"
+    )
+    (tmp_path / "data" / "class0").mkdir(parents=True)
+    (tmp_path / "data" / "class0" / "0.bin").write_bytes(b"one")
+    script = (
+        "import sys, transforms_of_mine as t\n"
+        "from lockstep.wings.cache.pipeline_checksum import pipeline_of\n"
+        "class D:\n    root = sys.argv[1]\n    def __getitem__(self, i): return t.double(i)\n"
+        "print(pipeline_of(D()).checksum)"
+    )
+
+    def checksum() -> str:
+        command = [running.programs / "python", "-c", script, str(tmp_path / "data")]
+        environment = {
+            **running.environment,
+            "PYTHONPATH": str(tmp_path),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        return subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True
+        ).stdout
+
+    # then whatever of it is written anew, it is another one
+    found = [checksum(), checksum()]
+    assert found[0] == found[1]
+    (tmp_path / "below_it.py").write_text("FACTOR = 30\n")
+    found.append(checksum())
+    (tmp_path / "data" / "class0" / "0.bin").write_bytes(b"three")
+    found.append(checksum())
+    assert len(set(found)) == 3
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,8 @@ class CachedDataset(Dataset[Any]):
     ({'x': 2.5}, 2)
     """
 
+    pipeline_below = "dataset"
+
     def __init__(
         self,
         dataset: Any,

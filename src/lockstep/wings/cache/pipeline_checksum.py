@@ -22,16 +22,26 @@ import numpy as np
 import torch
 import xxhash
 
+from lockstep.wings.cache.named_files import NamedFiles
 from lockstep.wings.cache.random_watch import is_generator
 
 _MOST_LINES = 2000
-_MOST_FILES = 10_000
 _DEEPEST = 24
 _LONG_TEXT = 120
-_SPECIAL = ("__getitem__", "__getitems__", "__iter__", "__call__", "__len__")
-_INSTALLED = tuple(
-    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_OF_NO_MATTER = (
+    "__init__",
+    "__repr__",
+    "__str__",
+    "__del__",
+    "__getstate__",
+    "__setstate__",
+    "__reduce__",
 )
+_STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+BELOW = "pipeline_below"
+"""The class attribute of a data set that only passes samples on: the name of the attribute with what makes them."""
 
 
 @dataclass
@@ -88,8 +98,8 @@ def pipeline_of(dataset: object, ignored: Iterable[str] = ()) -> Pipeline:
     found["default dtype"] = str(torch.get_default_dtype())
     for package in sorted(looking.packages | {"numpy", "torch"}):
         found[f"package {package}"] = _version(package)
-    if looking.files:
-        found["files"] = looking.file_words()
+    if words := looking.file_words():
+        found["files"] = words
     if len(found) > _MOST_LINES:
         looking.found.description = _shortened(found)
     return looking.found
@@ -135,9 +145,13 @@ class _Looking:
     def __init__(self, ignored: frozenset[str]) -> None:
         self.found = Pipeline(ignored=ignored)
         self.packages: set[str] = set()
-        self.files: list[str] = []
+        self._files = NamedFiles()
         self._ignored = ignored
         self._seen: dict[int, tuple[str, object]] = {}
+
+    def file_words(self) -> str:
+        """Of files that were named."""
+        return self._files.words()
 
     def look(self, where: str, value: Any, depth: int) -> None:
         """Describe a value and what it holds."""
@@ -156,7 +170,9 @@ class _Looking:
             )
             return
         self._seen[id(value)] = where, value
-        if isinstance(value, (list, tuple, set, frozenset, dict)):
+        if isinstance(value, types.ModuleType):
+            self._module(where, value, depth)
+        elif isinstance(value, (list, tuple, set, frozenset, dict)):
             self._collection(where, value, depth)
         elif isinstance(value, (types.FunctionType, types.MethodType, functools.partial, type)):
             self._callable(where, value, depth)
@@ -172,13 +188,13 @@ class _Looking:
         if isinstance(value, enum.Enum):
             return str(value)
         if isinstance(value, (str, bytes)):
-            self._file(value)
+            self._files.add(value)
             return _short(repr(value), value)
         if isinstance(value, os.PathLike):
-            self._file(os.fspath(value))
+            self._files.add(os.fspath(value))
             return str(value)
         if isinstance(value, np.memmap):
-            self._file(os.fspath(value.filename or ""))
+            self._files.add(os.fspath(value.filename or ""))
             return f"{list(value.shape)} {value.dtype} at {value.offset} of {value.filename}"
         if isinstance(value, torch.Tensor):
             return f"{list(value.shape)} {value.dtype} {_tensor_digest(value)}"
@@ -186,33 +202,10 @@ class _Looking:
             return f"{list(value.shape)} {value.dtype} {_array_digest(value)}"
         if isinstance(
             value,
-            (torch.dtype, torch.device, np.dtype, types.BuiltinFunctionType, types.ModuleType),
+            (torch.dtype, torch.device, np.dtype, types.BuiltinFunctionType),
         ):
             return str(getattr(value, "__qualname__", getattr(value, "__name__", value)))
         return None
-
-    def _file(self, name: str | bytes) -> None:
-        """Texts that name files count with the files' sizes and times."""
-        if 0 < len(name) < 4096 and len(self.files) < 100 * _MOST_FILES:
-            text = os.fsdecode(name)
-            if "/" in text or "." in text:
-                self.files.append(text)
-
-    def file_words(self) -> str:
-        """Sizes and times of those that there are; of very many, of some."""
-        every = -(-len(self.files) // _MOST_FILES)
-        digest, count = hashlib.sha256(), 0
-        for name in self.files[::every]:
-            try:
-                known = Path(name).stat()
-            except (OSError, ValueError):
-                continue
-            count += 1
-            digest.update(
-                f"{name}\0{known.st_size}\0{known.st_mtime_ns}\n".encode("utf-8", "surrogatepass")
-            )
-        some = f", one in {every} looked at" if every > 1 else ""
-        return f"{count} files, sizes and times {digest.hexdigest()[:16]}{some}"
 
     def _collection(self, where: str, value: Any, depth: int) -> None:
         self._say(where, f"{type(value).__name__} of {len(value)}")
@@ -235,7 +228,7 @@ class _Looking:
             digest.update(f"{key}\0{one!r}\n".encode("utf-8", "surrogatepass"))
             for part in one if isinstance(one, tuple) else (one,):
                 if isinstance(part, str):
-                    self._file(part)
+                    self._files.add(part)
         self._say(where, f"{len(items)} values {digest.hexdigest()[:16]}")
 
     def _callable(self, where: str, value: Any, depth: int) -> None:
@@ -259,20 +252,36 @@ class _Looking:
             names.append(f"{one.__module__}.{one.__qualname__}")
             if not self._is_installed(one):
                 for name, member in vars(one).items():
-                    if not name.startswith("__") or name in _SPECIAL:
+                    if name not in _OF_NO_MATTER:
                         self._member(f"{where}.{name}", member, depth + 1)
         self._say(where, ", ".join(names))
 
     def _member(self, where: str, member: Any, depth: int) -> None:
-        if isinstance(member, property):
-            member = member.fget
-        member = getattr(member, "__func__", member)
-        if (
-            isinstance(member, types.FunctionType)
-            or self._plain(member) is not None
-            or isinstance(member, (list, tuple, dict, set))
+        """A method, however it is wrapped, or a constant of a class."""
+        for name in ("fget", "__func__", "__wrapped__", "func"):
+            member = getattr(member, name, member)
+        kinds = (types.FunctionType, list, tuple, dict, set)
+        if isinstance(member, kinds) or (
+            not where.endswith("__") and self._plain(member) is not None
         ):
             self.look(where, member, depth)
+
+    def _module(self, where: str, value: types.ModuleType, depth: int) -> None:
+        """A package counts by its version, a module of the user's by its file and by the modules that it uses."""
+        self._say(where, value.__name__)
+        if self._is_installed(value):
+            return
+        try:
+            self._say(
+                where, f"{value.__name__}, file {_digest(Path(value.__file__ or '').read_bytes())}"
+            )
+        except OSError:  # made while running
+            pass
+        for name, member in sorted(vars(value).items()):
+            other = member if isinstance(member, types.ModuleType) else None
+            other = other or sys.modules.get(getattr(member, "__module__", None) or "")
+            if other is not None and other is not value and not self._is_installed(other):
+                self.look(f"{where}.{name}", other, depth + 1)
 
     def _function(self, where: str, value: types.FunctionType, depth: int) -> None:
         self._say(
@@ -293,6 +302,9 @@ class _Looking:
 
     def _object(self, where: str, value: Any, depth: int) -> None:
         """An object of a class; one without attributes, as an open file, says only of which."""
+        if below := getattr(type(value), BELOW, ""):
+            self.look(where, getattr(value, below), depth + 1)
+            return
         attributes = getattr(value, "__dict__", None)
         slots = {
             name: getattr(value, name)
@@ -323,12 +335,13 @@ class _Looking:
 
     def _is_installed(self, value: Any) -> bool:
         """Whether code is that of a package, which counts by its version then."""
-        module = sys.modules.get(getattr(value, "__module__", None) or "")
-        file = getattr(module, "__file__", None) or ""
-        name = (getattr(module, "__name__", "") or "").partition(".")[0]
-        if module is None or (not file and name != "__main__"):
-            return name != "__main__" and module is not None
-        if not file.startswith(_INSTALLED):
+        module = value if isinstance(value, types.ModuleType) else None
+        module = module or sys.modules.get(getattr(value, "__module__", None) or "")
+        if module is None or module.__name__ == "__main__":
+            return False
+        file, name = getattr(module, "__file__", None), module.__name__.partition(".")[0]
+        is_package = file is None or any(one in file for one in _PACKAGES)
+        if not is_package and not str(file).startswith(_STANDARD):
             return False
         if name not in sys.stdlib_module_names:
             self.packages.add(name)

@@ -21,6 +21,8 @@ _END = "end of "
 class CachedStream(IterableDataset[Any]):
     """As `cached` gives it."""
 
+    pipeline_below = "iterable"
+
     def __init__(
         self, iterable: Iterable[Any], session: str, address: str, ignore: Sequence[str]
     ) -> None:
