@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -271,12 +272,9 @@ class _Looking:
         self._say(where, value.__name__)
         if self._is_installed(value):
             return
-        try:
-            self._say(
-                where, f"{value.__name__}, file {_digest(Path(value.__file__ or '').read_bytes())}"
-            )
-        except OSError:  # made while running
-            pass
+        with suppress(OSError):  # one that was made while running has no file
+            content = Path(value.__file__ or "").read_bytes()
+            self._say(where, f"{value.__name__}, file {_digest(content)}")
         for name, member in sorted(vars(value).items()):
             other = member if isinstance(member, types.ModuleType) else None
             other = other or sys.modules.get(getattr(member, "__module__", None) or "")
