@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import pickle
 import shutil
@@ -310,3 +311,36 @@ def test_what_torch_saves_comes_back_bit_by_bit(tmp_path: Path) -> None:
         assert one.load().tobytes() == bytes(
             tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
         )
+
+
+TITLES = {
+    "tensor": "Cosine,EucDist,MaxAbsErr,MaxRelativeErr,One Thousandth Err Ratio,Five Thousandths Err Ratio",
+    "stat": "Max diff,Min diff,Mean diff,L2norm diff,MaxRelativeErr,MinRelativeErr,MeanRelativeErr,NormRelativeErr",
+    "md5_L1": "NPU MD5,BENCH MD5",
+}
+"""What that tool's tables of the three tasks have between the columns that all have."""
+
+
+@pytest.mark.parametrize("kind", list(TITLES))
+def test_the_table_has_the_columns_of_that_tool(
+    kind: str, probe_dumps: Path, tmp_path: Path
+) -> None:
+    golden, target = (str(probe_dumps / f"{one}_{kind}") for one in ("golden", "bad"))
+    assert main(["msprobe", "compare", "-tp", target, "-gp", golden, "-o", str(tmp_path)]) == 1
+    rows = list(csv.DictReader(next(tmp_path.glob("*.csv")).read_text().splitlines()))
+    titles = list(rows[0])
+    assert ",".join(titles[8:]).startswith(TITLES[kind])
+    assert titles[6:8] == ["NPU Requires_grad", "Bench Requires_grad"]
+    last = ["Requires_grad Consistent", "Result", "Err_message", "NPU_Stack_Info"]
+    assert titles[-5:] == [*last, "Data_name"] if kind == "tensor" else titles[-4:] == last
+    wrong = next(row for row in rows if row["NPU Name"] == "Functional.gelu.1.forward.output.0")
+    told = {"stat": ("MaxRelativeErr", "89.80314309346568%"), "md5_L1": ("NPU MD5", "46fb00c5")}
+    key, value = told.get(kind, ("Data_name", str(["Functional.gelu.1.forward.output.0.pt"] * 2)))
+    assert (wrong[key], wrong["Result"]) == (value, "error")
+    # where a call was made stands in its first row alone
+    called = [
+        row["NPU_Stack_Info"]
+        for row in rows
+        if row["NPU Name"].startswith("Functional.gelu.1.forward")
+    ]
+    assert ["File " in one for one in called] == [True, False]

@@ -82,6 +82,19 @@ def test_an_old_dump_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert record.load().tolist() == [[1, 1, 1], [1, 1, 1]]
 
 
+@pytest.mark.parametrize("beside", ["api_stack_dump", "dump"])
+def test_tensors_of_a_dump_with_stacks_are_found_by_either_name(
+    beside: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "rank0"
+    (folder / beside).mkdir(parents=True)
+    np.save(folder / beside / "Torch_relu_0_forward_output.0.npy", np.ones(2, np.float32))
+    lines = '["Torch_relu_0_forward_output.0", 1, [], "torch.float32", [2], [1.0, 1.0, 1.0]]\n'
+    (folder / "api_stack_dump.pkl").write_text(lines)
+    (record,) = lockstep.open(tmp_path).records()
+    assert record.load().tolist() == [1, 1]
+
+
 def test_lines_that_are_cut_off_anywhere_are_refused_or_fewer(
     recordings: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:

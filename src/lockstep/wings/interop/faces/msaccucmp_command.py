@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,15 +11,15 @@ import numpy as np
 
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.exit_codes import ExitCode, code_of
-from lockstep.core.finding import Evidence, Metrics
+from lockstep.core.finding import Metrics
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.replacement import replacing
 from lockstep.core.site import Phase, Role
 from lockstep.judge.fixed_rule import accuracy_reached
-from lockstep.measure.metrics import measure
 from lockstep.reading import every_call, paired_records
-from lockstep.report.csv_tables import Cell, write_csv_table
+from lockstep.report.csv_tables import Cell
 from lockstep.store.reader import open_recording
+from lockstep.wings.interop.faces.pair_table import measured, write_table
 from lockstep.wings.interop.faces.verdict import verdict_text
 
 _TITLES = (
@@ -28,7 +27,6 @@ _TITLES = (
     "AccumulatedRelativeError", "RelativeEuclideanDistance", "KullbackLeiblerDivergence", "StandardDeviation",
     "MeanAbsoluteError", "RootMeanSquareError", "MaxRelativeError", "MeanRelativeError", "CompareFailReason",
 )  # fmt: skip
-_NOTHING = Metrics(Evidence.NONE)
 _NAN = "NaN"
 _ENTERING = (Role.INPUT, Role.GRAD_OUTPUT)
 
@@ -70,9 +68,8 @@ def compare(mine: Path, golden: Path, output: Path) -> int:
     lockstep msaccucmp compare -m model_npu.h5 -g model_gpu.h5
     """
     rows = list(_rows(mine, golden))
-    table = output / f"result_{time.strftime('%Y%m%d%H%M%S')}.csv"
-    _write(table, rows)
-    click.echo(f"{table}: {len(rows)} rows")
+    write_table(output, "result", _TITLES, (_cells(number, row) for number, row in enumerate(rows)))
+    click.echo(f"{len(rows)} rows")
     sentence, _ = verdict_text(golden, mine)
     click.echo(sentence)
     failed = [row for row in rows if accuracy_reached(row[5]) is False]
@@ -150,10 +147,7 @@ def _rows(mine: Path, golden: Path) -> Iterator[Row]:
             else f"{record.rank}/step{record.step}/{record.site}/{record.role.value}.{record.name}"
             for record in (pair.reference, pair.candidate)
         )
-        metrics, reason = _NOTHING, "no partner"
-        if pair.reference is not None and pair.candidate is not None:
-            metrics = measure(pair.reference.content, pair.candidate.content, read_tensors=True)
-            reason = "" if metrics.evidence is not Evidence.NONE else "no numbers of both"
+        metrics, reason = measured(pair)
         yield (
             one.site.op,
             candidate or _NAN,
@@ -163,16 +157,6 @@ def _rows(mine: Path, golden: Path) -> Iterator[Row]:
             metrics,
             reason,
         )
-
-
-def _write(table: Path, rows: list[Row]) -> None:
-    try:
-        table.parent.mkdir(parents=True, exist_ok=True)
-        write_csv_table(table, _TITLES, (_cells(number, row) for number, row in enumerate(rows)))
-    except OSError as error:
-        raise OutputExistsError(
-            f"{table}: cannot be written ({error.strerror or error}); give another folder"
-        ) from error
 
 
 def _cells(number: int, row: Row) -> list[Cell]:

@@ -3,46 +3,67 @@
 from __future__ import annotations
 
 import math
-import time
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 import click
 
-from lockstep.core.errors import OutputExistsError
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.core.finding import Evidence, Metrics, Pair
 from lockstep.core.records import Statistics, TensorRecord
 from lockstep.core.site import Phase, Role, Site
 from lockstep.judge.fixed_rule import accuracy_reached
-from lockstep.measure.metrics import measure
 from lockstep.reading import paired_records
-from lockstep.report.csv_tables import Cell, write_csv_table
+from lockstep.report.csv_tables import Cell
+from lockstep.store.later_tensors import ReadLater
 from lockstep.store.reader import Recording, open_recording
-from lockstep.wings.interop.faces.probe_records import ProbeRecords
+from lockstep.wings.interop.faces.pair_table import measured, write_table
+from lockstep.wings.interop.faces.probe_records import ProbeRecords, stack_lines
 from lockstep.wings.interop.faces.verdict import verdict_text
 
 _FIRST = (
-    "NPU Name",
-    "Bench Name",
-    "NPU Dtype",
-    "Bench Dtype",
-    "NPU Tensor Shape",
-    "Bench Tensor Shape",
-)
+    "NPU Name", "Bench Name", "NPU Dtype", "Bench Dtype", "NPU Tensor Shape", "Bench Tensor Shape", "NPU Requires_grad",
+    "Bench Requires_grad",
+)  # fmt: skip
 _OF_TENSORS = (
     "Cosine", "EucDist", "MaxAbsErr", "MaxRelativeErr", "One Thousandth Err Ratio", "Five Thousandths Err Ratio",
 )  # fmt: skip
-_OF_NUMBERS = ("Max diff", "Min diff", "Mean diff", "L2norm diff")
-_LAST = (
-    "NPU max", "NPU min", "NPU mean", "NPU l2norm", "Bench max", "Bench min", "Bench mean", "Bench l2norm", "Result",
-    "Err_message",
+_OF_NUMBERS = (
+    "Max diff", "Min diff", "Mean diff", "L2norm diff", "MaxRelativeErr", "MinRelativeErr", "MeanRelativeErr",
+    "NormRelativeErr",
 )  # fmt: skip
+_NUMBERS = (
+    "NPU max", "NPU min", "NPU mean", "NPU l2norm", "Bench max", "Bench min", "Bench mean", "Bench l2norm",
+)  # fmt: skip
+_OF_CHECKSUMS = ("NPU MD5", "BENCH MD5")
+_LAST = ("Requires_grad Consistent", "Result", "Err_message", "NPU_Stack_Info")
 _UNKNOWN = "N/A"
 _RESULTS = {True: "pass", False: "error", None: _UNKNOWN}
 _ENTERING = (Role.INPUT, Role.GRAD_OUTPUT)
+_OF_CALLS = ("args", "kwargs", "result", "grad_fn")
+_CHECKSUM = re.compile(r"crc32:([0-9a-f]{8}):")
 
-Names = dict[tuple[str, int, str, str, int], str]
-"""What calls are named, by rank, step, module, operator and number."""
+Place = tuple[str, int, str, str, int]
+"""Rank, step, module, operator and number of a call."""
+
+
+class _Kind(Enum):
+    """What two dumps hold of their tensors, and the columns that tell it."""
+
+    TENSORS = (*_FIRST, *_OF_TENSORS, *_NUMBERS, *_LAST, "Data_name")
+    NUMBERS = (*_FIRST, *_OF_NUMBERS, *_NUMBERS, *_LAST)
+    CHECKSUMS = (*_FIRST, *_OF_CHECKSUMS, *_LAST)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a call is named, and the lines of its stack."""
+
+    name: str
+    stack: tuple[str, ...]
 
 
 def compare_probes(target: Path, golden: Path, folder: Path) -> ExitCode:
@@ -58,39 +79,46 @@ def compare_probes(target: Path, golden: Path, folder: Path) -> ExitCode:
         If the table cannot be written.
     """
     candidate, reference = open_recording(target), open_recording(golden)
-    whole = all(rank.has_tensors for one in (candidate, reference) for rank in one.ranks.values())
+    pairs = list(paired_records(reference, candidate))
+    kind = _kind_of((candidate, reference), pairs)
     names = _names_in(candidate), _names_in(reference)
-    rows = [_row(pair, names, whole=whole) for pair in paired_records(reference, candidate)]
-    table = folder / f"compare_result_{time.strftime('%Y%m%d%H%M%S')}.csv"
-    titles = (*_FIRST, *(_OF_TENSORS if whole else _OF_NUMBERS), *_LAST)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_csv_table(table, titles, rows)
-    except OSError as error:
-        raise OutputExistsError(
-            f"{table}: cannot be written ({error.strerror or error}); give another folder"
-        ) from error
-    click.echo(f"{table}: {len(rows)} rows")
+    told: set[Place] = set()
+    rows = [_row(pair, names, kind, told) for pair in pairs]
+    write_table(folder, "compare_result", kind.value, rows)
+    click.echo(f"{len(rows)} rows")
     sentence, _ = verdict_text(golden, target)
     click.echo(sentence)
-    results = {row[-2] for row in rows}
+    at = kind.value.index("Result")
+    results = {row[at] for row in rows}
     return code_of(
         differs="error" in results or sentence.startswith("DIVERGED"),
         looked=results <= {"pass", "error"} and bool(rows),
     )
 
 
-def _names_in(recording: Recording) -> Names:
-    found: Names = {}
+def _kind_of(recordings: Sequence[Recording], pairs: Sequence[Pair]) -> _Kind:
+    if all(rank.has_tensors for one in recordings for rank in one.ranks.values()):
+        return _Kind.TENSORS
+    sides = [one for pair in pairs for one in (pair.candidate, pair.reference) if one is not None]
+    summed = bool(sides) and all(_checksum(one) != _UNKNOWN for one in sides)
+    return _Kind.CHECKSUMS if summed else _Kind.NUMBERS
+
+
+def _checksum(record: TensorRecord | None) -> str:
+    found = _CHECKSUM.match(record.digest or "") if record is not None else None
+    return found[1] if found else _UNKNOWN
+
+
+def _names_in(recording: Recording) -> dict[Place, _Named]:
+    found: dict[Place, _Named] = {}
     for rank in recording.ranks.values():
         for step in rank.steps:
             calls = rank.calls(step)
             names = ProbeRecords("mix", lambda *_: None).names(calls)
-            found |= {
-                (rank.name, step, *_place(call.site)): names[call.id]
-                for call in calls
-                if call.id in names
-            }
+            for call in calls:
+                if call.id in names:
+                    lines = tuple(stack_lines(call, rank.source_lines))
+                    found[(rank.name, step, *_place(call.site))] = _Named(names[call.id], lines)
     return found
 
 
@@ -98,51 +126,107 @@ def _place(site: Site) -> tuple[str, str, int]:
     return site.module, site.op, site.call
 
 
-def _name(record: TensorRecord | None, names: Names) -> str:
+def _name(record: TensorRecord | None, names: Mapping[Place, _Named]) -> str:
     if record is None:
         return _UNKNOWN
-    call = names.get(
-        (record.rank, record.step, *_place(record.site)),
-        f"{record.site.module}.{record.site.op}.{{}}",
-    )
-    phase = Phase.BACKWARD if record.site.phase is Phase.BACKWARD else Phase.FORWARD
-    what = "input" if record.role in _ENTERING else "output"
-    start, _, rest = record.name.partition(".")
-    of_call = start in ("args", "kwargs", "result", "grad_fn")
-    return f"{call.format(phase.value)}.{what}.{rest or '0' if of_call else record.name}"
-
-
-def _row(pair: Pair, names: tuple[Names, Names], *, whole: bool) -> list[Cell]:
-    sides = pair.candidate, pair.reference
-    metrics, reason = Metrics(Evidence.NONE), "no partner"
-    if pair.reference is not None and pair.candidate is not None:
-        metrics = measure(pair.reference.content, pair.candidate.content, read_tensors=True)
-        reason = "" if metrics.evidence is not Evidence.NONE else "no numbers of both"
-    numbers = [_numbers(None if one is None else one.statistics) for one in sides]
-    if whole:
-        norm = numbers[1][3]
-        distance = 0.0 if metrics.evidence is Evidence.DIGEST else metrics.rel_l2 * norm
-        between = [
-            metrics.cosine, distance, metrics.max_abs, metrics.max_relative, metrics.within_1e_3, metrics.within_5e_3,
-        ]  # fmt: skip
-        reached = accuracy_reached(metrics)
-    else:
-        between = [one - other for one, other in zip(*numbers, strict=True)]
-        # Equal numbers prove no equality: of such tensors nothing is said, but where their digests are equal.
-        reached = (
-            True
-            if metrics.evidence is Evidence.DIGEST
-            else False
-            if any(value for value in between if not math.isnan(value))
-            else None
+    site, start, rest = record.site, *record.name.partition(".")[::2]
+    known = names.get((record.rank, record.step, *_place(site)))
+    call = f"{site.module}.{site.op}.{{}}" if known is None else known.name
+    if record.role in (Role.PARAM, Role.PARAM_GRAD) and start not in _OF_CALLS:
+        own = record.name.rpartition(".")[2]
+        if record.role is Role.PARAM:
+            return f"{call.format('forward')}.parameters.{own}"
+        at = (record.rank, record.step, site.module)
+        above = (
+            one.name
+            for place, one in names.items()
+            if place[:3] == at and one.name.startswith("Module.")
         )
+        return f"{next(above, call).partition('.{}')[0]}.parameters_grad.{site.call}.{own}"
+    phase = Phase.BACKWARD if site.phase is Phase.BACKWARD else Phase.FORWARD
+    what = "input" if record.role in _ENTERING else "output"
+    return f"{call.format(phase.value)}.{what}.{rest or '0' if start in _OF_CALLS else record.name}"
+
+
+def _row(
+    pair: Pair,
+    names: tuple[Mapping[Place, _Named], Mapping[Place, _Named]],
+    kind: _Kind,
+    told: set[Place],
+) -> list[Cell]:
+    sides = pair.candidate, pair.reference
+    metrics, reason = measured(pair)
     texts: list[Cell] = [_name(one, side) for one, side in zip(sides, names, strict=True)]
     texts += [_UNKNOWN if one is None else f"torch.{one.dtype}" for one in sides]
     texts += [_UNKNOWN if one is None else str(list(one.shape)) for one in sides]
+    texts += [_UNKNOWN, _UNKNOWN]  # whether a gradient is asked for is not kept
+    if kind is _Kind.CHECKSUMS:
+        sums = [_checksum(one) for one in sides]
+        between, reached = list[Cell](sums), None if _UNKNOWN in sums else sums[0] == sums[1]
+    else:
+        numbers = [_numbers(None if one is None else one.statistics) for one in sides]
+        found, reached = (_of_tensors if kind is _Kind.TENSORS else _of_numbers)(metrics, *numbers)
+        between = [*found, *(_cell(one) for side in numbers for one in side)]
     cells = [
-        _UNKNOWN if math.isnan(value) else value for value in (*between, *numbers[0], *numbers[1])
+        *texts,
+        *between,
+        _UNKNOWN,
+        _RESULTS[reached],
+        reason,
+        _stack(pair.candidate, names[0], told),
     ]
-    return [*texts, *cells, _RESULTS[reached], reason]
+    return [*cells, str([_file(one) for one in sides])] if kind is _Kind.TENSORS else cells
+
+
+def _cell(value: float) -> Cell:
+    return _UNKNOWN if math.isnan(value) else value
+
+
+def _of_tensors(
+    metrics: Metrics, npu: list[float], bench: list[float]
+) -> tuple[list[Cell], bool | None]:
+    distance = 0.0 if metrics.evidence is Evidence.DIGEST else metrics.rel_l2 * bench[3]
+    found = (
+        metrics.cosine, distance, metrics.max_abs, metrics.max_relative, metrics.within_1e_3, metrics.within_5e_3,
+    )  # fmt: skip
+    return list(map(_cell, found)), accuracy_reached(metrics)
+
+
+def _of_numbers(
+    metrics: Metrics, npu: list[float], bench: list[float]
+) -> tuple[list[Cell], bool | None]:
+    """Differences, and how large these are of the trusted number; equal numbers prove no equality, so nothing is said
+    of them but where digests are equal."""
+    apart = [one - other for one, other in zip(npu, bench, strict=True)]
+    shares = [_share(one, other) for one, other in zip(apart, bench, strict=True)]
+    differs = any(value for value in apart if not math.isnan(value))
+    reached = True if metrics.evidence is Evidence.DIGEST else False if differs else None
+    return [*map(_cell, apart), *shares], reached
+
+
+def _share(apart: float, of: float) -> Cell:
+    if math.isnan(apart):
+        return _UNKNOWN
+    return 0 if not apart else f"{abs(apart / of) * 100}%" if of else _UNKNOWN
+
+
+def _stack(record: TensorRecord | None, names: Mapping[Place, _Named], told: set[Place]) -> str:
+    """The lines of a call's stack, in the first row of the call alone."""
+    if record is None:
+        return _UNKNOWN
+    place = (record.rank, record.step, *_place(record.site))
+    known = names.get(place)
+    forward = record.site.phase is Phase.FORWARD and record.role is not Role.PARAM
+    if known is None or not known.stack or place in told or not forward:
+        return _UNKNOWN
+    told.add(place)
+    return str(list(known.stack))
+
+
+def _file(record: TensorRecord | None) -> str:
+    """The file of another tool that a tensor lies in; -1 for none."""
+    loader = None if record is None else record.content.loader
+    return Path(loader.tensor.place).name if isinstance(loader, ReadLater) else "-1"
 
 
 def _numbers(found: Statistics | None) -> list[float]:

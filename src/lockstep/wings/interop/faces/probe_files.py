@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from lockstep.core.replacement import replacing
 from lockstep.devices.torch_files import save_tensor
 from lockstep.store.reader import RankRecording
 from lockstep.wings.interop.faces.dump_choice import ChosenPasses, DumpChoice
-from lockstep.wings.interop.faces.probe_records import ProbeRecord, ProbeRecords
+from lockstep.wings.interop.faces.probe_records import ProbeRecords, stack_lines
 
 TENSORS = "dump_tensor_data"
 
@@ -104,7 +104,7 @@ class ProbeFiles:
             self._data[one.name] = one.body
             self.records += 1
             if ".forward" in one.name:
-                self._stacks.setdefault(tuple(_lines(one, sources)), []).append(one.name)
+                self._stacks.setdefault(tuple(stack_lines(one.call, sources)), []).append(one.name)
         self._parents |= self._made.parents(calls)
 
     def _write(self, tensors: Path) -> None:
@@ -159,9 +159,3 @@ def _numbers(record: TensorRecord) -> dict[str, float | None]:
         "Mean": None if whole else mean,
         "Norm": None if whole else norm,
     }
-
-
-def _lines(one: ProbeRecord, sources: Mapping[str, Mapping[int, str]]) -> Iterator[str]:
-    for frame in one.call.stack:
-        text = sources.get(frame.file, {}).get(frame.line, "").strip()
-        yield f"File {frame.file}, line {frame.line}, in {frame.function}, \n {text}"

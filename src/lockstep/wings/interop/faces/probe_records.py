@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -243,3 +243,10 @@ def _out(node: Any) -> Any:
     if node is None:
         return None
     return _as_list(node) if all(key.isdigit() for key in node) else _as_dict(node)
+
+
+def stack_lines(call: Call, sources: Mapping[str, Mapping[int, str]]) -> Iterator[str]:
+    """The lines of stack.json on where a call was made, innermost first."""
+    for frame in call.stack:
+        text = sources.get(frame.file, {}).get(frame.line, "").strip()
+        yield f"File {frame.file}, line {frame.line}, in {frame.function}, \n {text}"

@@ -12,12 +12,13 @@ import click
 import numpy as np
 
 from lockstep.core.arguments import path_of, truth_of
-from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.errors import UsageError
 from lockstep.core.finding import Evidence, Metrics
 from lockstep.core.records import Array
 from lockstep.judge.fixed_rule import accuracy_reached
 from lockstep.measure.metrics import measure_tensors
-from lockstep.report.csv_tables import Cell, write_csv_table
+from lockstep.report.csv_tables import Cell
+from lockstep.wings.interop.faces.pair_table import write_table
 from lockstep.wings.interop.faces.ptdbg_files import noted_recording
 from lockstep.wings.interop.faces.ptdbg_lines import Key, PassLines, TensorLine, passes_in
 from lockstep.wings.interop.faces.verdict import verdict_text
@@ -54,15 +55,7 @@ def compare_dumps(
     if input_param.get("is_print_compare_log"):
         rows = _printed(rows)
     folder, moment = path_of("output_path", output_path), time.strftime("%Y%m%d%H%M%S")
-    written = folder / f"compare_result{suffix}_{moment}.csv"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_csv_table(written, titles, rows)
-    except OSError as error:
-        raise OutputExistsError(
-            f"{written}: cannot be written ({error.strerror or error}); give another folder"
-        ) from error
-    click.echo(f"{written}")
+    write_table(folder, f"compare_result{suffix}", titles, rows, moment=moment)
     if truth_of("auto_analyze", auto_analyze):
         sentence, whole = verdict_text(_place(bench, npu), _place(npu, bench))
         click.echo(sentence)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from lockstep.capture.api import record
 from lockstep.capture.setup import rank_and_world_size
-from lockstep.core.errors import UsageError
+from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.store.reader import RankRecording
 from lockstep.wings.interop.faces.told import told
 
@@ -77,7 +77,12 @@ class Window:
             raise UsageError(
                 f"{self._recording.path}: no training step began in it, so nothing was dumped"
             )
-        self._write(self._recording.path, RankRecording(rank))
+        found = RankRecording(rank)
+        if why := found.manifest.stopped_because:  # a part of a dump would look like a whole one
+            raise OutputExistsError(
+                f"{self._recording.path}: nothing is dumped, as recording stopped early: {why}"
+            )
+        self._write(self._recording.path, found)
 
     @told
     def _end_at_exit(self) -> None:

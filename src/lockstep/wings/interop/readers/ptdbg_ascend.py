@@ -101,7 +101,11 @@ class _Step:
         self._place = place
         file = _lines_of(place.folder)
         assert file is not None
-        self._file, self._tensors = file, place.folder / file.stem.removeprefix("api_stack_")
+        beside = place.folder / file.stem
+        self._file = file
+        self._tensors = (
+            beside if beside.is_dir() else place.folder / file.stem.removeprefix("api_stack_")
+        )
         self.drafts: dict[str, Draft] = {}
         self.unread: list[str] = []
         self.has_tensors = self._tensors.is_dir() and not self._tensors.is_symlink()
