@@ -20,40 +20,44 @@ from lockstep.wings.migrate.plan import FilePlan, Mention, Outcome
 from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.python import migrate_python
 from lockstep.wings.migrate.torch.table import Table, table_of
-from lockstep.wings.migrate.torch.user import find_user_rules
+from lockstep.wings.migrate.torch.user_names import find_user_rules
 from lockstep.wings.migrate.torch.user_rules import (
-    ArgumentRule,
-    FunctionRule,
-    ModuleRule,
-    UserRules,
+    UserRule,
     parse_user_rules,
     read_user_rules,
 )
 
+
+def ArgumentRule(function: str, index: int, new: str) -> UserRule:  # noqa: N802
+    return UserRule("ArgsModifyRule", function, new, index)
+
+
+def FunctionRule(old: str, new: str) -> UserRule:  # noqa: N802
+    return UserRule("FuncNameModifyRule", old, new)
+
+
+def ModuleRule(old: str, new: str, parent: str) -> UserRule:  # noqa: N802
+    return UserRule("ModuleNameModifyRule", f"{parent}.{old}" if parent else old, new)
+
+
 TARGET = MigrationTarget("none", "", "", has_name=lambda name: True)
 
 
-def result(text: str, *rules: ArgumentRule | FunctionRule | ModuleRule) -> FilePlan:
+def result(text: str, *rules: UserRule) -> FilePlan:
     """What the rules make of a module, without any built-in rule."""
     source = SourceText(text.encode(), text, "utf-8")
     unit = Unit(
         ModuleScopes(source, ast.parse(text)),
-        Settings(TARGET, Table(TARGET, ()), user_rules=rules_of(*rules)),
+        Settings(TARGET, Table(TARGET, ()), user_rules=rules),
         OwnNames(),
     )
     find_user_rules(unit)
-    return FilePlan(PurePosixPath("a.py"), source, tuple(unit.mentions))
+    edits = [edit for mention in unit.mentions for edit in mention.edits]
+    additions = tuple(unit.header.additions(edits))
+    return FilePlan(PurePosixPath("a.py"), source, tuple(unit.mentions), additions)
 
 
-def rules_of(*rules: ArgumentRule | FunctionRule | ModuleRule) -> UserRules:
-    return UserRules(
-        tuple(rule for rule in rules if isinstance(rule, ArgumentRule)),
-        tuple(rule for rule in rules if isinstance(rule, FunctionRule)),
-        tuple(rule for rule in rules if isinstance(rule, ModuleRule)),
-    )
-
-
-def changed(text: str, *rules: ArgumentRule | FunctionRule | ModuleRule) -> str:
+def changed(text: str, *rules: UserRule) -> str:
     """The module after the rules, which change nothing the second time."""
     new = result(text, *rules).migrated().decode()
     again = result(new, *rules)
@@ -61,7 +65,7 @@ def changed(text: str, *rules: ArgumentRule | FunctionRule | ModuleRule) -> str:
     return new
 
 
-def listed(text: str, *rules: ArgumentRule | FunctionRule | ModuleRule) -> list[Mention]:
+def listed(text: str, *rules: UserRule) -> list[Mention]:
     """What is left to a person in a module that does not change."""
     found = result(text, *rules)
     assert not found.changed
@@ -93,17 +97,18 @@ def test_the_document_of_the_source_is_read() -> None:
             ]
         }
     }"""
-    assert parse_user_rules(text, "rules.json") == UserRules(
-        (ArgumentRule("name1", 0, "agrs0"), ArgumentRule("name2", 0, "agrs0")),
-        (FunctionRule("func", "new_func"),),
-        (ModuleRule("module", "new_module", "parent_module"),),
+    assert parse_user_rules(text, "rules.json") == (
+        ArgumentRule("name1", 0, "agrs0"),
+        ArgumentRule("name2", 0, "agrs0"),
+        FunctionRule("func", "new_func"),
+        ModuleRule("module", "new_module", "parent_module"),
     )
 
 
 def test_families_may_be_left_out_and_a_rule_twice_counts_once() -> None:
-    assert parse_user_rules('{"rules": {}}', "rules.json") == UserRules()
+    assert parse_user_rules('{"rules": {}}', "rules.json") == ()
     rule = {"old_name": "a", "new_name": "b"}
-    assert parse_user_rules(document(FuncNameModifyRule=[rule, rule]), "r").functions == (
+    assert parse_user_rules(document(FuncNameModifyRule=[rule, rule]), "r") == (
         FunctionRule("a", "b"),
     )
 
@@ -111,7 +116,7 @@ def test_families_may_be_left_out_and_a_rule_twice_counts_once() -> None:
 def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:
     path = tmp_path / "rules.json"
     path.write_text('{"rules": {}}', encoding="utf-8-sig")
-    assert read_user_rules(path) == UserRules()
+    assert read_user_rules(path) == ()
 
 
 FUNCTION = {"old_name": "a", "new_name": "b"}
@@ -203,7 +208,7 @@ def test_rules_for_one_place_at_two_depths_are_accepted() -> None:
         ModuleNameModifyRule=[MODULE],
         FuncNameModifyRule=[{"old_name": "p.a.f", "new_name": "g"}],
     )
-    assert parse_user_rules(text, "r.json").functions[0].result == "p.a.g"
+    assert parse_user_rules(text, "r.json")[0].result == "p.a.g"
 
 
 def test_a_missing_file_and_a_foreign_encoding_are_said(tmp_path: Path) -> None:
@@ -227,7 +232,7 @@ def test_a_missing_file_and_a_foreign_encoding_are_said(tmp_path: Path) -> None:
         ),
         (
             "from torch.nn.functional import relu\nrelu(relu(x))",
-            "from torch.nn.functional import gelu\ngelu(gelu(x))",
+            "from torch.nn.functional import gelu as relu\nrelu(relu(x))",
         ),
         (
             "from torch.nn.functional import (mish,\n  relu as act)\nact(x)",
@@ -259,7 +264,7 @@ def test_another_function_of_that_name_is_left_alone(text: str) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("from m import func\nfunc(1)", "from m import new_func\nnew_func(1)"),
+        ("from m import func\nfunc(1)", "from m import new_func as func\nfunc(1)"),
         ("import m\nm.func(1)", "import m\nm.new_func(1)"),
         ("x.y().func(1).z", "x.y().new_func(1).z"),
         ("f(x.func)", "f(x.func)"),
@@ -321,16 +326,16 @@ def test_the_old_name_stays_where_the_new_one_would_break_something(
 def test_a_function_of_another_module_is_imported_from_there() -> None:
     rule = FunctionRule("torch.nn.functional.relu", "torch_npu.fast.relu6")
     assert changed("from torch.nn.functional import relu\nrelu(x)", rule) == (
-        "from torch_npu.fast import relu6\nrelu6(x)"
+        "from torch_npu.fast import relu6 as relu\nrelu(x)"
     )
     assert changed(
         "if 1:\n    from torch.nn.functional import mish, relu\n    relu(mish(x))", rule
     ) == (
-        "if 1:\n    from torch_npu.fast import relu6\n"
-        "    from torch.nn.functional import mish\n    relu6(mish(x))"
+        "if 1:\n    from torch_npu.fast import relu6 as relu\n"
+        "    from torch.nn.functional import mish\n    relu(mish(x))"
     )
     assert changed('"""Doc."""\nimport torch.nn.functional as F\nF.relu(F.relu(x))', rule) == (
-        '"""Doc."""\nimport torch_npu.fast\nimport torch.nn.functional as F\n'
+        '"""Doc."""\nimport torch.nn.functional as F\nimport torch_npu.fast\n'
         "torch_npu.fast.relu6(torch_npu.fast.relu6(x))"
     )
     # and where its first name means something else, a person decides
@@ -355,7 +360,7 @@ def test_a_name_that_may_be_either_is_left_to_a_person() -> None:
          "import torch.cuda.new_amp\ntorch.cuda.new_amp.autocast()"),
         ("import torch.cuda.amp as a\na.autocast()", "import torch.cuda.new_amp as a\na.autocast()"),
         ("from torch.cuda import amp\namp.autocast()",
-         "from torch.cuda import new_amp\nnew_amp.autocast()"),
+         "from torch.cuda import new_amp as amp\namp.autocast()"),
         ("from torch.cuda.amp import autocast, GradScaler as G\nautocast()",
          "from torch.cuda.new_amp import autocast, GradScaler as G\nautocast()"),
         ("from torch.cuda.amp.grad_scaler import *", "from torch.cuda.new_amp.grad_scaler import *"),
@@ -384,7 +389,10 @@ def test_a_module_of_another_parent_is_left_alone(text: str) -> None:
 def test_a_top_level_module_has_an_empty_parent() -> None:
     rule = ModuleRule("apex", "npu_apex", "")
     assert changed("import apex\napex.amp.initialize()", rule) == (
-        "import npu_apex\nnpu_apex.amp.initialize()"
+        "import npu_apex as apex\napex.amp.initialize()"
+    )
+    assert changed("import apex.amp\napex.amp.initialize()", rule) == (
+        "import npu_apex.amp, npu_apex as apex\napex.amp.initialize()"
     )
     assert changed("from apex.amp import initialize\ninitialize()", rule) == (
         "from npu_apex.amp import initialize\ninitialize()"
@@ -400,7 +408,7 @@ def test_a_module_and_a_function_in_it_change_together() -> None:
         "import torch\ntorch.cuda.new_amp.cast()"
     )
     assert changed("from torch.cuda.amp import autocast\nautocast()", *rules) == (
-        "from torch.cuda.new_amp import cast\ncast()"
+        "from torch.cuda.new_amp import cast as autocast\nautocast()"
     )
 
 
@@ -459,7 +467,7 @@ def test_nothing_inside_a_replaced_argument_is_touched_by_later_rules() -> None:
     text = "import m\nm.func(x.cuda())"
     source = SourceText(text.encode(), text, "utf-8")
     tree = ast.parse(text)
-    rules = rules_of(ArgumentRule("m.func", 0, "new"))
+    rules = (ArgumentRule("m.func", 0, "new"),)
     settings = Settings(TARGET, Table(TARGET, ()), user_rules=rules)
     unit = Unit(ModuleScopes(source, tree), settings, OwnNames())
     find_user_rules(unit)
@@ -512,10 +520,10 @@ def test_any_module_still_parses_and_a_second_run_changes_nothing(
 # -- beside the built-in rules
 
 
-def migrated(text: str, *rules: ArgumentRule | FunctionRule | ModuleRule) -> str:
+def migrated(text: str, *rules: UserRule) -> str:
     """The module after all rules, for the neutral target."""
     target = migration_targets()["neutral"]
-    settings = Settings(target, table_of(target), user_rules=rules_of(*rules))
+    settings = Settings(target, table_of(target), user_rules=rules)
     source = SourceText(text.encode(), text, "utf-8")
     found = migrate_python(source, settings, OwnNames())
     file = FilePlan(PurePosixPath("a.py"), source, found.mentions, found.additions)
@@ -544,9 +552,7 @@ def migrated(text: str, *rules: ArgumentRule | FunctionRule | ModuleRule) -> str
     ],
     ids=["name", "import", "method", "argument"],
 )
-def test_a_users_rule_wins_over_a_built_in_one(
-    text: str, rule: ArgumentRule | FunctionRule | ModuleRule, after: str
-) -> None:
+def test_a_users_rule_wins_over_a_built_in_one(text: str, rule: UserRule, after: str) -> None:
     without_head = [line for line in migrated(text, rule).splitlines() if line in after]
     assert "\n".join(without_head) == after.strip()
     # and without it the built-in one holds

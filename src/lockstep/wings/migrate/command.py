@@ -35,7 +35,7 @@ from lockstep.wings.migrate.options import Distribution, Framework, MigrationOpt
 from lockstep.wings.migrate.plan import NewFile, Plan
 from lockstep.wings.migrate.project import plan_collection, target_named
 from lockstep.wings.migrate.targets import migration_targets
-from lockstep.wings.migrate.torch.user_rules import UserRules, read_user_rules
+from lockstep.wings.migrate.torch.user_rules import read_user_rules
 
 _NEUTRAL = "neutral"
 
@@ -226,7 +226,7 @@ def migrate(
     options = MigrationOptions(
         target=to,
         framework=Framework(framework),
-        user_rules=read_user_rules(rules) if rules is not None else UserRules(),
+        user_rules=read_user_rules(rules) if rules is not None else (),
         similar=similar,
         distribution=_distribution(distributed, main, model),
         visible_device=visible_device,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.wings.migrate.torch.user_rules import UserRules
@@ -59,7 +59,7 @@ class MigrationOptions:
 
     target: str = "neutral"
     framework: Framework = Framework.PYTORCH
-    user_rules: UserRules = field(default_factory=UserRules)
+    user_rules: UserRules = ()
     similar: bool = False
     distribution: Distribution | None = None
     visible_device: bool = False

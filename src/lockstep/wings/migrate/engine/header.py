@@ -67,10 +67,10 @@ class Header:
         """The first of some names that the module does not use yet, or a numbered one."""
         return self._scopes.free_name(names, self._hidden)
 
-    def define(self, lines: Sequence[str], *, imports: Sequence[str]) -> None:
+    def define(self, lines: Sequence[str], *, imports: Iterable[str]) -> None:
         """Add definitions at the head of the module, and the modules that they import."""
         self._own_lines += lines
-        self._own_imports += imports
+        self._own_imports += [name for name in imports if name not in self._own_imports]
 
     def fill(self, template: str) -> str:
         """Fill `{type}`, `{device}`, `{backend}`, `{module}` and `{torch}` in, and remember what that needs.

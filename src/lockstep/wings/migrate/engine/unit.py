@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lockstep.wings.migrate.engine.claims import Claims
 from lockstep.wings.migrate.engine.header import Header
@@ -28,7 +28,7 @@ class Settings:
     target: MigrationTarget
     table: Table
     similar: bool = False
-    user_rules: UserRules = field(default_factory=UserRules)
+    user_rules: UserRules = ()
     advice_apply: bool = False
 
     def readable(self, becomes: str) -> str:

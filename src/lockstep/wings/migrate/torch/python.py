@@ -20,7 +20,7 @@ from lockstep.wings.migrate.torch.methods import find_methods
 from lockstep.wings.migrate.torch.names import find_names
 from lockstep.wings.migrate.torch.profiler import find_profiler_arguments
 from lockstep.wings.migrate.torch.strings import find_strings
-from lockstep.wings.migrate.torch.user import find_user_rules
+from lockstep.wings.migrate.torch.user_names import find_user_rules
 from lockstep.wings.migrate.torch.vocabulary import names_a_device
 
 Rule = Callable[[Unit], None]
@@ -104,7 +104,7 @@ def migrate_python(
         If the module does not parse.
     """
     tree = tree or parse(source.text)
-    has_rules = bool(first) or not settings.user_rules.is_empty
+    has_rules = bool(first) or bool(settings.user_rules)
     if not (has_rules or names_a_device(source.text) or may_need_advice(source.text)):
         return PythonResult()
     unit = Unit(ModuleScopes(source, tree), settings, own, module)
