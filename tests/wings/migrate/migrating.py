@@ -11,11 +11,11 @@ from pyflakes.reporter import Reporter
 
 from lockstep.wings.migrate.engine.own_names import own_names
 from lockstep.wings.migrate.engine.text import read_python
-from lockstep.wings.migrate.engine.unit import Settings
 from lockstep.wings.migrate.plan import FilePlan, Outcome, apply, merged
 from lockstep.wings.migrate.project import target_named
 from lockstep.wings.migrate.torch.python import migrate_python, parse
 from lockstep.wings.migrate.torch.table import table_of
+from lockstep.wings.migrate.torch.unit import Settings
 
 TARGETS = ("neutral", "npu", "xpu", "hpu", "mps")
 PATH = PurePosixPath("script.py")

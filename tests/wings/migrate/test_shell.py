@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.wings.migrate.catalogue import rule_words
 from lockstep.wings.migrate.engine.text import read_plain
-from lockstep.wings.migrate.files.shell import RULES, shell_mentions
+from lockstep.wings.migrate.files.shell import shell_mentions
 from lockstep.wings.migrate.files.surroundings import DEVICES, NEUTRAL, surroundings
 from lockstep.wings.migrate.plan import FilePlan, Outcome, apply, merged
 
@@ -256,7 +257,7 @@ def test_everything_outside_the_edits_is_as_it_was():
 
 def test_every_rule_says_what_it_is_for():
     text = "CUDA_VISIBLE_DEVICES=-1 python a.py --device cuda # cuda\n"
-    assert {mention.rule for mention in shell_mentions(text, "npu")} <= set(RULES)
+    assert {mention.rule for mention in shell_mentions(text, "npu")} <= rule_words().keys()
 
 
 def test_the_tables_name_no_target_that_does_not_exist():

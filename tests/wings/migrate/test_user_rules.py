@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from lockstep.core.errors import UsageError
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.text import SourceText
-from lockstep.wings.migrate.engine.unit import OwnNames, Settings, Unit
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import FilePlan, Mention, Outcome
 from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.python import migrate_python
 from lockstep.wings.migrate.torch.table import Table, table_of
+from lockstep.wings.migrate.torch.unit import OwnNames, Settings, Unit
 from lockstep.wings.migrate.torch.user_names import find_user_rules
 from lockstep.wings.migrate.torch.user_rules import (
     UserRule,

@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
 
-from lockstep.wings.migrate import advice, distributed, tensorflow
-from lockstep.wings.migrate.files import config, framework, native, notebook, shell
+from lockstep.wings.migrate.advice.words import all_words
 from lockstep.wings.migrate.hookspecs import MigrationTarget
-from lockstep.wings.migrate.torch import (
-    kernels,
-    keywords,
-    leftovers,
-    methods,
-    profiler,
-    strings,
-    user_rules,
-    visible_device,
-)
 from lockstep.wings.migrate.torch.table import Action, Entry, table_of
-
-_TOPICS = (
-    kernels.RULES,
-    keywords.RULES,
-    leftovers.RULES,
-    methods.RULES,
-    profiler.RULES,
-    strings.RULES,
-    user_rules.RULES,
-    shell.RULES,
-    notebook.RULES,
-    config.RULES,
-    native.RULES,
-    tensorflow.RULES,
-    advice.RULES,
-    distributed.RULES,
-    visible_device.RULES,
-    framework.RULES,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +31,8 @@ class Catalogue:
     """
 
     def __init__(self, target: MigrationTarget) -> None:
-        topics = {rule: words for topic in _TOPICS for rule, words in topic.items()}
         names = {entry.rule: _words(entry) for entry in table_of(target).entries}
-        self._words = {**dict(sorted(topics.items())), **dict(sorted(names.items()))}
+        self._words = {**rule_words(), **dict(sorted(names.items()))}
 
     def __iter__(self) -> Iterator[RuleWords]:
         """Every rule, by topic, the tables of names last."""
@@ -73,6 +45,15 @@ class Catalogue:
                 return self._words[rule]
             rule = rule.rpartition("/")[0]
         return ""
+
+
+@lru_cache(maxsize=1)
+def rule_words() -> Mapping[str, str]:
+    """What each rule does that no table of names holds: those of `rules.csv`, and those of advice."""
+    text = (resources.files(__package__) / "rules.csv").read_text(encoding="utf-8")
+    written = {row["rule"]: row["words"] for row in csv.DictReader(text.splitlines())}
+    advice = {rule: words.summary for rule, words in all_words().items()}
+    return dict(sorted({**written, **advice}.items()))
 
 
 def _words(entry: Entry) -> str:

@@ -15,7 +15,6 @@ from lockstep.wings.migrate.distributed.roles import Roles, roles_of
 from lockstep.wings.migrate.engine.own_names import OwnNames, merged_own, own_names
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.text import SourceText, UndecodableError, read_python
-from lockstep.wings.migrate.engine.unit import Settings
 from lockstep.wings.migrate.files.collection import Collection, Found, Kind, failure, read
 from lockstep.wings.migrate.files.framework import pytorch_script, tensorflow_script
 from lockstep.wings.migrate.files.native import native_mentions
@@ -27,6 +26,7 @@ from lockstep.wings.migrate.plan import Edit, Failure, FilePlan, Mention, Plan
 from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.python import Rule, migrate_python, parse
 from lockstep.wings.migrate.torch.table import table_of
+from lockstep.wings.migrate.torch.unit import Settings
 from lockstep.wings.migrate.torch.vocabulary import names_a_device
 
 if TYPE_CHECKING:

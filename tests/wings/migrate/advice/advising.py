@@ -9,11 +9,11 @@ from typing import Any
 
 from lockstep.wings.migrate.engine.own_names import own_names
 from lockstep.wings.migrate.engine.text import read_python
-from lockstep.wings.migrate.engine.unit import Settings
 from lockstep.wings.migrate.plan import FilePlan, Outcome, Row, rows_of
 from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.python import migrate_python, parse
 from lockstep.wings.migrate.torch.table import table_of
+from lockstep.wings.migrate.torch.unit import Settings
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.wings.migrate.advice import PREFIX, RULES, may_need_advice
+from lockstep.wings.migrate.advice import PREFIX, may_need_advice
 from lockstep.wings.migrate.advice.words import all_words
 from lockstep.wings.migrate.catalogue import Catalogue
 from lockstep.wings.migrate.files.collection import collect
@@ -16,7 +16,7 @@ from lockstep.wings.migrate.project import plan_collection
 from lockstep.wings.migrate.targets import migration_targets
 
 
-@pytest.mark.parametrize("rule", sorted(RULES))
+@pytest.mark.parametrize("rule", sorted(all_words()))
 def test_every_piece_says_why_and_by_which_source(rule: str) -> None:
     words = all_words()[rule]
     assert rule.startswith(PREFIX)

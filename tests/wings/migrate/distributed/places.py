@@ -7,11 +7,11 @@ from pathlib import PurePosixPath
 from lockstep.wings.migrate.distributed import distribute, list_imported
 from lockstep.wings.migrate.engine.own_names import own_names
 from lockstep.wings.migrate.engine.text import read_python
-from lockstep.wings.migrate.engine.unit import Settings
 from lockstep.wings.migrate.plan import FilePlan, Outcome, rows_of
 from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.python import migrate_python, parse
 from lockstep.wings.migrate.torch.table import table_of
+from lockstep.wings.migrate.torch.unit import Settings
 from lockstep.wings.migrate.torch.visible_device import find_visible_device
 
 HEAD = """\

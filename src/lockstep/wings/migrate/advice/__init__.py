@@ -8,21 +8,17 @@ vendor's own guide asks for and is one keyword.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from lockstep.wings.migrate.advice.advisor import Advisor
 from lockstep.wings.migrate.advice.expressions import find_expressions
 from lockstep.wings.migrate.advice.optimizers import find_optimizers
 from lockstep.wings.migrate.advice.training import find_loaders, find_losses, find_waits
-from lockstep.wings.migrate.advice.words import all_words
-from lockstep.wings.migrate.engine.unit import Unit
+from lockstep.wings.migrate.torch.unit import Unit
 
-__all__ = ["PREFIX", "RULES", "find_advice", "may_need_advice"]
+__all__ = ["PREFIX", "find_advice", "may_need_advice"]
 
 PREFIX = "advice/"
 """What the identifiers of all advice begin with."""
-
-RULES: Mapping[str, str] = {rule: words.summary for rule, words in all_words().items()}
 
 _FINDERS = (find_loaders, find_losses, find_optimizers, find_expressions, find_waits)
 _SIGNS = re.compile(

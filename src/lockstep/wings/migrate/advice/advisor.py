@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterable, Sequence
 
 from lockstep.wings.migrate.advice.words import all_words
-from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit, Outcome
+from lockstep.wings.migrate.torch.unit import Unit
 
 
 class Advisor:

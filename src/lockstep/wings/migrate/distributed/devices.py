@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 
-from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit
 from lockstep.wings.migrate.torch.indices import (
     Number,
@@ -12,6 +11,7 @@ from lockstep.wings.migrate.torch.indices import (
     drop_number,
     is_inside_lambda,
 )
+from lockstep.wings.migrate.torch.unit import Unit
 
 _RULE = "distributed/device"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from lockstep.wings.migrate.distributed.training import LOADERS
-from lockstep.wings.migrate.engine.unit import Unit
+from lockstep.wings.migrate.torch.unit import Unit
 
 
 def list_imported(unit: Unit) -> None:

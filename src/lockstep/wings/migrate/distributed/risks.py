@@ -9,7 +9,7 @@ from importlib import resources
 
 from lockstep.wings.migrate.distributed.training import Loader, Script
 from lockstep.wings.migrate.engine.arguments import called, is_constant, keyword
-from lockstep.wings.migrate.engine.unit import Unit
+from lockstep.wings.migrate.torch.unit import Unit
 
 OWN_PROCESSES = frozenset(
     {

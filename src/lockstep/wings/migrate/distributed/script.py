@@ -35,8 +35,8 @@ from lockstep.wings.migrate.engine.arguments import (
     wrapped,
 )
 from lockstep.wings.migrate.engine.statements import documented_function
-from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit, Outcome, Span
+from lockstep.wings.migrate.torch.unit import Unit
 
 WRAP = "distributed/model"
 _LOADER = "distributed/loader"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -33,20 +33,6 @@ from lockstep.wings.migrate.files.surroundings import (
     surroundings,
 )
 from lockstep.wings.migrate.plan import Mention, Outcome, Span
-
-RULES: Mapping[str, str] = {
-    "config/device": "A device string as a value.",
-    "config/backend": "The collective backend as a value.",
-    "config/variable": "An environment variable of CUDA or NCCL.",
-    "config/package": "A package, index or channel that is built for CUDA.",
-    "config/image": "A container image, runtime or resource for NVIDIA's devices.",
-    "config/name": "The dotted name of something in torch.cuda or apex.",
-    "config/command": "A command in a settings file.",
-    "config/key": "A key: its name belongs to the program that reads it.",
-    "config/own-name": "A name of the project's own, such as a file.",
-    "config/prose": "A comment or a description.",
-    "config/unknown": "A value that names the old device and whose meaning cannot be told.",
-}
 
 
 class ConfigKind(enum.Enum):

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from lockstep.wings.migrate.engine.own_names import OwnNames
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.statements import imported_names
 from lockstep.wings.migrate.engine.text import SourceText
-from lockstep.wings.migrate.engine.unit import Settings
 from lockstep.wings.migrate.plan import Mention, Outcome, Span
 from lockstep.wings.migrate.torch.python import migrate_python, parse
+from lockstep.wings.migrate.torch.unit import Settings
 
-RULES: Mapping[str, str] = {
-    "framework/pytorch": "A PyTorch script among TensorFlow scripts: it is migrated in a run of its own.",
-    "framework/tensorflow": "A TensorFlow script among PyTorch scripts: it is migrated in a run of its own.",
-}
 _TENSORFLOW = re.compile(r"^[ \t]*(?:import|from)[ \t].*\b(?:tensorflow|keras|horovod)\b", re.M)
 _TORCH = re.compile(r"^[ \t]*(?:import|from)[ \t].*\btorch\b", re.M)
 

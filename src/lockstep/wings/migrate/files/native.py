@@ -11,13 +11,6 @@ from collections.abc import Iterator, Mapping
 from lockstep.wings.migrate.files.surroundings import names_old_device, per_device
 from lockstep.wings.migrate.plan import Mention, Outcome, Span
 
-RULES: Mapping[str, str] = {
-    "native/file": "A source that needs CUDA: it has to be ported, or its operator replaced.",
-    "native/kernel": "A CUDA kernel.",
-    "native/build": "A build file that asks for CUDA.",
-    "native/prose": "A comment or message in C++.",
-}
-
 _TO_DO = {
     "neutral": "an operator of torch that runs on every device, or one registered for each device",
     "npu": "an operator of torch or torch_npu, or a kernel in Ascend C registered with torch",

@@ -7,7 +7,7 @@ Markdown cells are no code and are left alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from lockstep.wings.migrate.files import magics
@@ -20,7 +20,7 @@ from lockstep.wings.migrate.files.notebook_json import (
 )
 from lockstep.wings.migrate.plan import Edit, Mention, Outcome, Span
 
-__all__ = ["RULES", "Analyse", "NotebookError", "notebook_mentions"]
+__all__ = ["Analyse", "NotebookError", "notebook_mentions"]
 
 Analyse = Callable[[str], tuple[tuple[Mention, ...], tuple[Edit, ...]]]
 """Reads Python: its mentions, and additions that belong to none; raises SyntaxError."""
@@ -28,11 +28,6 @@ Analyse = Callable[[str], tuple[tuple[Mention, ...], tuple[Edit, ...]]]
 ReadShell = Callable[[str], Sequence[Mention]]
 """Reads shell text."""
 
-RULES: Mapping[str, str] = {
-    "notebook/syntax": "A cell that is no Python: the other cells are migrated.",
-    "notebook/language": "A cell in another language than Python or shell.",
-    "notebook/file": "A cell that writes a file which is neither Python nor shell.",
-}
 _CUDA_CELLS = frozenset({"cu", "cuda", "cuda_group_run", "cuda_group_save", "nvcc"})
 _NAMES = re.compile(r"cuda|nccl|nvidia|cudnn|\bapex\b", re.IGNORECASE)
 

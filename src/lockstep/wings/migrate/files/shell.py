@@ -9,7 +9,7 @@ listed or kept. For the neutral target a script stays as it is: a shell has no w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lockstep.wings.migrate.engine.spans import Cover
@@ -22,25 +22,6 @@ from lockstep.wings.migrate.files.surroundings import (
     surroundings,
 )
 from lockstep.wings.migrate.plan import Edit, Mention, Outcome, Span
-
-RULES: Mapping[str, str] = {
-    "shell/variable": "An environment variable of CUDA or NCCL: renamed where the target has the same, else listed.",
-    "shell/value": "The value of a renamed variable that the target may read differently.",
-    "shell/device": "A device string as the value of an option.",
-    "shell/backend": "The collective backend as a value.",
-    "shell/launcher": "A launcher asked for one process a GPU.",
-    "shell/program": "A program that exists for NVIDIA's devices only.",
-    "shell/package": "A package, index or project that is built for CUDA.",
-    "shell/image": "A container image with CUDA.",
-    "shell/container": "An option that gives GPUs to a container.",
-    "shell/scheduler": "GPUs asked of a cluster's scheduler.",
-    "shell/path": "A folder, device file or module of the CUDA toolkit.",
-    "shell/python": "Python code inside a shell script.",
-    "shell/option": "An option of the program's own: its name stays.",
-    "shell/own-name": "A name of the script's own: a variable, a file.",
-    "shell/prose": "A comment or a message.",
-    "shell/unknown": "A mention whose meaning cannot be told from the script.",
-}
 
 LONGEST_LINE = 4096
 """A longer line is data; it is searched for names and for nothing else."""

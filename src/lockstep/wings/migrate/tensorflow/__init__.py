@@ -11,7 +11,6 @@ from lockstep.wings.migrate.plan import Edit, Mention
 from lockstep.wings.migrate.tensorflow.datasets import find_batches
 from lockstep.wings.migrate.tensorflow.devices import find_devices
 from lockstep.wings.migrate.tensorflow.estimators import find_estimators
-from lockstep.wings.migrate.tensorflow.facts import RULES
 from lockstep.wings.migrate.tensorflow.generation import generation_of
 from lockstep.wings.migrate.tensorflow.horovod import find_horovod
 from lockstep.wings.migrate.tensorflow.imports import find_imports
@@ -28,7 +27,6 @@ from lockstep.wings.migrate.tensorflow.script import (
 from lockstep.wings.migrate.tensorflow.sessions import find_options, find_sessions
 
 __all__ = [
-    "RULES",
     "Generation",
     "Project",
     "Start",

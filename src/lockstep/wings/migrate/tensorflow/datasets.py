@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from lockstep.wings.migrate.engine.arguments import argument, has_stars
+from lockstep.wings.migrate.tensorflow.facts import names
 from lockstep.wings.migrate.tensorflow.script import Script
 
 _RULE = "batch"
@@ -25,21 +26,7 @@ _DROPPING = (
     "tensorflow.contrib.data.padded_batch_and_drop_remainder",
 )
 # Methods that datasets have and little else: one of them tells what is batched.
-_TELLING = frozenset(
-    {
-        "flat_map",
-        "from_generator",
-        "from_tensor_slices",
-        "from_tensors",
-        "interleave",
-        "make_initializable_iterator",
-        "make_one_shot_iterator",
-        "padded_batch",
-        "prefetch",
-        "shard",
-        "with_options",
-    }
-)
+_TELLING = frozenset(names("of datasets"))
 # Methods that other things have too: it takes two of them.
 _HINTING = frozenset({"cache", "filter", "map", "repeat", "shuffle", "skip", "take"})
 _MAKERS = (

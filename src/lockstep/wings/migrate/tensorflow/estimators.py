@@ -6,27 +6,13 @@ import ast
 
 from lockstep.wings.migrate.engine.arguments import has_stars, is_constant, keyword
 from lockstep.wings.migrate.plan import Edit
+from lockstep.wings.migrate.tensorflow.facts import names
 from lockstep.wings.migrate.tensorflow.script import Script
 from lockstep.wings.migrate.tensorflow.sessions import options_of_call
 
 # The position of `config`; `None` for those that have it far behind, where only a keyword reaches it.
-_ESTIMATORS: dict[str, int | None] = {
-    "Estimator": 2,
-    "BaselineClassifier": 5,
-    "BaselineEstimator": None,
-    "BaselineRegressor": 5,
-    "BoostedTreesClassifier": None,
-    "BoostedTreesEstimator": None,
-    "BoostedTreesRegressor": None,
-    "DNNClassifier": None,
-    "DNNEstimator": None,
-    "DNNLinearCombinedClassifier": None,
-    "DNNLinearCombinedEstimator": None,
-    "DNNLinearCombinedRegressor": None,
-    "DNNRegressor": None,
-    "LinearClassifier": None,
-    "LinearEstimator": None,
-    "LinearRegressor": None,
+_ESTIMATORS = {
+    name: int(place) if place else None for name, (place, _) in names("estimator").items()
 }
 _TPU_ESTIMATORS = (
     "tensorflow.contrib.tpu.TPUEstimator",

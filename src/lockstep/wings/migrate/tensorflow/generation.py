@@ -6,39 +6,12 @@ import re
 from collections.abc import Iterable
 
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.tensorflow.facts import names
 from lockstep.wings.migrate.tensorflow.script import Generation, canonical
 
-_TF1_ONLY = frozenset(
-    {
-        "ConfigProto",
-        "GPUOptions",
-        "GraphOptions",
-        "InteractiveSession",
-        "OptimizerOptions",
-        "Session",
-        "app",
-        "contrib",
-        "disable_v2_behavior",
-        "flags",
-        "get_variable",
-        "global_variables_initializer",
-        "placeholder",
-        "set_random_seed",
-    }
-)
+_TF1_ONLY = frozenset(names("1.15 alone"))
 _TF2_ONLY = frozenset({"GradientTape", "function"})
-_TF2_PATHS = frozenset(
-    {
-        "horovod.DistributedGradientTape",
-        "horovod.broadcast_variables",
-        "tensorflow.config.list_physical_devices",
-        "tensorflow.config.set_visible_devices",
-        "tensorflow.keras.mixed_precision.LossScaleOptimizer",
-        "tensorflow.keras.mixed_precision.set_global_policy",
-        "tensorflow.random.set_seed",
-        "tensorflow.summary.create_file_writer",
-    }
-)
+_TF2_PATHS = frozenset(names("2.x alone"))
 # Classes that lie right below these packages; 1.15 has functions there.
 _TF2_CLASS = re.compile(r"(?:losses|metrics|optimizers)\.[A-Z]")
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from lockstep.wings.migrate.engine.arguments import appended, argument, has_stars, renamed_keyword
+from lockstep.wings.migrate.tensorflow.facts import names
 from lockstep.wings.migrate.tensorflow.gradients import (
     allreduce,
     compression,
@@ -18,57 +19,11 @@ from lockstep.wings.migrate.tensorflow.sessions import bridge
 _RULE = "horovod"
 
 # Graphs: what asks for a rank may also be handed on without a call.
-_RANKS = {
-    "horovod.rank": "get_npu_rank_id",
-    "horovod.local_rank": "get_npu_local_rank_id",
-    "horovod.size": "get_npu_rank_size",
-    "horovod.local_size": "get_npu_local_rank_size",
-}
+_RANKS = {name: function for name, (function, _) in names("rank").items()}
 # Eager execution: the open device knows its place among the others.
-_EAGER_RANKS = {
-    "horovod.rank": ("npu_device.npu_device.global_npu_ctx", "().worker_id"),
-    "horovod.size": ("npu_device.npu_device.global_npu_ctx", "().workers_num"),
-    "horovod.local_rank": ("hccl.manage.api.get_local_rank_id", "()"),
-    "horovod.local_size": ("hccl.manage.api.get_local_rank_size", "()"),
-}
-_TRANSPORTS = frozenset(
-    f"horovod.{name}"
-    for name in (
-        "ccl_built",
-        "cuda_built",
-        "ddl_built",
-        "gloo_built",
-        "gloo_enabled",
-        "mpi_built",
-        "mpi_enabled",
-        "mpi_threads_supported",
-        "nccl_built",
-        "rocm_built",
-    )
-)
-_LISTED = {
-    "horovod.run": (
-        "starts the processes",
-        "start one process a device, with RANK_TABLE_FILE, RANK_ID and RANK_SIZE",
-    ),
-    "horovod.allgather": (
-        "the NPU gathers tensors of equal shapes only, and takes the number of ranks",
-        "hccl_ops.allgather(tensor, get_npu_rank_size()) of npu_bridge.hccl",
-    ),
-    "horovod.broadcast": (
-        "the NPU takes and gives lists",
-        "hccl_ops.broadcast([tensor], root_rank)[0] of npu_bridge.hccl",
-    ),
-    "horovod.callbacks.MetricAverageCallback": ("metrics are not averaged on the NPU", ""),
-    "horovod.callbacks.LearningRateWarmupCallback": (
-        "has no equal on the NPU",
-        "tf.keras.callbacks.LearningRateScheduler",
-    ),
-    "horovod.callbacks.LearningRateScheduleCallback": (
-        "has no equal on the NPU",
-        "tf.keras.callbacks.LearningRateScheduler",
-    ),
-}
+_EAGER_RANKS = names("eager rank")
+_TRANSPORTS = frozenset(names("transport"))
+_LISTED = names("horovod")
 
 
 def find_horovod(script: Script) -> None:

@@ -6,22 +6,12 @@ import ast
 
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.tensorflow.facts import names
 from lockstep.wings.migrate.tensorflow.script import Generation, Script, Start
 from lockstep.wings.migrate.tensorflow.sessions import bridge
 
 # Methods that train, evaluate or run what was built.
-_RUNNING = frozenset(
-    {
-        "apply_gradients",
-        "compile",
-        "evaluate",
-        "fit",
-        "fit_generator",
-        "gradient",
-        "predict",
-        "train_on_batch",
-    }
-)
+_RUNNING = frozenset(names("training"))
 _CLEARING = "tensorflow.keras.backend.clear_session"
 _SETTING = "set_keras_session_npu_config"
 

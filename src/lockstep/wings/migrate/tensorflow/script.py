@@ -12,6 +12,7 @@ from lockstep.wings.migrate.engine.claims import Claims
 from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes
 from lockstep.wings.migrate.engine.statements import imported_names
 from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.tensorflow.facts import names
 from lockstep.wings.migrate.tensorflow.head import PACKAGES, Head
 
 _HARMLESS = (
@@ -38,19 +39,7 @@ _HARMLESS = (
 )
 
 # Other ways to write the same module; the first that fits is replaced.
-_SAME = (
-    ("tensorflow.compat.v1.", "tensorflow."),
-    ("tensorflow.compat.v2.", "tensorflow."),
-    ("tensorflow.python.client.session.", "tensorflow."),
-    ("tensorflow.core.protobuf.config_pb2.", "tensorflow."),
-    ("tensorflow.python.keras.", "tensorflow.keras."),
-    ("tensorflow_core.", "tensorflow."),
-    ("horovod.tensorflow.compression.", "horovod."),
-    ("horovod.tensorflow.mpi_ops.", "horovod."),
-    ("horovod.tensorflow.keras.", "horovod."),
-    ("horovod.tensorflow.", "horovod."),
-    ("horovod.keras.", "horovod."),
-)
+_SAME = tuple((old, new) for old, (new, _) in names("same").items())
 
 
 class Generation(enum.Enum):

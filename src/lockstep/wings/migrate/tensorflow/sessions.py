@@ -10,22 +10,15 @@ from lockstep.wings.migrate.engine.arguments import (
     has_stars,
     wrapped,
 )
+from lockstep.wings.migrate.tensorflow.facts import names
 from lockstep.wings.migrate.tensorflow.script import Generation, Script
 
 _BRIDGE = "npu_bridge.npu_init"
 
 # Functions that make sessions, with the parameter that takes the options and its position.
 _MAKERS = {
-    "tensorflow.Session": ("config", 2),
-    "tensorflow.InteractiveSession": ("config", 2),
-    "tensorflow.train.MonitoredTrainingSession": ("config", 9),
-    "tensorflow.train.SingularMonitoredSession": ("config", 3),
-    "tensorflow.train.ChiefSessionCreator": ("config", 2),
-    "tensorflow.train.WorkerSessionCreator": ("config", 2),
-    "tensorflow.contrib.training.train": ("config", 9),
-    "tensorflow.contrib.slim.learning.train": ("session_config", None),
-    "tensorflow.contrib.slim.evaluation.evaluate_once": ("session_config", None),
-    "tensorflow.contrib.slim.evaluation.evaluation_loop": ("session_config", None),
+    name: (parameter, int(place) if place else None)
+    for name, (parameter, place) in names("session").items()
 }
 # Methods with names of their own that make sessions.
 _METHODS = {"managed_session": ("config", 1), "prepare_or_wait_for_session": ("config", 1)}

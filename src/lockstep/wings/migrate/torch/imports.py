@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from lockstep.wings.migrate.engine.arguments import insertion
 from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes
 from lockstep.wings.migrate.engine.statements import is_exported, separator, siblings, without_names
-from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit, Outcome, Span
 from lockstep.wings.migrate.torch.table import Action, Entry
+from lockstep.wings.migrate.torch.unit import Unit
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+\Z")
 _FROM = re.compile(r"from(\s+)([\w.]+)")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from lockstep.wings.migrate.engine.arguments import argument
-from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.context import Use, use_of
+from lockstep.wings.migrate.torch.unit import Unit
 
 _TAKING_A_NUMBER = ("set_device", "device", "set_device_index", "device_index")
 _PLACING = frozenset({"cuda", "npu", "xpu", "hpu"})

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.statements import decorator_names
-from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Span
-
-RULES: Mapping[str, str] = {
-    "kernels/triton": "A kernel written in Triton, which needs a Triton for the device.",
-}
-"""What each rule does, in words."""
+from lockstep.wings.migrate.torch.unit import Unit
 
 _DECORATORS = ("triton.jit", "triton.runtime.jit", "triton.experimental.gluon.jit")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 
 from lockstep.wings.migrate.engine.arguments import (
     argument,
@@ -12,13 +11,7 @@ from lockstep.wings.migrate.engine.arguments import (
     insertion,
     is_constant,
 )
-from lockstep.wings.migrate.engine.unit import Unit
-
-RULES: Mapping[str, str] = {
-    "keywords/load": "Where torch.load puts what was saved on a GPU.",
-    "keywords/pin_memory": "Pinned memory is torch's own on every device.",
-}
-"""What each rule does, in words."""
+from lockstep.wings.migrate.torch.unit import Unit
 
 _KEPT = {
     "pin_memory": "page-locked memory serves whatever accelerator there is",

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from lockstep.wings.migrate.engine.arguments import attribute_span
-from lockstep.wings.migrate.engine.header import is_type_expression
-from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Span
 from lockstep.wings.migrate.torch.context import Use, use_of
+from lockstep.wings.migrate.torch.header import is_type_expression
 from lockstep.wings.migrate.torch.strings import is_docstring
+from lockstep.wings.migrate.torch.unit import Unit
 from lockstep.wings.migrate.torch.vocabulary import DEVICE_WORDS, is_device_word
-
-RULES: Mapping[str, str] = {
-    "leftovers/code": "CUDA in a text that a program reads, such as a command or a kernel.",
-    "leftovers/flag": "A flag of the project's own, such as --cuda: it keeps its name.",
-    "leftovers/import": "An import of code that is made for CUDA.",
-    "leftovers/message": "A message of CUDA that a program compares with: other devices word it otherwise.",
-    "leftovers/neutral": "Code that asks for the device as it runs.",
-    "leftovers/own-name": "A name of the project's own that has CUDA in it.",
-    "leftovers/string": "A text with CUDA in it whose use cannot be told.",
-    "leftovers/text": "A text for people.",
-    "leftovers/torch": "A name of torch for CUDA that no table knows.",
-}
-"""What each rule does, in words."""
 
 _PROSE = re.compile(r"\s")
 _CODE = re.compile(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 
 from lockstep.wings.migrate.engine.arguments import (
     argument_end,
@@ -17,26 +16,10 @@ from lockstep.wings.migrate.engine.arguments import (
 from lockstep.wings.migrate.engine.own_names import is_property
 from lockstep.wings.migrate.engine.scopes import Bound
 from lockstep.wings.migrate.engine.tree import is_own_attribute
-from lockstep.wings.migrate.engine.unit import SCRIPTED, Unit
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.indices import given_device
 from lockstep.wings.migrate.torch.table import Action
-
-RULES: Mapping[str, str] = {
-    "methods/cuda": "model.cuda() moves to the device that is there.",
-    "methods/cuda-ambiguous": "cuda() on an object that may be of a class with a cuda method of its own.",
-    "methods/cuda-index": "cuda(index) whose index cannot be told from a stream or a flag.",
-    "methods/cuda-scripted": "cuda() in code that TorchScript compiles, which knows no device names.",
-    "methods/cuda-star": "cuda(*arguments), whose arguments are unseen.",
-    "methods/cuda-uncalled": "The method cuda passed on as a value.",
-    "methods/default-type": "A default tensor type becomes a default device and a default dtype.",
-    "methods/definition": "A method cuda of the project's own, renamed with every call of it.",
-    "methods/is-cuda": "Whether a tensor is on the device.",
-    "methods/own": "A method or attribute of the project's own.",
-    "methods/storage": "Storages are moved by tensors.",
-    "methods/type": "type() with a CUDA tensor type becomes a device and a dtype.",
-}
-"""What each rule does, in words."""
+from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 
 _POSITIONAL = ("device", "non_blocking", "memory_format")
 _DTYPES = {

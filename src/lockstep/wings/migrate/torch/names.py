@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from lockstep.wings.migrate.engine.arguments import ArgumentEdits, CannotRewriteError, insertion
 from lockstep.wings.migrate.engine.scopes import Meaning
-from lockstep.wings.migrate.engine.unit import SCRIPTED, Unit
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.imports import Imports, as_optional
 from lockstep.wings.migrate.torch.kernels import is_inside_kernel
 from lockstep.wings.migrate.torch.table import Action, Entry
+from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 _TYPE_TESTS = frozenset({"isinstance", "issubclass"})

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 
 from lockstep.wings.migrate.engine.arguments import keyword, removals
-from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit
-
-RULES: Mapping[str, str] = {
-    "profiler/use-cuda": "The profiler's use_cuda says which device to time.",
-}
-"""What each rule does, in words."""
+from lockstep.wings.migrate.torch.unit import Unit
 
 _PROFILERS = frozenset(
     {

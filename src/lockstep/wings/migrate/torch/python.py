@@ -11,7 +11,6 @@ from lockstep.wings.migrate.advice import find_advice, may_need_advice
 from lockstep.wings.migrate.engine.own_names import OwnNames
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.text import SourceText
-from lockstep.wings.migrate.engine.unit import Settings, Unit
 from lockstep.wings.migrate.plan import Edit, Mention
 from lockstep.wings.migrate.torch.kernels import find_kernels
 from lockstep.wings.migrate.torch.keywords import find_keywords
@@ -20,6 +19,7 @@ from lockstep.wings.migrate.torch.methods import find_methods
 from lockstep.wings.migrate.torch.names import find_names
 from lockstep.wings.migrate.torch.profiler import find_profiler_arguments
 from lockstep.wings.migrate.torch.strings import find_strings
+from lockstep.wings.migrate.torch.unit import Settings, Unit
 from lockstep.wings.migrate.torch.user_names import find_user_rules
 from lockstep.wings.migrate.torch.vocabulary import names_a_device
 

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
 
 from lockstep.wings.migrate.engine.arguments import insertion
-from lockstep.wings.migrate.engine.header import is_type_expression
 from lockstep.wings.migrate.engine.literals import Piece
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
-from lockstep.wings.migrate.engine.unit import SCRIPTED, Unit
 from lockstep.wings.migrate.files.surroundings import surroundings
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.context import Use, use_of
+from lockstep.wings.migrate.torch.header import is_type_expression
+from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 from lockstep.wings.migrate.torch.vocabulary import WORDS
-
-RULES: Mapping[str, str] = {
-    "strings/backend": "The name of the collective backend.",
-    "strings/device": "A device as a text.",
-    "strings/device-format": "A device that is put together by a format.",
-    "strings/device-template": "A text that becomes a device once it is filled in.",
-    "strings/environment": "An environment variable of CUDA or NCCL.",
-    "strings/own-key": "A key of the project's own: dictionaries, columns, results.",
-    "strings/tensor-type": "A tensor type as a text.",
-    "strings/text": "A text for people.",
-}
-"""What each rule does, in words."""
 
 _DEVICE = re.compile(r"cuda(?::(?P<index>\d+))?\Z")
 _TEMPLATE = re.compile(r"cuda:?(?:%[sdi]|\{[^{}]*\})?\Z")

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from lockstep.wings.migrate.engine.arguments import attribute_span, insertion, opening
 from lockstep.wings.migrate.engine.scopes import Binding, Bound, Meaning
 from lockstep.wings.migrate.engine.statements import separator, without_names
-from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit, Outcome, Span
+from lockstep.wings.migrate.torch.unit import Unit
 from lockstep.wings.migrate.torch.user_rules import ARGUMENT, MODULE, UserRule, UserRules
 
 _FROM = re.compile(r"from(\s+)([\w.]+)")

@@ -16,20 +16,13 @@ from __future__ import annotations
 import ast
 import json
 import keyword
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lockstep.core.errors import UsageError
-
-RULES: Mapping[str, str] = {
-    "user/ArgsModifyRule": "Your rule: another argument.",
-    "user/FuncNameModifyRule": "Your rule: another function name.",
-    "user/ModuleNameModifyRule": "Your rule: another module name.",
-}
-"""What each rule does, in words."""
 
 ARGUMENT, FUNCTION, MODULE = "ArgsModifyRule", "FuncNameModifyRule", "ModuleNameModifyRule"
 _KEYS = {

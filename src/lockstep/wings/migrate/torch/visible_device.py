@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from lockstep.wings.migrate.engine.arguments import keyword
-from lockstep.wings.migrate.engine.unit import Unit
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.indices import (
     Number,
@@ -20,13 +19,8 @@ from lockstep.wings.migrate.torch.indices import (
     drop_number,
     is_inside_lambda,
 )
+from lockstep.wings.migrate.torch.unit import Unit
 
-RULES: Mapping[str, str] = {
-    "visible/distributed": "A script of many processes, which choose their devices themselves.",
-    "visible/number": "A device's number becomes the first device that the process sees.",
-    "visible/option": "An option that chooses a device by its number.",
-    "visible/variable": "A variable that the script sets becomes a default.",
-}
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 _OPTION = re.compile(r"--?(?:gpus?|gpu[-_]?ids?|devices?|device[-_]?ids?|cuda[-_]?device)\Z")
 _PARALLEL = (

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lockstep.wings.migrate.engine.claims import Claims
-from lockstep.wings.migrate.engine.header import Header
 from lockstep.wings.migrate.engine.own_names import OwnNames
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.statements import Definition, decorator_names
 from lockstep.wings.migrate.hookspecs import MigrationTarget
+from lockstep.wings.migrate.torch.header import Header
 from lockstep.wings.migrate.torch.table import Table
 from lockstep.wings.migrate.torch.user_rules import UserRules
 
