@@ -83,6 +83,10 @@ def test_other_loaders_are_left_alone(loader: str) -> None:
     assert advise(text, apply=True).rows == ()
 
 
+def test_a_loader_of_any_name_is_a_training_loader_where_gradients_are_computed() -> None:
+    assert "drop-last" in advise(script().replace("train_loader", "batches")).rules
+
+
 @pytest.mark.parametrize("target", ["neutral", "xpu", "hpu", "mps"])
 def test_no_other_device_asks_for_whole_batches(target: str) -> None:
     assert "drop-last" not in advise(script(), target).rules

@@ -330,10 +330,10 @@ def test_what_else_shows_or_logs_is_listed(head, line):
 
 
 @pytest.mark.parametrize("line", ["np.save('a', x)", "net.save_pretrained('a')"])
-def test_what_else_saves_is_listed(line):
+def test_rank_0_saves_whatever_is_saved(line):
     found = many("import numpy as np\n" + script(end=f"{line}\n"))
-    assert f"\n{line}\n" in found.text
-    assert found.listed("distributed/saving")
+    assert f"if RANK == 0:\n    {line}\n" in found.text
+    assert found.rewritten("distributed/saving")
 
 
 def test_a_progress_bar_over_the_training_is_a_loop_over_its_loader():

@@ -32,12 +32,21 @@ _CONDITIONS = (ast.If, ast.IfExp, ast.BoolOp, ast.ExceptHandler, ast.Match)
 
 
 def find_loaders(advisor: Advisor) -> None:
-    """Advise on the last batch of every loader that is called the training's."""
+    """Advise on the last batch of every loader that a training loop goes over, or that is called the training's."""
     scopes = advisor.scopes
+    trained = {
+        scopes.text(part)
+        for loop in training_loops(scopes)
+        for part in ast.walk(getattr(loop, "iter", loop))
+        if isinstance(part, ast.Name | ast.Attribute)
+    }
     for node in scopes.of(ast.Assign):
-        name, call = scopes.text(node.targets[0]).lower(), node.value
-        training = "train" in name and not any(word in name for word in _EVALUATION)
-        if training and isinstance(call, ast.Call) and scopes.name(call.func) in _LOADERS:
+        name, call = scopes.text(node.targets[0]), node.value
+        if not isinstance(call, ast.Call) or scopes.name(call.func) not in _LOADERS:
+            continue
+        words = name.lower()
+        named = "train" in words and not any(word in words for word in _EVALUATION)
+        if named or name in trained:
             _advise_last_batch(advisor, call)
 
 

@@ -119,10 +119,14 @@ def _computes_gradients(script: Script, node: ast.AST) -> bool:
         ]
         if any(word in text for text in texts for word in _NO_GRADIENTS):
             return False
+    loops = (ast.For, ast.While)
+    if any(isinstance(one, loops) and script.trains(one) for one in script.scopes.ancestors(node)):
+        return True
+    # A function that takes one step, for a loop elsewhere.
     function = script.scopes.function(node)
-    loops = (one for one in script.scopes.ancestors(node) if isinstance(one, ast.For | ast.While))
-    around = function or next(iter([*loops][-1:]), None)
-    return around is not None and script.trains(around)
+    inner = list(ast.walk(function)) if function is not None else []
+    has_loop = any(isinstance(one, loops) and script.trains(one) for one in inner)
+    return function is not None and script.trains(function) and not has_loop
 
 
 def likely_models(tree: ast.Module) -> tuple[str, ...]:

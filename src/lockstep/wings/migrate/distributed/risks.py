@@ -6,6 +6,7 @@ import ast
 import csv
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from typing import NamedTuple
 
 from lockstep.wings.migrate.distributed.training import Loader, Script
 from lockstep.wings.migrate.engine.arguments import called, is_constant, keyword
@@ -25,6 +26,7 @@ OWN_PROCESSES = frozenset(
 )  # fmt: skip
 """What runs a training on many devices by itself."""
 
+SAVING = "distributed/saving"
 _WRITING = frozenset({"w", "wb", "a", "ab", "w+", "x", "wt", "at"})
 
 
@@ -63,13 +65,20 @@ def _list_sums(unit: Unit, loop: ast.For) -> None:
             unit.note(node, "distributed/metric", reason, instead)
 
 
-def _list_call(unit: Unit, call: ast.Call, names: Mapping[str, str]) -> None:
+def risk_of(unit: Unit, call: ast.Call) -> _Risk | None:
+    """What is otherwise about a call with many processes; nothing where it is no known risk."""
     name = unit.scopes.name(call.func) or called(call)
-    for pattern, unless, rule, reason, instead in _RISKS:
-        named = name == pattern or (pattern.startswith("*") and name.endswith(pattern[1:]))
-        if named and not (unless and keyword(call, unless)):
-            unit.note(call, rule, reason, instead.format(**names))
-            break
+    for risk in _RISKS:
+        named = name == risk.name or (risk.name[:1] == "*" and name.endswith(risk.name[1:]))
+        if named and not (risk.unless and keyword(call, risk.unless)):
+            return risk
+    return None
+
+
+def _list_call(unit: Unit, call: ast.Call, names: Mapping[str, str]) -> None:
+    risk, name = risk_of(unit, call), unit.scopes.name(call.func) or called(call)
+    if risk is not None and risk.rule != SAVING:
+        unit.note(call, risk.rule, risk.reason, risk.instead.format(**names))
     mode = call.args[1] if name == "open" and len(call.args) > 1 else None
     if isinstance(mode, ast.Constant) and mode.value in _WRITING:
         reason = "every process writes this file"
@@ -83,9 +92,19 @@ def _list_call(unit: Unit, call: ast.Call, names: Mapping[str, str]) -> None:
         unit.note(item, "distributed/files", reason)
 
 
-def _read_risks() -> tuple[tuple[str, ...], ...]:
+class _Risk(NamedTuple):
+    """A row of `risks.csv`: a name (`*` and its end), the keyword that makes it none, and what to say of it."""
+
+    name: str
+    unless: str
+    rule: str
+    reason: str
+    instead: str
+
+
+def _read_risks() -> tuple[_Risk, ...]:
     text = (resources.files(__package__) / "risks.csv").read_text(encoding="utf-8")
-    return tuple(map(tuple, list(csv.reader(text.splitlines()))[1:]))
+    return tuple(_Risk(*row) for row in list(csv.reader(text.splitlines()))[1:])
 
 
 _RISKS = _read_risks()

@@ -13,7 +13,7 @@ from lockstep.wings.migrate.distributed.blocks import Blocks
 from lockstep.wings.migrate.distributed.devices import bind_devices
 from lockstep.wings.migrate.distributed.head import START_DOC, head_lines, takes_devices
 from lockstep.wings.migrate.distributed.models import uses
-from lockstep.wings.migrate.distributed.risks import OWN_PROCESSES, list_risks
+from lockstep.wings.migrate.distributed.risks import OWN_PROCESSES, SAVING, list_risks, risk_of
 from lockstep.wings.migrate.distributed.training import (
     CannotDistributeError,
     Loader,
@@ -256,7 +256,8 @@ class _Rewriting:
 
     def _do_once(self, call: ast.Call) -> None:
         """Let rank 0 alone save and print, except where a process tells why it ends."""
-        saves = self._scopes.name(call.func) == "torch.save"
+        risk = risk_of(self._unit, call)
+        saves = risk is not None and risk.rule == SAVING
         prints = (
             isinstance(call.func, ast.Name)
             and call.func.id == "print"
@@ -266,7 +267,7 @@ class _Rewriting:
         ends = any(isinstance(above, ast.ExceptHandler) for above in self._scopes.ancestors(call))
         if not (saves or (prints and not ends)):
             return
-        rule = "distributed/saving" if saves else "distributed/logging"
+        rule = SAVING if saves else "distributed/logging"
         test = f"{self._names['rank']} == 0"
         statement = self._scopes.statement(call)
         problem = self._why_not_once(call, statement)
