@@ -41,12 +41,9 @@ def test_batches_drop_the_remainder(before: str, after: str) -> None:
     [
         f"d = {MADE}\nd = d.batch(8)\n",
         f"d = {MADE}\nd = d.map(f)\nd = d.batch(8)\n",
-        f"def made():\n    return {MADE}\nd = made().batch(8)\n",
-        "def batches(data: tf.data.Dataset):\n    return data.batch(8)\n",
         "def batches(data):\n    data = data.prefetch(9)\n    return data.batch(8)\n",
         "def batches(data):\n    data = data.shuffle(9).repeat()\n    return data.batch(8)\n",
         "def batches(data):\n    return data.map(f).batch(8).prefetch(1)\n",
-        f"class A:\n    def __init__(self):\n        self.data = {MADE}\n        self.data = self.data.batch(8)\n",
         f"with_options = {MADE} if x else {MADE}\nd = {MADE}.concatenate(with_options).batch(8)\n",
     ],
 )
@@ -86,6 +83,10 @@ def test_batches_that_drop_it_already_stay(batch: str) -> None:
         "def batches(loader):\n    return loader.batch(8)\n",
         "def batches(loader):\n    loader.shuffle()\n    return loader.batch(8)\n",
         "class Own:\n    def batch(self, n):\n        return n\nd = Own().prefetch(1).batch(8)\n",
+        # before, a dataset was followed through functions, annotations and attributes
+        f"def made():\n    return {MADE}\nd = made().batch(8)\n",
+        "def batches(data: tf.data.Dataset):\n    return data.batch(8)\n",
+        f"class A:\n    def __init__(self):\n        self.data = {MADE}\n        self.data = self.data.batch(8)\n",
     ],
 )
 def test_an_unknown_receiver_is_listed(code: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-from lockstep.wings.migrate.distributed.blocks import Blocks
 from lockstep.wings.migrate.distributed.devices import bind_devices
 from lockstep.wings.migrate.distributed.head import START_DOC, head_lines, takes_devices
 from lockstep.wings.migrate.distributed.models import uses
@@ -34,7 +33,8 @@ from lockstep.wings.migrate.engine.arguments import (
     opening,
     wrapped,
 )
-from lockstep.wings.migrate.engine.statements import documented_function
+from lockstep.wings.migrate.engine.blocks import Blocks
+from lockstep.wings.migrate.engine.statements import documented_function, main_guard
 from lockstep.wings.migrate.plan import Edit, Outcome, Span
 from lockstep.wings.migrate.torch.unit import Unit
 
@@ -303,7 +303,7 @@ class _Rewriting:
 
     def _begin(self) -> bool:
         """Let the processes meet under the main guard; whether that has to happen at the head instead."""
-        guard = self._main_guard()
+        guard = main_guard(self._scopes)
         if guard is None or self._is_early(guard):
             return True
         first = guard.body[0]
@@ -316,7 +316,7 @@ class _Rewriting:
         return False
 
     def _end(self) -> None:
-        guard = self._main_guard()
+        guard = main_guard(self._scopes)
         last = guard.body[-1] if guard else self._scopes.tree.body[-1]
         if not guard and isinstance(last, ast.FunctionDef | ast.ClassDef):
             return
@@ -324,12 +324,6 @@ class _Rewriting:
         edit = self._blocks.behind(last, [f"if {self._names['world_size']} > 1:", f"\t{destroy}"])
         if edit is not None:
             self._rewrite(edit.span, "distributed/end", [edit], "the processes part")
-
-    def _main_guard(self) -> ast.If | None:
-        for statement in self._scopes.tree.body:
-            if isinstance(statement, ast.If) and "__main__" in self._scopes.text(statement.test):
-                return statement
-        return None
 
     def _is_early(self, guard: ast.If) -> bool:
         """Whether a model is wrapped or a loader made outside the guard as soon as the module is read."""

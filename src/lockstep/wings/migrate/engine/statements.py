@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator
 
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
 
+_REST_OF_LINE = re.compile(r"[ \t]*(#[^\r\n]*)?(\r\n|\r|\n|\Z)")
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -36,6 +38,37 @@ def without_names(
             span = Span(scopes.span(names[number - 1]).end, span.end)
         edits[alias] = Edit(span, "")
     return edits
+
+
+def deletion(scopes: ModuleScopes, statement: ast.stmt, *, empties: bool) -> Edit:
+    """The edit that removes a statement: its line where it stands alone on it, else `pass` in its place.
+
+    Parameters
+    ----------
+    scopes
+        The module.
+    statement
+        The statement.
+    empties
+        Whether its block would have nothing left.
+    """
+    span, source = scopes.span(statement), scopes.source
+    line_start = source.line_start(span.start)
+    rest = _REST_OF_LINE.match(source.text, span.end)
+    if rest and not source.text[line_start : span.start].strip() and not empties:
+        return Edit(Span(line_start, rest.end()), "")
+    return Edit(span, "pass")
+
+
+def main_guard(scopes: ModuleScopes) -> ast.If | None:
+    """The `if __name__ == "__main__":` of a module."""
+    for statement in scopes.tree.body:
+        if isinstance(statement, ast.If) and isinstance(statement.test, ast.Compare):
+            sides = [statement.test.left, *statement.test.comparators]
+            words = {getattr(side, "id", getattr(side, "value", None)) for side in sides}
+            if {"__name__", "__main__"} <= words:
+                return statement
+    return None
 
 
 def is_exported(scopes: ModuleScopes, name: str) -> bool:

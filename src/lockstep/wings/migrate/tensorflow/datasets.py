@@ -99,18 +99,15 @@ def _made(script: Script, node: ast.expr) -> bool:
 
 
 def _is_dataset(script: Script, expression: ast.expr) -> bool:
-    """Whether an expression leads back to a function that makes datasets."""
-    waiting, seen = [expression], set[ast.expr]()
-    while waiting:
-        start = waiting.pop()
-        if start in seen:
-            continue
-        seen.add(start)
-        for link in _links(start):
-            if _made(script, link):
-                return True
-            waiting += _origins(script, link)
-    return False
+    """Whether a chain begins with a function that makes datasets, or with a name that one is assigned to."""
+    *_, first = _links(expression)
+    bindings = (
+        script.scopes.bindings(first.id, script.scopes.scope(first))
+        if isinstance(first, ast.Name)
+        else ()
+    )
+    values = [binding.value for binding in bindings if binding.value is not None]
+    return any(_made(script, link) for value in (expression, *values) for link in _links(value))
 
 
 def _links(node: ast.expr) -> Iterator[ast.expr]:
@@ -119,40 +116,6 @@ def _links(node: ast.expr) -> Iterator[ast.expr]:
     while isinstance(node, ast.Call | ast.Attribute):
         node = node.func if isinstance(node, ast.Call) else node.value
         yield node
-
-
-def _origins(script: Script, link: ast.expr) -> list[ast.expr]:
-    """What a part of a chain was made of: assigned values, annotations, what functions of this file return."""
-    if isinstance(link, ast.IfExp):
-        return [link.body, link.orelse]
-    if isinstance(link, ast.Attribute):
-        return _assigned(script, link)
-    if not isinstance(link, ast.Name):
-        return []
-    found: list[ast.expr | None] = []
-    for binding in script.scopes.bindings(link.id, script.scopes.scope(link)):
-        found += [binding.value, getattr(binding.node, "annotation", None)]
-        if isinstance(binding.node, ast.FunctionDef):
-            returns = [node for node in ast.walk(binding.node) if isinstance(node, ast.Return)]
-            found += [node.value for node in returns]
-    return [value for value in found if value is not None]
-
-
-def _assigned(script: Script, attribute: ast.Attribute) -> list[ast.expr]:
-    """What is assigned to an attribute of this spelling, such as `self.data`."""
-    if not isinstance(attribute.value, ast.Name):
-        return []
-    text = script.scopes.text(attribute)
-    return [
-        statement.value
-        for statement in script.scopes.of(ast.Assign)
-        if any(
-            isinstance(target, ast.Attribute)
-            and target.attr == attribute.attr
-            and script.scopes.text(target) == text
-            for target in statement.targets
-        )
-    ]
 
 
 def _is_own(script: Script, function: ast.Attribute) -> bool:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import ast
-import re
 
-from lockstep.wings.migrate.engine.statements import is_exported, without_names
-from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.engine.statements import deletion, is_exported, without_names
 from lockstep.wings.migrate.tensorflow.script import Script
-
-_REST_OF_LINE = re.compile(r"[ \t]*(?:\r\n|\r|\n|\Z)")
 
 
 def find_imports(script: Script) -> None:
@@ -35,18 +31,9 @@ def _without(
 ) -> None:
     """Take names out of an import statement, or the statement away."""
     if len(aliases) == len(statement.names):
-        edits = dict.fromkeys(aliases, _without_statement(script, statement))
+        inner = not isinstance(script.parent(statement), ast.Module)
+        edits = dict.fromkeys(aliases, deletion(script.scopes, statement, empties=inner))
     else:
         edits = without_names(script.scopes, statement, aliases)
     for alias, edit in edits.items():
         script.rewrite(alias, "import", "nothing uses it any more", [edit], span=edit.span)
-
-
-def _without_statement(script: Script, statement: ast.stmt) -> Edit:
-    span, source = script.scopes.span(statement), script.scopes.source
-    line_start = source.line_starts[statement.lineno - 1]
-    behind = _REST_OF_LINE.match(source.text, span.end)
-    alone = behind is not None and not source.text[line_start : span.start].strip()
-    if alone and behind and isinstance(script.parent(statement), ast.Module):
-        return Edit(Span(line_start, behind.end()), "")
-    return Edit(span, "pass")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from lockstep.wings.migrate.engine.arguments import insertion
+from lockstep.wings.migrate.engine.blocks import Blocks
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.statements import main_guard, start_of
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.tensorflow.facts import names
 from lockstep.wings.migrate.tensorflow.script import Generation, Script, Start
@@ -71,7 +74,7 @@ def _give_session(script: Script) -> None:
     if script.start is not Start.HERE:
         _elsewhere(script, "keras-session", first, f"{_SETTING}() of npu_bridge.npu_init")
         return
-    guard = _main_guard(script.scopes)
+    guard = main_guard(script.scopes)
     register = f"{script.head.module('atexit', 'atexit')}.register"
     text = f"{register}({bridge(script, 'close_session')}, {bridge(script, _SETTING)}())"
     if guard is None:
@@ -125,21 +128,7 @@ def _elsewhere(script: Script, rule: str, node: ast.AST, statement: str) -> None
 
 def is_program(scopes: ModuleScopes) -> bool:
     """Whether a program starts in a module: behind a check of `__name__`, or by training as it is imported."""
-    return _main_guard(scopes) is not None or _runs_at_import(scopes)
-
-
-def _main_guard(scopes: ModuleScopes) -> ast.If | None:
-    """The `if __name__ == "__main__":` of a module."""
-    for statement in scopes.tree.body:
-        if isinstance(statement, ast.If) and isinstance(statement.test, ast.Compare):
-            sides = [statement.test.left, *statement.test.comparators]
-            named = any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides)
-            main = any(
-                isinstance(side, ast.Constant) and side.value == "__main__" for side in sides
-            )
-            if named and main:
-                return statement
-    return None
+    return main_guard(scopes) is not None or _runs_at_import(scopes)
 
 
 def _runs_at_import(scopes: ModuleScopes) -> bool:
@@ -171,16 +160,9 @@ def _names(script: Script, dotted: str) -> bool:
 
 def _first_in(script: Script, guard: ast.If, text: str) -> Edit:
     """The edit that makes a statement the first of a block."""
-    first = script.scopes.span(guard.body[0]).start
-    decorators = getattr(guard.body[0], "decorator_list", ())
-    if decorators:
-        first = min(script.scopes.span(item).start for item in decorators) - 1
-    source = script.scopes.source
-    line_start = source.line_starts[guard.body[0].lineno - 1]
-    indentation = source.text[line_start:first]
-    if indentation.strip():
-        return Edit(Span(first, first), f"{text}; ")
-    return Edit(Span(first, first), f"{text}{source.line_end}{indentation}")
+    first = guard.body[0]
+    edit = Blocks(script.scopes).before(first, [text])
+    return edit or insertion(start_of(script.scopes, first), f"{text}; ")
 
 
 def _head_of(script: Script, guard: ast.If) -> Span:

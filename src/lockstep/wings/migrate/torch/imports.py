@@ -10,7 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.wings.migrate.engine.arguments import insertion
 from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes
-from lockstep.wings.migrate.engine.statements import is_exported, separator, siblings, without_names
+from lockstep.wings.migrate.engine.statements import (
+    deletion,
+    is_exported,
+    separator,
+    siblings,
+    without_names,
+)
 from lockstep.wings.migrate.plan import Edit, Outcome, Span
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import Unit
@@ -295,13 +301,4 @@ class _Statement:
         span = self._scopes.span(self._statement)
         if lines:
             return [Edit(span, separator(self._scopes, self._statement).join(lines))]
-        return [self._deletion(span)]
-
-    def _deletion(self, span: Span) -> Edit:
-        """Remove the statement: its lines where it stands alone on them, else `pass` in its place."""
-        text, line_start = self._scopes.source.text, self._scopes.source.line_start(span.start)
-        alone = not text[line_start : span.start].strip()
-        rest = re.compile(r"[ \t]*(#[^\r\n]*)?(\r\n|\r|\n|\Z)").match(text, span.end)
-        if alone and rest and not self._empties:
-            return Edit(Span(line_start, rest.end()), "")
-        return Edit(span, "pass")
+        return [deletion(self._scopes, self._statement, empties=self._empties)]
