@@ -58,10 +58,10 @@ def _of_command(command: Sequence[str]) -> Iterator[tuple[str, Value]]:
             is_alone = option[2] is None and (
                 following.startswith("-") and not _is_number(following)
             )
-            yield (
-                option[1],
-                True if is_alone else _plain(option[2] if option[2] is not None else following),
-            )
+            if option[2] is None and not is_alone:
+                taken = at + 1
+            value = following if option[2] is None else option[2]
+            yield option[1], True if is_alone else _plain(value)
         elif override is not None and at != taken:
             yield override[1], _plain(override[2])
 

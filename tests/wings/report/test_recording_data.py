@@ -15,13 +15,13 @@ import lockstep
 from lockstep.core.records import Content, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.reading.recorded_series import losses_of, scalars_of, tensors_of
+from lockstep.reading.recorded_values import values_of
 from lockstep.report.page import Chart, Grid, Images, Sentences, TextColumn, Verdict
 from lockstep.store.pieces import Decoded
 from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.report.batch_blocks import batch_blocks
 from lockstep.wings.report.batch_pictures import picture_of
 from lockstep.wings.report.comparison_types import Floats
-from lockstep.wings.report.recorded_values import values_of
 from lockstep.wings.report.recording_data import gather_recording
 from lockstep.wings.report.recording_page import recording_page
 from lockstep.wings.report.recording_types import (

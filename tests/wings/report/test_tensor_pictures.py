@@ -18,13 +18,13 @@ from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Axes, Pair
 from lockstep.core.records import PIECE, Content, Statistics, TensorRecord
 from lockstep.core.site import Phase, Role, Site
+from lockstep.reading.sampled_values import BINS
 from lockstep.store.reader import open_recording
 from lockstep.testing.fixtures import FaultyPair
 from lockstep.testing.made_recordings import write_recording
 from lockstep.testing.made_training import MadeTraining, statistics_of
 from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.report.tensor_pictures import (
-    BINS,
     WORST,
     HeatCells,
     Pictures,

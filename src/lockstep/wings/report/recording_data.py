@@ -9,11 +9,11 @@ import polars as pl
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.reading.recorded_series import losses_of, scalars_of, tensors_of
+from lockstep.reading.recorded_values import values_of
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.report.batch_pictures import picture_of
 from lockstep.wings.report.comparison_data import run_of
 from lockstep.wings.report.module_tree import around, with_those_around
-from lockstep.wings.report.recorded_values import values_of
 from lockstep.wings.report.recording_types import BatchTensor, Fact, RecordedModule, RecordingData
 from lockstep.wings.report.source_excerpts import excerpts
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from lockstep.reading.recorded_series import Series, TensorSeries
-from lockstep.wings.report.comparison_types import Excerpt, Floats, Integers, Run
+from lockstep.reading.recorded_values import ValueCounts
+from lockstep.wings.report.comparison_types import Excerpt, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,34 +19,6 @@ class Fact:
     group: str
     name: str
     value: str
-
-
-@dataclass(frozen=True, slots=True)
-class ValueCounts:
-    """How many values of a parameter or gradient lie between common edges, at each step.
-
-    Parameters
-    ----------
-    what, steps
-        As in `TensorSeries`; of many steps some that are spread evenly.
-    edges
-        One more than there are bins; the last bin holds its right edge too.
-    counts
-        Int64 of shape (steps, bins).
-    outside
-        Finite values beyond the outer edges, at all steps together.
-    sampled
-        Whether evenly spread parts of it were counted, as it is long.
-    """
-
-    name: str
-    what: str
-    rank: str
-    steps: Integers
-    edges: Floats
-    counts: npt.NDArray[np.int64]
-    outside: int
-    sampled: bool
 
 
 IMAGES, TOKENS, WAVE, HEAT_MAP = "images", "tokens", "wave", "heat map"

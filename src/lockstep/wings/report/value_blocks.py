@@ -9,10 +9,10 @@ import polars as pl
 
 from lockstep.core.site import CallKind, Role
 from lockstep.reading.recorded_series import GRADIENT, PARAMETER
+from lockstep.reading.recorded_values import ValueCounts
 from lockstep.report.page import HeatMap, Histogram
 from lockstep.report.page.island import trimmed
 from lockstep.report.page.page import Block
-from lockstep.wings.report.recording_types import ValueCounts
 
 _WHAT = {
     Role.PARAM.value: PARAMETER, Role.PARAM_AFTER.value: PARAMETER, Role.PARAM_GRAD.value: GRADIENT,

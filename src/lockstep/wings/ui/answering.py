@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from anyio.to_thread import run_sync
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lockstep.core.errors import LockstepError, UsageError
@@ -22,6 +23,15 @@ async def answered(made: Callable[[], dict[str, Any]]) -> Response:
         return _failed(error, 404)
     except (LockstepError, OSError) as error:
         return _failed(error, 500)
+
+
+def asking(made: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
+    """What answers a route with what this makes of a request."""
+
+    async def answer(request: Request) -> Response:
+        return await answered(lambda: made(request))
+
+    return answer
 
 
 def _failed(error: Exception, status: int) -> Response:

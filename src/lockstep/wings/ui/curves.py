@@ -167,10 +167,11 @@ def _points(steps: Integers, values: Floats) -> dict[str, list[Any]]:
     if len(steps) > MOST_POINTS:
         places = np.unique(np.linspace(0, len(steps) - 1, MOST_POINTS).round().astype(int))
         steps, values = steps[places], values[places]
-    return {"steps": steps.tolist(), "values": [_number(one) for one in values.tolist()]}
+    return {"steps": steps.tolist(), "values": [plain_number(one) for one in values.tolist()]}
 
 
-def _number(value: float) -> float | str | None:
+def plain_number(value: float) -> float | str | None:
+    """As JSON has it: None for what is not known, a word for what is infinite."""
     if math.isnan(value):
         return None
     return value if math.isfinite(value) else ("infinite" if value > 0 else "-infinite")

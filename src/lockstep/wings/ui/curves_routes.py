@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,39 +14,43 @@ from starlette.routing import Route
 from lockstep.core.errors import UsageError
 from lockstep.report.page import Client, Page, render_client
 from lockstep.report.page.tags import tag
-from lockstep.wings.ui.answering import answered
+from lockstep.wings.ui.answering import asking
 from lockstep.wings.ui.curves import MOST_RUNS, Curves, curves_json, names_in
 from lockstep.wings.ui.runs import Run, Runs
 
 _ASSETS = Path(__file__).parent / "assets"
 
 
+def chosen_runs(runs: Runs, request: Request) -> list[Run]:
+    """The runs that are asked for by their keys.
+
+    Raises
+    ------
+    UsageError
+        If there is none, or too many.
+    LookupError
+        If one is not there.
+    """
+    keys = list(dict.fromkeys(filter(None, request.query_params.get("runs", "").split(","))))
+    if not 0 < len(keys) <= MOST_RUNS:
+        raise UsageError(f"runs: one to {MOST_RUNS} keys of runs are shown at a time")
+    found = [run for key in keys if (run := runs.by_key(key)) is not None]
+    if len(found) < len(keys):
+        raise LookupError("one of these runs is not there, or not any more")
+    return found
+
+
 def curves_routes(runs: Runs) -> list[Route]:
     """The page, the names of the curves of some runs, and one of these of some runs."""
     curves = Curves()
 
-    def chosen(request: Request) -> list[Run]:
-        keys = list(dict.fromkeys(filter(None, request.query_params.get("runs", "").split(","))))
-        if not 0 < len(keys) <= MOST_RUNS:
-            raise UsageError(f"runs: one to {MOST_RUNS} keys of runs are shown on one axis")
-        found = [runs.by_key(key) for key in keys]
-        if any(one is None for one in found):
-            raise LookupError("one of these runs is not there, or not any more")
-        return [one for one in found if one is not None]
-
     def named(request: Request) -> dict[str, Any]:
-        return {"names": names_in([curves.of(run) for run in chosen(request)])}
+        return {"names": names_in([curves.of(run) for run in chosen_runs(runs, request)])}
 
     def shown(request: Request) -> dict[str, Any]:
-        found = chosen(request)
+        found = chosen_runs(runs, request)
         name = request.query_params.get("name", "")
         return curves_json(found, [curves.of(run) for run in found], name)
-
-    def asking(made: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Any]:
-        async def answer(request: Request) -> Response:
-            return await answered(lambda: made(request))
-
-        return answer
 
     async def page(request: Request) -> Response:
         return HTMLResponse(await run_sync(curves_page))
@@ -60,12 +64,16 @@ def curves_routes(runs: Runs) -> list[Route]:
 
 def curves_page() -> str:
     """The frame of the page."""
+    return page_of("Curves", "curves", ("curve_drawing.js", "curves.js"))
+
+
+def page_of(title: str, place: str, scripts: Sequence[str]) -> str:
+    """The frame of a page that its scripts fill."""
     ways = tag("nav", tag("a", "All runs", href="./"), class_="ways", aria_label="Other pages")
-    body = (ways, tag("div", id="curves", class_="curves-page"))
     client = Client(
         styles=(_ASSETS / "ui.css", _ASSETS / "curves.css"),
-        scripts=tuple(_ASSETS / name for name in ("asking.js", "curve_drawing.js", "curves.js")),
-        body=body,
+        scripts=tuple(_ASSETS / name for name in ("asking.js", *scripts)),
+        body=(ways, tag("div", id=place, class_="curves-page")),
         data={},
     )
-    return render_client(Page("Curves · Lockstep", ()), client)
+    return render_client(Page(f"{title} · Lockstep", ()), client)

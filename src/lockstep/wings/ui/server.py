@@ -20,6 +20,7 @@ from lockstep.wings.ui.guard import Guard
 from lockstep.wings.ui.made_pages import MadePages, NoPageError
 from lockstep.wings.ui.runs import Runs
 from lockstep.wings.ui.runs_routes import runs_routes
+from lockstep.wings.ui.spread_routes import spread_routes
 
 
 def application(runs: Runs, token: str, port: int, *, sort: str = "") -> Guard:
@@ -70,6 +71,7 @@ def application(runs: Runs, token: str, port: int, *, sort: str = "") -> Guard:
         Route("/compare/{reference}/{run}", page),
         *graph_routes(runs, comparisons),
         *curves_routes(runs),
+        *spread_routes(runs),
     ]
     app: Any = Starlette(
         routes=routes,

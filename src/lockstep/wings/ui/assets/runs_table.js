@@ -50,10 +50,10 @@ function runLine(run, reference) {
 }
 
 function besideLinks(run, reference) {
-  if (!reference) return h("button", { type: "button", class: "link", onclick: () => takeReference(run.key) }, "take as reference");
+  if (!reference) return [h("button", { type: "button", class: "link", onclick: () => takeReference(run.key) }, "take as reference"), " ", h("a", { href: `spread?runs=${run.key}` }, "values")];
   if (run.key === reference.key) return h("b", null, "the reference");
   const pair = `compare/${reference.key}/${run.key}`;
-  return [h("a", { href: `curves?runs=${reference.key},${run.key}` }, "curves"), " ", h("a", { href: `${pair}/graph` }, "graph"), " ", h("a", { href: pair }, "report")];
+  return [h("a", { href: `curves?runs=${reference.key},${run.key}` }, "curves"), " ", h("a", { href: `${pair}/graph` }, "graph"), " ", h("a", { href: `spread?runs=${reference.key},${run.key}` }, "values"), " ", h("a", { href: pair }, "report")];
 }
 
 function editNotes(run) {

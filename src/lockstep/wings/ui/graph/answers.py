@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from lockstep.core.errors import UsageError
@@ -197,21 +196,6 @@ def _link(links: list[dict[str, Any]], graph: UnionGraph, node: int, side: int) 
             link["sides"] |= side
             return
     if len(links) < MOST_LINKS and not graph.children[node]:
-        links.append(
-            {
-                "node": node,
-                "words": _words(graph, node),
-                "sides": side,
-                "around": graph.around(node),
-            }
-        )
-
-
-def _words(graph: UnionGraph, node: int) -> str:
-    return " / ".join(_parts(graph, node))
-
-
-def _parts(graph: UnionGraph, node: int) -> Iterator[str]:
-    if graph.module[node]:
-        yield graph.module[node]
-    yield graph.operator[node].rpartition(".")[2] or graph.label[node]
+        operator = graph.operator[node].rpartition(".")[2] or graph.label[node]
+        words = f"{graph.module[node]} / {operator}" if graph.module[node] else operator
+        links.append({"node": node, "words": words, "sides": side, "around": graph.around(node)})

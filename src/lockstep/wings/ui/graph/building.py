@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.report.comparison.kinds import KINDS, NO_PARTNER, NOT_JUDGED, margin_of
 from lockstep.report.comparison.pairs import tensor_role
+from lockstep.wings.ui.curves import plain_number
 from lockstep.wings.ui.graph.union_graph import (
     CANDIDATE,
     FORWARD,
@@ -170,10 +170,10 @@ def tensor_row(pair: Pair, kind: str, finding: Finding | None) -> dict[str, Any]
         "tensor": tensor_role(pair.present),
         "phase": pair.present.site.phase.value,
         "kind": kind,
-        "margin": None if finding is None else _number(margin_of(finding, kind)),
-        "difference": None if finding is None else _number(finding.difference),
-        "tolerance": None if finding is None else _number(finding.tolerance),
-        "max_abs": None if metrics is None else _number(metrics.max_abs),
+        "margin": None if finding is None else plain_number(margin_of(finding, kind)),
+        "difference": None if finding is None else plain_number(finding.difference),
+        "tolerance": None if finding is None else plain_number(finding.tolerance),
+        "max_abs": None if metrics is None else plain_number(metrics.max_abs),
         "reason": "" if finding is None else finding.reason,
         "reference": _side(pair.reference),
         "candidate": _side(pair.candidate),
@@ -189,15 +189,8 @@ def _side(record: TensorRecord | None) -> dict[str, Any] | None:
         "dtype": record.dtype,
         "shape": list(record.shape),
         "source": record.source,
-        **{one: None if known is None else _number(getattr(known, one)) for one in numbers},
+        **{one: None if known is None else plain_number(getattr(known, one)) for one in numbers},
     }
-
-
-def _number(value: float) -> float | str | None:
-    """As JSON has it: None for what is not known, a word for what is infinite."""
-    if math.isnan(value):
-        return None
-    return value if math.isfinite(value) else "infinite"
 
 
 # ------------------------------------------------------------------------------------------- flow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from anyio.to_thread import run_sync
@@ -11,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from lockstep.core.errors import UsageError
-from lockstep.wings.ui.answering import answered
+from lockstep.wings.ui.answering import asking
 from lockstep.wings.ui.events import event_stream
 from lockstep.wings.ui.graph import answers
 from lockstep.wings.ui.graph.comparisons import ComparedPair, Comparisons, LaidOut
@@ -35,45 +36,25 @@ def graph_routes(runs: Runs, comparisons: Comparisons) -> list[Route]:
     async def page(request: Request) -> Response:
         return HTMLResponse(graph_page(*await run_sync(pair_of, request)))
 
-    async def state(request: Request) -> Response:
-        def made() -> dict[str, Any]:
-            return comparisons.pair(*pair_of(request)).state()
-
-        return await answered(made)
+    def state(request: Request) -> dict[str, Any]:
+        return comparisons.pair(*pair_of(request)).state()
 
     async def events(request: Request) -> Response:
-        def made() -> dict[str, Any]:
-            return comparisons.pair(*pair_of(request)).state()
+        made = partial(state, request)
+        return event_stream(request, made, pause_s=0.2, is_last=lambda one: "progress" not in one)
 
-        return event_stream(
-            request, made, pause_s=0.2, is_last=lambda state: "progress" not in state
-        )
-
-    def asking(asked: Asked) -> Callable[[Request], Any]:
-        async def answer(request: Request) -> Response:
-            def made() -> dict[str, Any]:
-                pair = comparisons.pair(*pair_of(request))
-                return asked(_graph(pair, request), request)
-
-            return await answered(made)
-
-        return answer
+    def of_graph(asked: Asked, request: Request) -> dict[str, Any]:
+        return asked(_graph(comparisons.pair(*pair_of(request)), request), request)
 
     below = "/compare/{reference}/{run}"
     parts = {
-        "start": _start,
-        "boxes": _boxes,
-        "place": _place,
-        "tree": _tree,
-        "next": _next,
-        "find": _find,
-        "node": _node,
-    }
+        "start": _start, "boxes": _boxes, "place": _place, "tree": _tree, "next": _next, "find": _find, "node": _node,
+    }  # fmt: skip
     return [
         Route(f"{below}/graph", page),
-        Route(f"{below}/graph/state", state),
+        Route(f"{below}/graph/state", asking(state)),
         Route(f"{below}/graph/events", events),
-        *(Route(f"{below}/graph/{name}", asking(asked)) for name, asked in parts.items()),
+        *(Route(f"{below}/graph/{name}", asking(partial(of_graph, asked))) for name, asked in parts.items()),
     ]  # fmt: skip
 
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from lockstep.core.dtypes import is_floating
 from lockstep.core.records import Content, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.reading.recorded_series import GRADIENT, PARAMETER
-from lockstep.store.reader import RankRecording, Recording
-from lockstep.wings.report.recording_types import ValueCounts
-from lockstep.wings.report.tensor_pictures import (
+from lockstep.reading.recorded_series import GRADIENT, PARAMETER, Floats, Integers
+from lockstep.reading.sampled_values import (
     BINS,
     MOST_SAMPLED,
     histogram_edges,
     is_sampled,
     sampled_values,
 )
+from lockstep.store.reader import RankRecording, Recording
 
 MOST_VALUES = 1 << 26
 """Elements that are counted in all; what is met later is left out."""
@@ -30,8 +31,45 @@ MOST_STEPS = 12
 Held = Mapping[int, Content]
 
 
-def values_of(recording: Recording, most_values: int = MOST_VALUES) -> Iterator[ValueCounts]:
+@dataclass(frozen=True, slots=True)
+class ValueCounts:
+    """How many values of a parameter or gradient lie between common edges, at each step.
+
+    Parameters
+    ----------
+    what, steps
+        As in `TensorSeries`; of many steps some that are spread evenly.
+    edges
+        One more than there are bins; the last bin holds its right edge too.
+    counts
+        Int64 of shape (steps, bins).
+    outside
+        Finite values beyond the outer edges, at all steps together.
+    sampled
+        Whether evenly spread parts of it were counted, as it is long.
+    """
+
+    name: str
+    what: str
+    rank: str
+    steps: Integers
+    edges: Floats
+    counts: npt.NDArray[np.int64]
+    outside: int
+    sampled: bool
+
+
+def values_of(
+    recording: Recording, most_values: int = MOST_VALUES, *, only: tuple[str, str] | None = None
+) -> Iterator[ValueCounts]:
     """Of every parameter and gradient of which whole tensors were saved, in the order in which they are met.
+
+    Parameters
+    ----------
+    most_values
+        Elements that are counted in all.
+    only
+        What (`PARAMETER` or `GRADIENT`) and name of the one that is asked for; None for all.
 
     Raises
     ------
@@ -42,6 +80,8 @@ def values_of(recording: Recording, most_values: int = MOST_VALUES) -> Iterator[
         if not rank.has_tensors:
             continue
         for (what, name), held in _held(rank).items():
+            if only not in (None, (what, name)):
+                continue
             chosen = _spread(held)
             most_values -= sum(min(one.numel, MOST_SAMPLED) for one in chosen.values())
             if most_values >= 0 and (counts := _counted(what, name, rank.name, chosen)):
