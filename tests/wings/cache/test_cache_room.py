@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import subprocess
 import sys
@@ -207,7 +208,7 @@ def test_a_data_set_that_has_no_room_is_read_bitwise_and_spills(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cache_samples, "_said", set())
+    monkeypatch.setattr(cache_samples, "_said", mmap.mmap(-1, 1 << 16))
     # given 30 samples of 40 KB, with 400 KB of memory and 400 KB of disk
     running = start("--memory", "400kB", "--spill", str(tmp_path), "--spill-bytes", "400kB")
     plain = sets.Rows(length=30, width=10_000)
@@ -239,7 +240,7 @@ def test_a_damaged_spill_file_costs_no_sample(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cache_samples, "_said", set())
+    monkeypatch.setattr(cache_samples, "_said", mmap.mmap(-1, 1 << 16))
     running = start("--memory", "0", "--spill", str(tmp_path))
     cached = CachedDataset(sets.Rows(), address=running.address)
     cached[3]

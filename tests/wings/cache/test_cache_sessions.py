@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import shutil
@@ -25,7 +26,7 @@ from lockstep.wings.cache import samples as cache_samples
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was said once is said again in each test."""
-    monkeypatch.setattr(cache_samples, "_said", set())
+    monkeypatch.setattr(cache_samples, "_said", mmap.mmap(-1, 1 << 16))
 
 
 def random_states() -> list[object]:

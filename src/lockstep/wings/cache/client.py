@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import socket
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -54,6 +55,8 @@ class Client:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.alive = True
+        if sys.platform != "linux":
+            raise DaemonGoneError("the cache needs Linux")
         self._lock = threading.Lock()
         self._decoder = m.Decoder()
         kind = socket.AF_INET if address.port else socket.AF_UNIX

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,27 +28,27 @@ MISSING: Any = object()
 """What is given where there is no sample in the cache."""
 
 _NEWS_AFTER = 4096
-"""Hits after which the daemon is told of them, and asked which slabs are needed no more."""
+"""Hits after which the daemon is told of them, and asked which slabs are needed no more; sooner in the beginning."""
 
-_said: set[str] = set()
+_said = mmap.mmap(-1, 1 << 16)
+"""A byte for each sentence that was said, by its checksum; processes that are forked share it."""
 
 
 class OtherPipelineError(UsageError):
     """The session holds samples of another pipeline."""
 
 
-def say_once(words: str) -> None:
-    """Say something once in this process."""
-    if words not in _said:
-        _said.add(words)
+def say_once(words: str, about: str = "") -> None:
+    """Say something once in this process and its workers; of one thing, if that is named, whatever the words."""
+    place = zlib.crc32((about or words).encode("utf-8", "surrogatepass")) % len(_said)
+    if not _said[place]:
+        _said[place] = 1
         say(words)
 
 
 def say_gone(address: Address, error: DaemonGoneError) -> None:
-    """Say once in this process that a daemon is not there (any more)."""
-    if address.text not in _said:
-        _said.add(address.text)
-        say(f"{error}; samples are loaded as without it")
+    """Say once that a daemon is not there (any more)."""
+    say_once(f"{error}; samples are loaded as without it", address.text)
 
 
 class Samples:
@@ -79,7 +80,7 @@ class Samples:
         self._session, self._pipeline, self._rows = session, pipeline, rows
         self._tables: dict[str, _MappedTable] = {}
         self._slabs: dict[int, MappedSlab | None] = {}
-        self._hits = 0
+        self._hits, self._news_after = 0, 8
         self.proven = False
         self._first = self.table("")
 
@@ -158,7 +159,8 @@ class Samples:
             say_once(f"the cache: {error}; it is loaded as without it")
             return MISSING
         self._hits += 1
-        if self._hits >= _NEWS_AFTER:
+        if self._hits >= self._news_after:
+            self._news_after = min(2 * self._news_after, _NEWS_AFTER)
             self.tell_news()
         return sample
 
