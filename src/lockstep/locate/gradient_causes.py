@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from lockstep.core.finding import Kind, Origin, Pair
@@ -33,23 +33,18 @@ class GradientCauses(StepOrigins):
     __slots__ = ()
 
     def run(self) -> None:
-        """Put origins together by these causes."""
-        self._behind_cut()
-        self._loss_scaled()
-        self._more_backwards()
-        self._zeroed_between()
-        self._not_zeroed()
-        if not (self._changed_in_part() or self._turned_by_one_run()):
-            self._scaled_otherwise()
-        self._in_one_run_only()
-        self.each(self._with_factor)
+        """Put origins together by these causes, as `RULES` has them."""
+        settled: set[str] = set()
+        for rule in RULES:
+            if rule.name not in settled and rule.finds(self):
+                settled.update(rule.settles)
 
-    def _behind_cut(self) -> None:
+    def _behind_cut(self) -> bool:
         """What lacks a gradient because the graph is cut: the modules around the cut, and what is made of all."""
         found = self.found()
         cuts = [one for one in found if is_cut(one)]
         if not cuts:
-            return
+            return False
         follows = [
             origin
             for origin in found
@@ -58,8 +53,9 @@ class GradientCauses(StepOrigins):
             and (self.is_after_backward(origin) or any(_is_around(origin, cut) for cut in cuts))
         ]
         self.withdraw(follows)
+        return bool(follows)
 
-    def _loss_scaled(self) -> None:
+    def _loss_scaled(self) -> bool:
         """One run scales its loss and takes the scale out of the gradients again: loss scaling, a matter of set-up."""
         losses = (
             pair for item in self.step.of_kind(CallKind.LOSS) for pair in item.complete(Role.LOSS)
@@ -68,13 +64,13 @@ class GradientCauses(StepOrigins):
         after = factor_between(self.gradients.after_backward(last=True).values())
         left = factor_between(self.gradients.at_optimizer().values())
         if factor is None or after is None or left is None or abs(factor - 1) <= FACTORS_ALIKE:
-            return
+            return False
         if abs(after - factor) > FACTORS_ALIKE * abs(factor) or abs(left - 1) > FACTORS_ALIKE:
-            return
+            return False
         between = scaled_by(self.gradients.after_backward(last=True), self.gradients.at_optimizer())
         clips = not any(one is not None and abs(one - 1) <= FACTORS_ALIKE for one in between)
         if clips and not self._is_taken_out(factor):
-            return  # both scale them there: clipping hides a factor, and takes none out
+            return False  # both scale them there: clipping hides a factor, and takes none out
         words = f"the loss is {factor:.4g} times the reference's, as are the gradients until they are unscaled"
         late = (Phase.BACKWARD, Phase.OPTIMIZER)
         concerned = [
@@ -90,6 +86,7 @@ class GradientCauses(StepOrigins):
         if concerned:
             reason = f"loss scaling differs: {words}"
             self.merge(concerned, kind=Kind.SETUP, reason=reason, op="loss scaling")
+        return bool(concerned)
 
     def _is_taken_out(self, factor: float) -> bool:
         """Whether the gradients of the run that scales its loss are seen as those of the other are, before it clips."""
@@ -111,7 +108,7 @@ class GradientCauses(StepOrigins):
         found = [any(is_alike(one, other) for other in seen[one.numel]) for one in sought]
         return bool(found) and sum(found) >= FACTOR_SHARE * len(found)
 
-    def _more_backwards(self) -> None:
+    def _more_backwards(self) -> bool:
         """One run goes backward more often in the step: what its gradients are is a matter of that."""
         counts = [
             sum(call.kind is CallKind.LOSS for call in flow.calls.values())
@@ -123,7 +120,7 @@ class GradientCauses(StepOrigins):
             if pair.present.kind is CallKind.LOSS and pair.present.with_role(Role.LOSS)
         ]
         if counts[0] == counts[1] or not lone or not min(counts):
-            return
+            return False
         call = lone[0].present
         record = call.with_role(Role.LOSS)[0]
         reason = (
@@ -145,8 +142,9 @@ class GradientCauses(StepOrigins):
         ]
         self.withdraw(follows)
         self.rank.origins.insert(made, reason)
+        return True
 
-    def _zeroed_between(self) -> None:
+    def _zeroed_between(self) -> bool:
         """Gradients that one run adds up over the backward passes of a step, and the other starts anew."""
         of_gradients = [origin for origin in self.found() if self.is_of_gradients(origin)]
         passes = self.gradients.by_backward()
@@ -165,17 +163,18 @@ class GradientCauses(StepOrigins):
                         "tensor": held[0],
                     }
                     self.merge(of_gradients, reason=reason, **changes)
-                    return
+                    return True
+        return False
 
-    def _not_zeroed(self) -> None:
+    def _not_zeroed(self) -> bool:
         """Gradients that hold those of the step before as well."""
         known = self.rank.not_zeroed
         of_gradients = [origin for origin in self.found() if self.is_of_gradients(origin)]
         if known:
             self.withdraw(of_gradients)
-            return
+            return bool(of_gradients)
         if not of_gradients:
-            return
+            return False
         gradients = self.gradients.after_backward(last=False)
         for side, run in ((0, "reference"), (1, "candidate")):
             held = left_over(gradients, self.rank.before, side)
@@ -195,13 +194,14 @@ class GradientCauses(StepOrigins):
                 reason=reason,
                 tensor=held[0],
             )
-            return
+            return True
+        return False
 
-    def _scaled_otherwise(self) -> None:
-        """What happens to all gradients between backward and optimizer: one origin."""
+    def _clipped_or_scaled(self) -> bool:
+        """All gradients are clipped or scaled otherwise behind backward, or by one run alone: one origin."""
         concerned = [origin for origin in self.found() if self.is_after_backward(origin)]
         if not concerned:
-            return
+            return False
         after, at_optimizer = (
             self.gradients.after_backward(last=True),
             self.gradients.at_optimizer(),
@@ -212,7 +212,7 @@ class GradientCauses(StepOrigins):
         scales = scaled_by(after, at_optimizer)
         words = _scaling_words(*scales, clips=self._clips(concerned), both=bool(settings))
         if not words:
-            return
+            return False
         first = concerned[0]
         names = [name for name in after if name in at_optimizer]
         numbers = first.reason if not settings else first.reason.replace(f"; {settings[0]}", "")
@@ -229,6 +229,7 @@ class GradientCauses(StepOrigins):
             reason=reason,
             tensor=first.tensor or names[0],
         )
+        return True
 
     def _changed_in_part(self) -> bool:
         """Single gradients are not what backward left before all are clipped: by a hook, or the script."""
@@ -312,6 +313,12 @@ class GradientCauses(StepOrigins):
             for call in calls
         )
 
+    def _differ_by_a_factor(self) -> bool:
+        """All gradients differ by one factor: said beside what makes them do so."""
+        before = self.found()
+        self.each(self._with_factor)
+        return any(now is not was for now, was in zip(self.found(), before, strict=True))
+
     def _with_factor(self, origin: Origin) -> Origin:
         """Say that all gradients differ by one factor where an origin makes them do so."""
         cosine = origin.finding.metrics.cosine
@@ -332,17 +339,17 @@ class GradientCauses(StepOrigins):
         parts = [words, origin.reason] if origin.phase is Phase.BACKWARD else [origin.reason, words]
         return replace(origin, reason="; ".join(parts))
 
-    def _in_one_run_only(self) -> None:
+    def _in_one_run_only(self) -> bool:
         """Gradients that one run alone computes, of parameters that both have, where nothing else explains it."""
         if self.rank.origins.found:
-            return
+            return False
         alone = self.lone_gradients()
         if not alone:
-            return
+            return False
         call, record = next(iter(alone.values()))
         is_reference = self.is_of_reference(call)
         if self._trains_others(is_reference=not is_reference):
-            return
+            return False
         side = "reference" if is_reference else "candidate"
         reason = (
             f"only the {side} computes gradients of {listed(list(alone))}, which both runs have"
@@ -352,6 +359,7 @@ class GradientCauses(StepOrigins):
         place = place_of_call(call, record, self.step.module_classes)
         made = origin_at(replace(place, phase=Phase.BACKWARD), finding, reason, Kind.FAULT)
         self.rank.origins.insert(made, reason)
+        return True
 
     def _trains_others(self, *, is_reference: bool) -> bool:
         """Whether a run alone has gradients of parameters that the model does not own: FSDP1's parts."""
@@ -361,6 +369,83 @@ class GradientCauses(StepOrigins):
             if pair.present.kind is CallKind.OPTIMIZER and (pair.candidate is None) == is_reference
             for record in pair.present.with_role(Role.PARAM_GRAD)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One cause that is looked for at the gradients of a step.
+
+    Parameters
+    ----------
+    name
+        The cause.
+    finds
+        Looks for it, puts its origins together, and tells whether there were any.
+    before
+        Rules that must come later, by their names, as they would take its origins for theirs.
+    settles
+        Rules that are not asked any more where this one has found its cause.
+    """
+
+    name: str
+    finds: Callable[[GradientCauses], bool]
+    before: tuple[str, ...] = ()
+    settles: tuple[str, ...] = ()
+
+
+def in_order(*rules: Rule) -> tuple[Rule, ...]:
+    """Rules, each ahead of those that it must come before.
+
+    Raises
+    ------
+    ValueError
+        If a name is there twice, or a rule stands behind one that it must come before or settles.
+    """
+    names = [rule.name for rule in rules]
+    if len(set(names)) < len(names):
+        raise ValueError(f"rules of one name: {', '.join(names)}; give each its own")
+    for place, rule in enumerate(rules):
+        for other in (*rule.before, *rule.settles):
+            if other not in names[place + 1 :]:
+                raise ValueError(f"rule {rule.name!r} must come before {other!r}: move it up")
+    return rules
+
+
+_CUT = "behind a cut of the graph"
+_LOSS_SCALE = "loss scaling"
+_PASSES = "number of backward passes"
+_ZEROED_BETWEEN = "zeroed between backward passes"
+_STALE = "not zeroed since the step before"
+_IN_PART = "single gradients changed before all are clipped"
+_TURNED = "changed by more than a factor, by one run"
+_CLIPPING = "clipping, missing or otherwise, or another scale"
+_LONE = "computed by one run alone"
+_FACTOR = "all by one factor"
+
+RULES: tuple[Rule, ...] = in_order(
+    # What follows from a cut would seem to be cut, scaled or stale itself.
+    Rule(_CUT, GradientCauses._behind_cut, before=(_LOSS_SCALE, _PASSES, _STALE, _CLIPPING)),
+    # The scale is in the gradients that backward leaves, so that unscaling looks like clipping.
+    Rule(_LOSS_SCALE, GradientCauses._loss_scaled, before=(_IN_PART, _TURNED, _CLIPPING, _FACTOR)),
+    # Sums over more passes look as if an earlier pass had been kept, and make all gradients differ.
+    Rule(
+        _PASSES,
+        GradientCauses._more_backwards,
+        before=(_ZEROED_BETWEEN, _STALE, _CLIPPING, _LONE),
+    ),
+    # What a pass of this step has left is told from what the step before has.
+    Rule(_ZEROED_BETWEEN, GradientCauses._zeroed_between, before=(_STALE,)),
+    Rule(_STALE, GradientCauses._not_zeroed, before=(_IN_PART, _TURNED, _CLIPPING, _FACTOR)),
+    # The narrowest of the three that explain what happens between backward and optimizer is the one.
+    Rule(_IN_PART, GradientCauses._changed_in_part, settles=(_TURNED, _CLIPPING)),
+    Rule(_TURNED, GradientCauses._turned_by_one_run, settles=(_CLIPPING,)),
+    Rule(_CLIPPING, GradientCauses._clipped_or_scaled, before=(_FACTOR,)),
+    # Only where no rule above has found or made an origin.
+    Rule(_LONE, GradientCauses._in_one_run_only),
+    # Adds to the words of what is left, so that none may change them any more.
+    Rule(_FACTOR, GradientCauses._differ_by_a_factor),
+)
+"""The causes in the order in which they are looked for."""
 
 
 def contents_of(gradients: Mapping[str, Pair]) -> dict[str, tuple[Content, Content]]:

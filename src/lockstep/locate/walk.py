@@ -10,7 +10,7 @@ the next step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -22,11 +22,12 @@ from lockstep.core.progress import CountedProgress
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.judge.protocol import AGREES, OPEN, Judge, Judgement, Operation, Region, as_open
 from lockstep.judge.stray_elements import with_stray_elements
-from lockstep.judge.tolerances import ILL_CONDITIONED, LINEAR_REGIME, SAME_TENSOR, SECOND_ORIGIN
+from lockstep.judge.tolerances import LINEAR_REGIME, SAME_TENSOR, SECOND_ORIGIN
 from lockstep.locate.accumulation import Accumulations, Event
 from lockstep.locate.arrivals import Arrivals, follows_from_the_run
 from lockstep.locate.boundary import Boundary, Tracer
 from lockstep.locate.buffers import region_inside
+from lockstep.locate.judged_pair import JudgedPair
 from lockstep.locate.ledger import (
     BufferUser,
     Key,
@@ -41,7 +42,7 @@ from lockstep.locate.ledger import (
     settled_words,
 )
 from lockstep.locate.operations import Operations
-from lockstep.locate.origins import Origins, Place, without_partner
+from lockstep.locate.origins import Origins, without_partner
 from lockstep.locate.places import Places
 from lockstep.locate.scopes import Scopes
 from lockstep.locate.words import FIRST_BY_NAME, SETTING_UNTESTED, origin_reason, what_enters
@@ -189,7 +190,9 @@ class StepWalk:
         place = partial(self._places.of, item, pair)
         settings = self._operations.words_on_settings(item)
         chosen = self._operations.chosen_otherwise(item)
-        self._decide(item, measured, judgement, entering, place, settings=settings, chosen=chosen)
+        self._decide(
+            JudgedPair(item, measured, judgement, entering, place, settings=settings, chosen=chosen)
+        )
 
     def _result_of_region(
         self, item: Aligned, pair: Pair, measured: Measured, backward: bool
@@ -200,7 +203,9 @@ class StepWalk:
             return
         entering = [self._ledger.measure(one) for one in item.complete(Role.GRAD_OUTPUT)]
         judgement = as_open(self._judge.passage(entering, measured, region=_UNSEEN))
-        self._decide(item, measured, judgement, entering, partial(self._places.of, item, pair))
+        self._decide(
+            JudgedPair(item, measured, judgement, entering, partial(self._places.of, item, pair))
+        )
 
     def _lacks_inputs(self, item: Aligned) -> bool:
         """Whether a side did not write what goes into a call, or other tensors than the other side."""
@@ -225,7 +230,9 @@ class StepWalk:
             self._ledger.any_tainted or (by_name and measured.relative <= math.sqrt(measured.unit))
         ):
             judgement = as_open(judgement)
-        self._decide(item, measured, judgement, entering, partial(self._places.of, item, pair))
+        self._decide(
+            JudgedPair(item, measured, judgement, entering, partial(self._places.of, item, pair))
+        )
 
     def _arrival(self, item: Aligned, pair: Pair) -> None:
         """A tensor enters a call, or leaves a module that only passes it on."""
@@ -253,7 +260,7 @@ class StepWalk:
         entering, judgement = self._arrivals.judged(item, measured)
         place = partial(self._arrivals.place_of, item, pair)
         name = self._arrivals.words(item, pair)
-        self._decide(item, measured, judgement, entering, place, name=name)
+        self._decide(JudgedPair(item, measured, judgement, entering, place, name=name))
 
     def _parameter_arrival(self, item: Aligned, measured: Measured) -> None:
         """A parameter is not what the optimizer left: the script changed it between the steps."""
@@ -267,7 +274,9 @@ class StepWalk:
         judgement = judgement if seen else as_open(judgement)
         name = f"{place.tensor} at the next step"
         cause = ("changed between steps", item.reference.step)
-        self._decide(item, measured, judgement, entering, lambda: place, name=name, cause=cause)
+        self._decide(
+            JudgedPair(item, measured, judgement, entering, lambda: place, name=name, cause=cause)
+        )
 
     def _as_gathered(self, after: Measured, measured: Measured) -> tuple[list[Measured], bool]:
         """What an update left of a parameter, on all ranks where each has a part; and whether that is the whole."""
@@ -292,14 +301,16 @@ class StepWalk:
         judgement = self._judge.passage(user.entering, measured, region=_ONE_UNSEEN)
         name = f"the buffer {measured.pair.present.name} after it"
         self._decide(
-            item,
-            measured,
-            judgement,
-            user.entering,
-            lambda: user.place,
-            settings=user.settings,
-            chosen=user.chosen,
-            name=name,
+            JudgedPair(
+                item,
+                measured,
+                judgement,
+                user.entering,
+                lambda: user.place,
+                settings=user.settings,
+                chosen=user.chosen,
+                name=name,
+            )
         )
 
     def _buffers_left(self) -> Iterator[Event]:
@@ -329,7 +340,7 @@ class StepWalk:
             self._places.of(item, pair), module=owner, module_class=module_class, op=module_class
         )
         name = f"the buffer {pair.present.name} after it"
-        self._decide(item, measured, judgement, entering, lambda: place, name=name)
+        self._decide(JudgedPair(item, measured, judgement, entering, lambda: place, name=name))
 
     def _changed_unseen(self, item: Aligned, measured: Measured) -> None:
         """A parameter or buffer changed in no recorded call: by what the optimizers left, if by anything known."""
@@ -342,7 +353,7 @@ class StepWalk:
         name = f"{measured.pair.present.name}, changed since the last step,"
         place = partial(self._places.of, item, measured.pair)
         cause = ("changed between steps", item.reference.step)
-        self._decide(item, measured, judgement, entering, place, name=name, cause=cause)
+        self._decide(JudgedPair(item, measured, judgement, entering, place, name=name, cause=cause))
 
     def _note_buffer_user(self, item: Aligned, pair: Pair) -> None:
         if family_of(item.reference.site.op) is Family.MOVEMENT:
@@ -365,7 +376,7 @@ class StepWalk:
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=False)
         place = partial(self._places.of_region, item, pair, boundary, Phase.FORWARD)
         name = "what comes out" if boundary.region.operators else ""
-        self._decide(item, measured, judgement, entering, place, name=name)
+        self._decide(JudgedPair(item, measured, judgement, entering, place, name=name))
 
     def _gradient_arrival(self, item: Aligned, pair: Pair, *, inside: bool = False) -> None:
         """A gradient enters a call, or leaves a container: the sum of what the consumers of a tensor send back.
@@ -394,7 +405,7 @@ class StepWalk:
         if not (boundary.sources or self._sees_every_call) and self._ledger.any_tainted:
             judgement = as_open(judgement)
         background = [] if forward is None else [self._ledger.measure(forward)]
-        self._decide(item, measured, judgement, entering, place, background=background)
+        self._decide(JudgedPair(item, measured, judgement, entering, place, background=background))
 
     def _one_sided_gradients(self, item: Aligned) -> Iterator[tuple[int, Pair]]:
         """Gradients that a call sends to one of its inputs in one run only, and when.
@@ -447,12 +458,14 @@ class StepWalk:
             return
         entering, judgement = self._accumulations.judged(item, measured)
         self._decide(
-            item,
-            measured,
-            judgement,
-            entering,
-            partial(self._accumulations.place_of, item, pair),
-            cause=self._accumulations.cause_of(item, pair),
+            JudgedPair(
+                item,
+                measured,
+                judgement,
+                entering,
+                partial(self._accumulations.place_of, item, pair),
+                cause=self._accumulations.cause_of(item, pair),
+            )
         )
 
     def _judge_boundary(
@@ -503,57 +516,57 @@ class StepWalk:
             )
         return self._sound_outside[key]
 
-    def _decide(
-        self,
-        item: Aligned,
-        measured: Measured,
-        judgement: Judgement,
-        entering: Sequence[Measured],
-        place: Callable[[], Place],
-        *,
-        settings: Iterable[object] = (),
-        chosen: tuple[str, ...] = (),
-        background: Iterable[Measured] = (),
-        name: str = "",
-        cause: tuple[Hashable, ...] | None = None,
-    ) -> None:
+    def _decide(self, judged: JudgedPair) -> None:
         """Origin, inherited or agreeing."""
-        behind = (*entering, *background)
-        tainting = [source for source in behind if self._ledger.tainted(source)]
+        measured, judgement = judged.measured, judged.judgement
         known = self._ledger.state(measured.pair)
         if known is not None and known.tainted:
-            self._settle(item, known.at(measured))
+            self._settle(judged.item, known.at(measured))
+            return
+        tainting = [source for source in judged.behind if self._ledger.tainted(source)]
+        if self._is_origin(judged, tainting):
+            self._begin_origin(judged)
             return
         apart = self._ledger.updated_apart
-        overwhelmed = apart or any(source.relative > LINEAR_REGIME for source in tainting)
-        if measured.shape_differs and (self._ledger.any_tainted or not entering):
-            # How many rows there are was decided by numbers that Python read, which no data flow shows.
-            overwhelmed = True
-        secondary = bool(tainting) and measured.difference <= SECOND_ORIGIN * judgement.tolerance
-        if judgement.unexplained and (judgement.local or not (overwhelmed or secondary)):
-            if chosen and judgement.kind is None:
-                judgement = by_setting(judgement)
-            state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
-            reason = origin_reason(entering, measured, judgement, settings=settings, name=name)
-            finding = self._ledger.report(state, reason, inherited=False)
-            at = place()
-            if finding.kind is Kind.SETUP:
-                cause = ("setting", at.op, *chosen)
-            if not self._origins.add(at, finding, one_of=cause):
-                self._ledger.repeat(finding)
-            self._ledger.remember(state)
-            self._scopes.widen(item, measured)
-            return
         outcome = Outcome.AGREE
         if (apart or tainting) and judgement.beyond_floor:
             outcome = Outcome.DIFFER
         elif judgement.open or (
-            judgement.beyond_floor and any(self._ledger.is_open(source) for source in behind)
+            judgement.beyond_floor and any(self._ledger.is_open(one) for one in judged.behind)
         ):
             outcome = Outcome.INCOMPARABLE
-        if judgement.kind is None and judgement.beyond_floor and _amplifies(entering, measured):
+        if judgement.kind is None and judgement.beyond_floor and judged.is_amplified:
             judgement = replace(judgement, kind=Kind.AMPLIFIED)
-        self._settle(item, State(measured, judgement, apart or bool(tainting), outcome))
+        self._settle(judged.item, State(measured, judgement, apart or bool(tainting), outcome))
+
+    def _is_origin(self, judged: JudgedPair, tainting: Sequence[Measured]) -> bool:
+        """Whether a difference begins here: not explained, and not small beside what is inherited."""
+        measured, judgement = judged.measured, judged.judgement
+        overwhelmed = self._ledger.updated_apart or any(
+            source.relative > LINEAR_REGIME for source in tainting
+        )
+        if measured.shape_differs and (self._ledger.any_tainted or not judged.entering):
+            # How many rows there are was decided by numbers that Python read, which no data flow shows.
+            overwhelmed = True
+        secondary = bool(tainting) and measured.difference <= SECOND_ORIGIN * judgement.tolerance
+        return judgement.unexplained and (judgement.local or not (overwhelmed or secondary))
+
+    def _begin_origin(self, judged: JudgedPair) -> None:
+        measured, judgement, cause = judged.measured, judged.judgement, judged.cause
+        if judged.chosen and judgement.kind is None:
+            judgement = by_setting(judgement)
+        state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
+        reason = origin_reason(
+            judged.entering, measured, judgement, settings=judged.settings, name=judged.name
+        )
+        finding = self._ledger.report(state, reason, inherited=False)
+        at = judged.place()
+        if finding.kind is Kind.SETUP:
+            cause = ("setting", at.op, *judged.chosen)
+        if not self._origins.add(at, finding, one_of=cause):
+            self._ledger.repeat(finding)
+        self._ledger.remember(state)
+        self._scopes.widen(judged.item, measured)
 
     def _is_clear(self, item: Aligned, measured: Measured) -> bool:
         """Settle a pair that has met before, is equal, or of which nothing is known."""
@@ -617,12 +630,6 @@ def _both_named(pair: Pair, names: Collection[str]) -> bool:
 def _norm(pair: Pair) -> float:
     statistics = pair.present.statistics
     return statistics.norm if statistics is not None else math.nan
-
-
-def _amplifies(entering: Iterable[Measured], output: Measured) -> bool:
-    """Whether a difference grows by far more than operators usually let it: ill-conditioned here."""
-    largest = max((item.relative for item in entering if item.floating), default=0.0)
-    return 0.0 < largest * ILL_CONDITIONED < output.difference < math.inf
 
 
 def _is_misaligned(item: Aligned, measured: Measured) -> bool:
