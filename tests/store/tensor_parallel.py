@@ -152,7 +152,19 @@ def dump(folder: Path, held: list[tuple[str, torch.Tensor]], calls: int) -> None
     for number, (name, result) in enumerate(held):
         told = f"forward_pass_id={number // calls}___name={name or 'network'}"
         told = f"{told}___dump_index={number % calls}___rank={RANK}"
-        torch.save({"value": result.detach(), "meta": {}}, folder / f"{told}.pt")
+        meta = {
+            "dims": SPREAD.get(name, "replicated"),
+            "sglang_parallel_info": {"tp_rank": RANK, "tp_size": WORLD},
+        }
+        torch.save({"value": result.detach(), "meta": meta}, folder / f"{told}.pt")
+
+
+SPREAD = {
+    **{f"attention.{one}": "b s h[tp]" for one in ("query", "key", "value")},
+    "up": "b s f[tp]",
+    "act": "b s f[tp]",
+}
+"""Results of which each rank has a part."""
 
 
 def plant(name: str, number: int) -> None:

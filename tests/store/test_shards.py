@@ -27,6 +27,7 @@ from lockstep.store.shards.sides import side_by_side
 
 SCRIPT = Path(__file__).with_name("tensor_parallel.py")
 DIMS = Path(__file__).with_name("tensor_parallel.yaml")
+PLACED = Path(__file__).with_name("placed_training.py")
 RUNS = {
     "whole": (1, ""),
     "spread": (2, ""),
@@ -40,15 +41,19 @@ def runs(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trainings of one rank and of two that hold parts, sound and with a wrong kernel on one rank."""
     folder = tmp_path_factory.mktemp("tensor-parallel")
     for name, (world, wrong) in RUNS.items():
-        (folder / name).mkdir()
-        command = [str(programs / "python"), str(SCRIPT), str(folder / name), "1", wrong]
-        started = [
-            subprocess.Popen(
-                command, env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world)}
-            )
-            for rank in range(world)
-        ]
-        assert [one.wait() for one in started] == [0] * world
+        trained(programs, folder / name, SCRIPT, world, wrong)
+    return folder
+
+
+def trained(programs: Path, folder: Path, script: Path, world: int, wrong: str = "") -> Path:
+    """One step of a training of so many ranks."""
+    folder.mkdir()
+    command = [str(programs / "python"), str(script), str(folder), "1", wrong]
+    started = [
+        subprocess.Popen(command, env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world)})
+        for rank in range(world)
+    ]
+    assert [one.wait() for one in started] == [0] * world
     return folder
 
 
@@ -78,12 +83,17 @@ def test_dumped_parts_are_put_together_too(runs: Path, tmp_path: Path) -> None:
     dims.write_text(f'sites:\n{spread}\n  "up": b s f[tp]\n  "act": b s f[tp]\n  "*": replicated\n')
     assert compared(runs, "spread", dims, form="sglang").verdict is Verdict.AGREE
     assert [one.module for one in compared(runs, "gelu", dims, form="sglang").origins] == ["act"]
-    # dims beside a dump are read without being asked for
+    # what the dump itself notes of its axes is used without being asked for, and mended by a file beside it
+    assert compared(runs, "spread", form="sglang").verdict is Verdict.AGREE
     own = shutil.copytree(runs / "spread", tmp_path / "own") / "sglang"
-    shutil.copy(dims, own)
+    (own / "dims.yaml").write_text('mesh: {tp: 2}\nsites: {"up": "b s[tp] f"}\n')
+    sides = side_by_side(lockstep.open(runs / "whole" / "sglang"), lockstep.open(own))
+    found = compare_recordings(*sides)
+    assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
+    assert "along s its shape is (2, 12, 16)" in " ".join(found.not_compared)
     assert (
         compare_recordings(
-            *side_by_side(lockstep.open(runs / "whole" / "sglang"), lockstep.open(own))
+            *side_by_side(*map(lockstep.open, (runs / "whole" / "sglang", own)), [dims])
         ).verdict
         is Verdict.AGREE
     )
@@ -165,6 +175,20 @@ def test_what_no_dims_can_be_for_is_refused(
         side_by_side(lockstep.open(whole), lockstep.open(spread), [DIMS] * 3)
     with pytest.raises(UsageError, match="is no file"):
         read_dims(tmp_path)
+
+
+@pytest.mark.exhaustive
+def test_tensors_that_torch_distributed_placed_are_put_together_without_a_word(
+    programs: Path, tmp_path: Path
+) -> None:
+    whole, spread = (
+        trained(programs, tmp_path / name, PLACED, world)
+        for name, world in (("one", 1), ("two", 2))
+    )
+    found = compare_recordings(
+        *side_by_side(*(lockstep.open(one / "recording") for one in (whole, spread)))
+    )
+    assert (found.verdict, found.unaligned_reference) == (Verdict.AGREE, 0)
 
 
 SPREADS: dict[str, Callable[[np.ndarray, int], list[np.ndarray]]] = {

@@ -17,6 +17,7 @@ from lockstep.core.text import listed
 from lockstep.hookspecs import Reader
 from lockstep.plugins import readers
 from lockstep.store.directory import RunDirectory
+from lockstep.store.shards.told_dims import ToldDims
 from lockstep.store.written_calls import CallsOfRank, RankOnDisk, WholeRankOnDisk, closed_manifest
 
 _OF_RANKS = (MODULES, ORDER, NESTING)
@@ -165,6 +166,7 @@ def _written(
     command = directory.manifest.command
     ranks: dict[int, tuple[CallsOfRank, RankOnDisk]] = {}
     steps: set[int] = set()
+    dims = ToldDims()
     missing = [NotSeen(LEFT_OUT, why)]
     try:
         for given in reader.read(path):
@@ -175,7 +177,9 @@ def _written(
                 folder = directory.path / f"rank{given.rank}"
                 ranks[given.rank] = CallsOfRank(given.rank), disk_of(folder)
             calls, disk = ranks[given.rank]
-            disk.add(calls.made_of(given))
+            call = calls.made_of(given)
+            disk.add(call)
+            dims.note(given, call.site)
             steps.add(given.step)
     finally:  # each has a thread that writes
         world_size = max(ranks, default=0) + 1
@@ -191,6 +195,7 @@ def _written(
         {},
         "",
     )  # those of this process, and not of the training
+    dims.write(directory.path)
     directory.finish(exit_code=None)
     return directory.path
 

@@ -52,6 +52,8 @@ class ReadTensor:
         When it was seen; None for right after what stands before it.
     index
         Which of the tensors of its role it is; None for the next.
+    dims
+        What its axes mean where ranks hold parts of it, see `core.dims`; "" where the tool does not tell.
     """
 
     role: Role
@@ -61,6 +63,7 @@ class ReadTensor:
     phase: Phase | None = None
     moment: int | None = None
     index: int | None = None
+    dims: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,8 @@ class ReadCall:
     moment
         When it began, from 1; moments grow with time within a rank. None for right after what was given before, for
         a reader that gives no moments at all.
+    mesh
+        How the ranks stand, as in `core.dims.Mesh`, where the tool tells it.
     """
 
     step: int
@@ -102,6 +107,7 @@ class ReadCall:
     parent: int = -1
     stack: tuple[Frame, ...] = ()
     moment: int | None = None
+    mesh: Mapping[str, int] = field(default_factory=dict)
 
 
 class CallsOfRank:

@@ -53,8 +53,10 @@ def side_by_side(
 
 
 def _own(recording: Recording) -> list[DimsFile]:
-    file = recording.path / NAME
-    return [read_dims(file)] if file.is_file() and not file.is_symlink() else []
+    """What lies beside a dump, and then what the tool that wrote it told itself."""
+    folders = [recording.path, *(rank.path.parent for rank in recording.ranks.values())]
+    files = dict.fromkeys(folder / NAME for folder in folders)
+    return [read_dims(file) for file in files if file.is_file() and not file.is_symlink()]
 
 
 __all__ = ["side_by_side"]

@@ -84,20 +84,43 @@ def tensors_in(path: Path) -> Iterator[tuple[str, LaterTensor]]:
     try:
         with zipfile.ZipFile(path) as archive:
             prefix = _prefix(path, archive)
-            text = _member(path, archive, f"{prefix}data.pkl", _PICKLE_BYTES)
             little = f"{prefix}byteorder" not in archive.namelist() or (
                 _member(path, archive, f"{prefix}byteorder", 16).strip() == b"little"
             )
-            value = _Followed(path, io.BytesIO(text)).load()
             found = [
                 (name, _later(path, archive, prefix, one, little=little))
-                for name, one in _leaves(value, "", _DEPTH)
+                for name, one in _leaves(_value(path, archive, prefix), "", _DEPTH)
             ]
     except _BAD as error:
         raise CorruptError(
             path, f"is no file that torch.save wrote, or damaged ({_words(error)})"
         ) from error
     yield from found
+
+
+def noted_in(path: Path, key: str) -> dict[str, Any]:
+    """What stands under a key of the value, where that is a dictionary; {} where there is none.
+
+    Raises
+    ------
+    CorruptError
+        As of `tensors_in`.
+    """
+    size_of(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            value = _value(path, archive, _prefix(path, archive))
+    except _BAD as error:
+        raise CorruptError(
+            path, f"is no file that torch.save wrote, or damaged ({_words(error)})"
+        ) from error
+    found = value.get(key) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _value(path: Path, archive: zipfile.ZipFile, prefix: str) -> Any:
+    text = _member(path, archive, f"{prefix}data.pkl", _PICKLE_BYTES)
+    return _Followed(path, io.BytesIO(text)).load()
 
 
 def _words(error: BaseException) -> str:

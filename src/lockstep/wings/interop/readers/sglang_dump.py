@@ -6,19 +6,25 @@ What it was told beside the name (a layer, say) stands in front of it as a path;
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
+from typing import Any
 
+from lockstep.core.dims import Mesh
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import NotSeen
 from lockstep.store.later_tensors import LaterTensor
 from lockstep.store.written_calls import ReadCall, known
 from lockstep.wings.interop.named_sites import Spot, calls_of
 from lockstep.wings.interop.readers.tensor_folder import what_is_missing
-from lockstep.wings.interop.torch_file import tensors_in
+from lockstep.wings.interop.torch_file import noted_in, tensors_in
 
 _FOLDER = re.compile(r"sglang_dump_.*?(?:_(\d{1,4}))?")
 _PART = re.compile(r"(\w+?)=(.*)", re.DOTALL)
+_PARALLEL = ("sglang_parallel_info", "megatron_parallel_info")
+_MOST_AXES = 6
 _OWN = ("forward_pass_id", "name", "rank", "dump_index")
 
 
@@ -45,6 +51,8 @@ def _files(path: Path) -> Iterator[tuple[Path, dict[str, str], int]]:
 def read(path: Path) -> Iterator[ReadCall | NotSeen]:
     """Yield a call for each tensor, and what such a dump lacks."""
     found: list[tuple[Spot, LaterTensor]] = []
+    dims: dict[tuple[int, int, str], str] = {}
+    places: dict[int, dict[str, tuple[int, int]]] = {}
     for file, told, rank in _files(path):
         above = [f"{key}{value}" for key, value in told.items() if key not in _OWN]
         step, index = (told.get(key, "") for key in ("forward_pass_id", "dump_index"))
@@ -54,11 +62,49 @@ def read(path: Path) -> Iterator[ReadCall | NotSeen]:
             time=(int(index[:12]),) if index.isdigit() else (),
         )  # fmt: skip
         inside = dict(tensors_in(file))
-        one = inside.get(
-            "", inside.get("value")
-        )  # later versions put what is known of it beside the value
+        # later versions put what is known of it beside the value
+        one = inside.get("", inside.get("value"))
         if one is None:
             raise CorruptError(file, "holds no tensor, nor one under 'value'", advice="dump again")
         found.append((spot, known(one)))
+        if noted := {} if "" in inside else noted_in(file, "meta"):
+            dims[spot.rank, spot.step, spot.module] = str(noted.get("dims") or "")
+            places.setdefault(spot.rank, {}).update(_place(noted))
     yield from what_is_missing([spot for spot, _ in found], [])
-    yield from calls_of(found)
+    mesh = _mesh(places)
+    for call in calls_of(found):
+        text = dims.get((call.rank, call.step, call.module), "")
+        yield replace(call, mesh=mesh, tensors=[replace(one, dims=text) for one in call.tensors])
+
+
+def _place(noted: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Where a rank stands along each axis of the mesh, and how many do: `tp_rank` and `tp_size`."""
+    found: dict[str, tuple[int, int]] = {}
+    for key in _PARALLEL:
+        info: dict[Any, Any] = noted[key] if isinstance(noted.get(key), dict) else {}
+        for name, size in info.items():
+            axis, _, what = str(name).rpartition("_")
+            place = info.get(f"{axis}_rank")
+            if what == "size" and type(size) is int and type(place) is int and size > 1:
+                found[axis] = (place, size)
+    return found
+
+
+def _mesh(places: Mapping[int, Mapping[str, tuple[int, int]]]) -> dict[str, int]:
+    """The axes in the order in which ranks are counted along them; {} where they are in none."""
+    axes = {axis: size for told in places.values() for axis, (_, size) in told.items()}
+    if len(axes) > _MOST_AXES:
+        return {}
+    for order in permutations(axes):
+        mesh = Mesh({axis: axes[axis] for axis in order})
+        within = all(0 <= rank < mesh.ranks for rank in places)
+        if (
+            order
+            and within
+            and all(
+                mesh.place(rank) == {axis: told.get(axis, (0, 1))[0] for axis in order}
+                for rank, told in places.items()
+            )
+        ):
+            return dict(mesh.sizes)
+    return {}

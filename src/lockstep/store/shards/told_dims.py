@@ -1,0 +1,37 @@
+"""What another tool tells of its tensors' axes, kept as a dims file beside the recording that is made of its dump."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from lockstep.core.site import Site
+from lockstep.store.shards.dims_file import NAME
+from lockstep.store.written_calls import ReadCall
+
+
+class ToldDims:
+    """Gathers dims call by call."""
+
+    def __init__(self) -> None:
+        self._mesh: Mapping[str, int] = {}
+        self._sites: dict[str, dict[str, str]] = {}
+
+    def note(self, read: ReadCall, site: Site) -> None:
+        """Take down what a call tells; its ranks tell the same of a site."""
+        self._mesh = self._mesh or read.mesh
+        for one in read.tensors:
+            if one.dims:
+                self._sites.setdefault(str(site), {})[f"{one.role.value}.{one.name}"] = one.dims
+
+    def write(self, folder: Path) -> None:
+        """Write the file, where there is anything to tell."""
+        told = {"mesh": dict(self._mesh), "sites": self._sites}
+        told = {key: value for key, value in told.items() if value}
+        if self._sites:
+            (folder / NAME).write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
+
+
+__all__ = ["ToldDims"]
