@@ -163,6 +163,17 @@ for step in range(9):
     )
 
 
+@pytest.mark.parametrize("name", ["loader", "model"])
+def test_an_imported_name_is_no_variable_of_the_file(name):
+    # given a training on what is imported, and another function with a variable of that name
+    other = {"loader": "DataLoader(data)", "model": "nn.Linear(1, 1)"}[name]
+    local = f"def other():\n    {name} = {other}\n    return {name}\n"
+    rest = {"loader": MODEL, "model": "loader = DataLoader(data, shuffle=True)\n"}[name]
+    found = many(f"from elsewhere import {name}\n{local}{rest}{LOOP}")
+    assert found.unchanged
+    assert "nothing was made distributed" in "".join(row.reason for row in found.rows)
+
+
 # -- epochs
 
 

@@ -93,6 +93,12 @@ class Script:
         names = self.scopes.of(ast.Name)
         return [node for node in names if node.id == name and isinstance(node.ctx, ast.Store)]
 
+    def is_variable(self, name: str, at: ast.AST) -> bool:
+        """Whether a name stands at a place for what this file assigns to it, or for a parameter: not for an import."""
+        stores = self.stores(name)
+        found = self.scopes.bindings(name, self.scopes.scope(at))
+        return any(one.node in stores or isinstance(one.node, ast.arg) for one in found)
+
     def callers(self, function: Function) -> list[ast.Call]:
         """The calls in this file of a function, by its name."""
         method = isinstance(self.scopes.parents[function], ast.ClassDef)
@@ -121,7 +127,9 @@ class Script:
         return [
             loop
             for loop in self.scopes.of(ast.For)
-            if name in iterated(loop.iter) and self.trains(ast.Module(loop.body, []))
+            if name in iterated(loop.iter)
+            and self.is_variable(name, loop)
+            and self.trains(ast.Module(loop.body, []))
         ]
 
 
@@ -184,7 +192,9 @@ def find_wrap(script: Script, name: str, loops: Sequence[ast.For]) -> Wrap:
     hint = "name the model's variable with --model"
     if not stores:
         raise CannotDistributeError(None, f"{name}: no such variable is assigned here; {hint}")
-    if not any(getattr(node, "id", "") == name for loop in loops for node in ast.walk(loop)):
+    inside = [node for loop in loops for node in ast.walk(loop)]
+    named = [node for node in inside if isinstance(node, ast.Name) and node.id == name]
+    if not any(script.is_variable(name, node) for node in named):
         raise CannotDistributeError(stores[0], f"{name}: no training loop uses it; {hint}")
     if len({id(scopes.function(node)) for node in stores}) > 1:
         raise CannotDistributeError(stores[0], f"{name} is assigned in several functions")
