@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
@@ -34,14 +35,20 @@ class Served:
     def get(self, path: str = "", method: str = "GET", **headers: str) -> Answer:
         return self.ask(f"/{self.token}/{path}", method, **headers)
 
-    def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
+    def ask(
+        self, path: str, method: str = "GET", body: str | None = None, **headers: str
+    ) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        connection.request(method, path, headers=headers)
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
         text = answer.read().decode()
         connection.close()
         named = {name.lower(): value for name, value in answer.getheaders()}
         return Answer(answer.status, text, named)
+
+    def post(self, path: str, body: str, **headers: str) -> Answer:
+        """What is answered to something that is sent; without an `Origin` as no browser sends it."""
+        return self.ask(f"/{self.token}/{path}", "POST", body, **headers)
 
     def json(self, path: str) -> dict[str, Any]:
         """What is answered, read."""
@@ -63,12 +70,17 @@ class Served:
         raise AssertionError("comparing does not end")
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """Where what is followed is announced apart from what else runs here."""
+    return {**os.environ, "XDG_STATE_HOME": str(folder.with_name(folder.name + "-state"))}
+
+
 @contextmanager
 def serving(*folders: Path) -> Iterator[Served]:
     """A server over these folders; what it says at its end is no traceback."""
     process = subprocess.Popen(
         [sys.executable, "-m", "lockstep", "ui", *map(str, folders)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(folders[0]),
     )  # fmt: skip
     assert process.stdout is not None
     line = process.stdout.readline()

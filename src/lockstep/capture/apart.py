@@ -7,11 +7,13 @@ from pathlib import Path
 
 from lockstep.capture.recording_share import RecordingShare
 from lockstep.core.errors import OutputExistsError
+from lockstep.core.live_runs import is_paused
 from lockstep.core.manifest import Options
 from lockstep.store.claim import Claim
 
 _LOOKS_EVERY_S = 0.005
 _ASKS_EVERY_S = 1.0
+_PAUSE_S = 0.1
 
 
 class StepsApart:
@@ -41,10 +43,15 @@ class StepsApart:
             self._share.begin()
 
     def step_ended(self, *, writing: bool) -> None:
-        """A step has ended, recorded or not; `writing` tells whether files are still to be written."""
+        """A step has ended, recorded or not; `writing` tells whether files are still to be written.
+
+        Waits while the training was asked to pause, as long as somebody follows.
+        """
         if self._share is not None:
             self._share.step_ended(recorded=self._recorded, writing=writing)
         self._recorded = False
+        while is_paused(self._recording) and is_followed(self._recording):
+            time.sleep(_PAUSE_S)
 
     def has_room(self) -> bool:
         """Whether one more may come: by its share of the time, and by those that lie there.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from lockstep.capture.environment import Reached, environment_for, take_traces
 from lockstep.core.errors import UsageError
+from lockstep.core.live_runs import announced
 from lockstep.core.manifest import Options
 from lockstep.core.selection import StepSelection
 from lockstep.launch.command import Command
@@ -82,7 +83,10 @@ def launch(
         raise UsageError(f"{command[0]}: the command cannot be started ({reason})") from error
     run.started()
     hear(Started(process.number, str(directory)))
-    with _watched(directory, process.number, options, follow, hear) as follower:
+    with ExitStack() as around:
+        if follow is not None:
+            around.enter_context(announced(directory, [] if options.redact else command))
+        follower = around.enter_context(_watched(directory, process.number, options, follow, hear))
         code = process.wait()
     ended = _concluded(
         run, code, options, has_seen_a_step=follower is not None and follower.has_seen_a_step

@@ -9,22 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from served_pages import Answer, Served
+from served_pages import Served
 
 from lockstep.reading.run_settings import options_of, settings_of
 from lockstep.store.reader import open_recording
 from lockstep.testing.made_recordings import write_recording
 from lockstep.testing.made_training import MadeTraining
 from lockstep.wings.ui.notes import NAME, Notes, NotesError
-
-
-def send(served: Served, path: str, body: str, **headers: str) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
-    connection.request("POST", f"/{served.token}/{path}", body, headers)
-    answer = connection.getresponse()
-    found = Answer(answer.status, answer.read().decode(), {})
-    connection.close()
-    return found
 
 
 @pytest.fixture
@@ -53,7 +44,7 @@ def test_tags_and_a_note_are_kept_beside_the_runs_and_stand_in_the_list(
     key, origin = noted
     asked = {"tags": [" good ", "good", "", "<i>x"], "note": "a \u202e note\ud800"}
 
-    kept = send(served, f"notes/{key}", json.dumps(asked), Origin=origin)
+    kept = served.post(f"notes/{key}", json.dumps(asked), Origin=origin)
 
     assert kept.status == 200
     (row,) = [one for one in served.json("runs")["runs"] if one["key"] == key]
@@ -62,7 +53,7 @@ def test_tags_and_a_note_are_kept_beside_the_runs_and_stand_in_the_list(
     assert (
         json.loads((served.folder / NAME).read_text())["runs"]["reference"]["note"] == asked["note"]
     )
-    again = send(served, f"notes/{key}", '{"tags": [], "note": ""}', Origin=origin)
+    again = served.post(f"notes/{key}", '{"tags": [], "note": ""}', Origin=origin)
     assert again.status == 200
     assert json.loads((served.folder / NAME).read_text())["runs"] == {}
 
@@ -73,13 +64,13 @@ def test_only_pages_of_this_server_may_write_and_only_notes(
     key, origin = noted
     body = '{"tags": ["x"], "note": ""}'
 
-    assert send(served, f"notes/{key}", body).status == 403
-    assert send(served, f"notes/{key}", body, Origin="http://evil.example").status == 403
-    assert send(served, f"notes/{key}", body, Origin="null").status == 403
-    assert send(served, f"notes/{key}", body, Origin=origin, Host="evil.example").status == 421
-    assert send(served, "runs", body, Origin=origin).status == 405
-    assert send(served, "notes/../../etc", body, Origin=origin).status == 404
-    assert send(served, "notes/none", body, Origin=origin).status == 404
+    assert served.post(f"notes/{key}", body).status == 403
+    assert served.post(f"notes/{key}", body, Origin="http://evil.example").status == 403
+    assert served.post(f"notes/{key}", body, Origin="null").status == 403
+    assert served.post(f"notes/{key}", body, Origin=origin, Host="evil.example").status == 421
+    assert served.post("runs", body, Origin=origin).status == 405
+    assert served.post("notes/../../etc", body, Origin=origin).status == 404
+    assert served.post("notes/none", body, Origin=origin).status == 404
     for wrong in (
         "",
         "[]",
@@ -87,7 +78,7 @@ def test_only_pages_of_this_server_may_write_and_only_notes(
         '{"tags": [1], "note": ""}',
         '{"tags": ["' + "x" * 70_000 + '"], "note": ""}',
     ):
-        assert send(served, f"notes/{key}", wrong, Origin=origin).status == 400
+        assert served.post(f"notes/{key}", wrong, Origin=origin).status == 400
     assert served.get(f"notes/{key}").status in (404, 405)
     assert not (served.folder / NAME).exists()
 

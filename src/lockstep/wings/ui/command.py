@@ -36,8 +36,9 @@ def ui(folders: tuple[Path, ...], port: int, sort: str, opens: bool) -> int:
 
     A list of all runs with what they were set up with and their losses on one axis; the page of each, as `lockstep
     report` makes it; and of a run and the reference that is chosen in the list their comparison, their curves and the
-    operators of both side by side. Recordings that come or grow show up by themselves. Tags and notes are all that can
-    be written from the pages; only who has the printed address sees them.
+    operators of both side by side. Recordings that come or grow show up by themselves, and so do trainings that
+    `lockstep watch` follows, which can be paused. Tags and notes can be written from the pages, and nothing else; only
+    who has the printed address sees them.
 
     \b
     lockstep ui runs

@@ -22,7 +22,7 @@ _HEADERS = (
 """Beside them each page has a policy of its own, which lets its script run by its hash and nothing be fetched."""
 
 
-_WRITTEN = ([b"notes"],)
+_WRITTEN = ([b"notes"], [b"live"])
 """What may be written to, by pages of this server: a browser always names the origin of a POST."""
 
 
@@ -83,7 +83,7 @@ class Guard:
                 else (403, "written from its own pages alone")
             )
         if scope["method"] not in ("GET", "HEAD"):
-            return 405, "everything here is read alone, but for tags and notes"
+            return 405, "everything here is read alone, but for tags, notes and pauses"
         return None
 
 

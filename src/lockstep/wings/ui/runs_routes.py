@@ -12,10 +12,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from lockstep.core.errors import UsageError
+from lockstep.core.live_runs import live_runs
+from lockstep.core.text import shell_line
 from lockstep.report.page import Card, Client, Page, Sentences, render_client
 from lockstep.report.page.areas import area_html
 from lockstep.report.page.tags import tag
-from lockstep.wings.ui.answering import answered
+from lockstep.wings.ui.answering import answered, asking
 from lockstep.wings.ui.events import event_stream
 from lockstep.wings.ui.list_page import runs_grid
 from lockstep.wings.ui.notes import Notes
@@ -31,7 +33,16 @@ def runs_routes(runs: Runs, token: str, sort: str) -> list[Route]:
     notes = Notes()
 
     def rows() -> dict[str, Any]:
-        return {"most": MOST_RUNS, "runs": [_row(run, notes) for run in runs.all()]}
+        live = [
+            {
+                "key": one.key,
+                "command": shell_line(one.command),
+                "started": one.started,
+                "paused": one.is_paused,
+            }
+            for one in live_runs()
+        ]
+        return {"most": MOST_RUNS, "runs": [_row(run, notes) for run in runs.all()], "live": live}
 
     async def page(request: Request) -> Response:
         if not request.scope["raw_path"].split(b"?")[0].endswith(b"/"):
@@ -69,11 +80,22 @@ def runs_routes(runs: Runs, token: str, sort: str) -> list[Route]:
 
         return await answered(keep)
 
+    def asked(request: Request) -> dict[str, Any]:
+        live = next((one for one in live_runs() if one.key == request.path_params["run"]), None)
+        if live is None:
+            raise LookupError("this training has ended")
+        if request.path_params["what"] == "pause":
+            live.pause()
+        else:
+            live.go_on()
+        return {"paused": live.is_paused}
+
     return [
         Route("/", page),
         Route("/runs", listed),
         Route("/runs/events", events),
         Route("/notes/{run}", kept, methods=["POST"]),
+        Route("/live/{run}/{what}", asking(asked), methods=["POST"]),
     ]
 
 

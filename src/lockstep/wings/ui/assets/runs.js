@@ -6,7 +6,7 @@ async function start(data) {
   all.reference = new URLSearchParams(location.search).get("reference");
   if (data.sort) { all.down = data.sort.startsWith("-"); all.sort = data.sort.replace(/^-/, ""); }
   const place = byId("runs");
-  place.append(h("p", { id: "said", class: "said", role: "alert", hidden: true }), h("section", { class: "card", id: "list", "aria-label": "Runs" }), h("section", { class: "card", id: "lines", "aria-label": "Settings and results" }), h("dialog", { id: "notes", "aria-label": "Tags and note" }));
+  place.append(h("p", { id: "said", class: "said", role: "alert", hidden: true }), h("section", { class: "card", id: "live", "aria-label": "Followed now", hidden: true }), h("section", { class: "card", id: "list", "aria-label": "Runs" }), h("section", { class: "card", id: "lines", "aria-label": "Settings and results" }), h("dialog", { id: "notes", "aria-label": "Tags and note" }));
   mountClientKeys([["/", "filter", () => byId("filter").focus()], ["c", "curves of the newest two", () => location.assign("curves")], ["Esc", "clear filters", clearRuns]]);
   Object.assign(all, await askFor("runs"));
   const wanted = all.sort && columnsOfRuns().every((one) => one.name !== all.sort);
@@ -14,9 +14,18 @@ async function start(data) {
   if (wanted) tellAside(`There is no column ${all.sort} to sort by.`);
   listenTo("runs/events", (found) => {
     if (found.failed) { tellAside(found.failed); return; }
+    all.live = found.live;
+    drawLive();
     const there = JSON.stringify(found.runs);
     if (there !== all.text) { all.text = there; Object.assign(all, found); if (!byId("notes").open) drawRuns(); }
   });
+}
+
+function drawLive() { // what `lockstep watch` and `follow` hold; a pause is at the end of a step
+  const place = byId("live");
+  place.hidden = !all.live.length;
+  place.replaceChildren(h("header", null, h("h2", null, "Followed now")), h("div", { class: "scroll-x" }, h("table", { class: "grid runs" }, h("tbody", null, all.live.map((one) => h("tr", { "data-live": one.key }, h("td", { class: "live" }, one.paused ? "❚❚ paused" : "● training"), h("td", null, `since ${one.started.slice(11, 19)} UTC`),
+    h("td", null, h("button", { type: "button", class: "btn", onclick: saying(async () => { Object.assign(one, await sendTo(`live/${one.key}/${one.paused ? "go-on" : "pause"}`, {})); drawLive(); }) }, one.paused ? "Continue" : "Pause")), h("td", null, h("code", null, name(tail(one.command || "a training", 160))))))))));
 }
 
 function clearRuns() {
