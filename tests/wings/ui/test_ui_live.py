@@ -70,6 +70,7 @@ def test_a_followed_training_is_paused_and_goes_on(
     ]
     training = subprocess.Popen(
         command,
+        cwd=tmp_path,
         env=environment(served.folder),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
