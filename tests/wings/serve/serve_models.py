@@ -25,11 +25,11 @@ def tensor(name: str, shape: list[int | str], kind: int = TensorProto.FLOAT) -> 
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def linear(path: Path, batch: int | str = "batch", scale: float = 1.0) -> Path:
-    """`y = x @ w`, 4 numbers an instance in and 3 out; w[i, j] is `scale * (i - j)`."""
-    weight = scale * (np.arange(4)[:, None] - np.arange(3)[None]).astype("float32")
+def linear(path: Path, batch: int | str = "batch", scale: float = 1.0, inner: int = 4) -> Path:
+    """`y = x @ w`, `inner` numbers an instance in and 3 out; w[i, j] is `scale * (i - j)`."""
+    weight = scale * (np.arange(inner)[:, None] - np.arange(3)[None]).astype("float32")
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    return write(path, [node], [tensor("x", [batch, 4])], [tensor("y", [batch, 3])],
+    return write(path, [node], [tensor("x", [batch, inner])], [tensor("y", [batch, 3])],
                  numpy_helper.from_array(weight, "w"))  # fmt: skip
 
 
@@ -41,6 +41,13 @@ def over_the_batch(path: Path) -> Path:
     ]
     axes = numpy_helper.from_array(np.array([0]), "axes")
     return write(path, nodes, [tensor("x", ["batch", 4])], [tensor("y", ["batch", 4])], axes)
+
+
+def scaled(path: Path) -> Path:
+    """`y = x * by`, where `by` is one number for all instances."""
+    node = helper.make_node("Mul", ["x", "by"], ["y"])
+    inputs = [tensor("x", ["batch", 2]), tensor("by", [1])]
+    return write(path, [node], inputs, [tensor("y", ["batch", 2])])
 
 
 def logarithm(path: Path) -> Path:
@@ -65,3 +72,42 @@ def of_every_kind(path: Path) -> Path:
     inputs = [tensor(f"in_{one}", ["n", 2], kind[one]) for one in kinds]
     outputs = [tensor(f"out_{one}", ["n", 2], kind[one]) for one in kinds]
     return write(path, nodes, inputs, outputs)
+
+
+def deep(
+    path: Path,
+    layers: int = 6,
+    *,
+    fault: int | None = None,
+    factor: float = 1.0,
+    activation: str = "Relu",
+) -> Path:
+    """Layers of `Relu(LayerNorm(x @ w + b))`; layer `fault` has its weight times `factor`, or another activation."""
+    random = np.random.default_rng(0)
+    nodes, weights, last = [], [], "x"
+    for layer in range(layers):
+        weight = (random.standard_normal((16, 16)) / 4).astype("float32")
+        arrays = {
+            f"w{layer}": weight * np.float32(factor if layer == fault else 1.0),
+            f"b{layer}": random.standard_normal(16).astype("float32"),
+            f"g{layer}": np.ones(16, "float32"),
+        }
+        weights += [numpy_helper.from_array(one, name) for name, one in arrays.items()]
+        names = [f"m{layer}", f"a{layer}", f"n{layer}", "y" if layer == layers - 1 else f"r{layer}"]
+        nodes += [
+            helper.make_node(
+                "MatMul", [last, f"w{layer}"], [names[0]], name=f"layer{layer}/matmul"
+            ),
+            helper.make_node("Add", [names[0], f"b{layer}"], [names[1]], name=f"layer{layer}/add"),
+            helper.make_node(
+                "LayerNormalization", [names[1], f"g{layer}"], [names[2]], name=f"layer{layer}/norm"
+            ),
+            helper.make_node(
+                activation if layer == fault else "Relu",
+                [names[2]],
+                [names[3]],
+                name=f"layer{layer}/relu",
+            ),
+        ]
+        last = names[3]
+    return write(path, nodes, [tensor("x", ["batch", 16])], [tensor("y", ["batch", 16])], *weights)

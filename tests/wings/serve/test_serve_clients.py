@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from serve_process import Served
+
+from lockstep.core.errors import UsageError
+from lockstep.wings.serve.command import serve
 
 http = pytest.importorskip("tritonclient.http", reason="needs tritonclient, of the dev extra")
 grpc = pytest.importorskip("tritonclient.grpc")
@@ -199,3 +204,37 @@ def test_the_asynchronous_clients_are_answered(served: Served) -> None:
         return found
 
     assert all(np.array_equal(one, X @ WEIGHT * 2) for one in asyncio.run(ask()))
+
+
+def test_exchanging_a_model_under_load_loses_no_request(served: Served) -> None:
+    # Given clients of both transports that ask without pause, when the model is loaded anew twenty times
+    stop = Event()
+
+    def hammer(transport: ModuleType, address: str) -> int:
+        client, count = Client(transport, address), 0
+        while not stop.is_set():
+            assert np.array_equal(client.linear(X), X @ WEIGHT * 2)
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(4) as threads:
+        sides = [(http, served.http), (grpc, served.grpc)] * 2
+        hammering = [threads.submit(hammer, *side) for side in sides]
+        loading = http.InferenceServerClient(served.http)
+        try:
+            for _ in range(20):
+                loading.load_model("linear")
+        finally:
+            stop.set()
+        # Then every one of them was answered, rightly
+        assert all(one.result() for one in hammering)
+
+
+def test_a_taken_port_is_said(served: Served) -> None:
+    for transport, address in (("http", served.http), ("grpc", served.grpc)):
+        port = address.rpartition(":")[2]
+        ports = {"http": "0", "grpc": "0", transport: port}
+        words = [str(served.folder / "linear"), "--http", ports["http"], "--grpc", ports["grpc"]]
+        result = CliRunner().invoke(serve, words, standalone_mode=False)
+        assert isinstance(result.exception, UsageError)
+        assert f"--{transport} {port}: cannot be listened at" in str(result.exception)

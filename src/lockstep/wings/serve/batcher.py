@@ -15,10 +15,19 @@ from typing import Protocol
 
 import numpy as np
 
-from lockstep.wings.serve.failures import BusyError, ModelFailedError, RequestError, RunnerDiedError
+from lockstep.wings.serve.failures import (
+    BusyError,
+    ModelFailedError,
+    RequestError,
+    RunnerDiedError,
+    TooSlowError,
+)
 from lockstep.wings.serve.servable import Array, Arrays, Signature
 
 Results = dict[str, Array]
+
+_HANGS = 2
+"""Requests of one run that may hang, each for the whole timeout, before the rest of it is given up."""
 
 
 class Runner(Protocol):
@@ -169,8 +178,7 @@ class Batcher:
             if len(jobs) == 1:
                 _fail(jobs[0], error)
                 return
-            for job in jobs:  # one of them is at fault: the others are not to pay for it
-                await self._answer(runner, [job])
+            await self._answer_each(runner, jobs)
             return
         except Exception as error:  # ours, or of a model that gave something strange
             for job in jobs:
@@ -179,6 +187,17 @@ class Batcher:
         for job, result in zip(jobs, results, strict=True):
             if not job.done.done():
                 job.done.set_result(result)
+
+    async def _answer_each(self, runner: Runner, jobs: list[_Job]) -> None:
+        """Run jobs alone of which one is at fault: the others are not to pay for it, unless all of them hang."""
+        hung = 0
+        for job in jobs:
+            if hung == _HANGS:
+                _fail(job, TooSlowError(f"{hung} requests before it hung; it was not run"))
+            elif not job.done.done():
+                await self._answer(runner, [job])
+                error = job.done.exception() if _is_answered(job) else None
+                hung += isinstance(error, TooSlowError)
 
     async def _together(self, runner: Runner, jobs: list[_Job]) -> list[Results]:
         if not self._names:
@@ -233,6 +252,10 @@ def _split(results: Results, counts: Sequence[int]) -> Iterator[Results]:
     for count in counts:
         yield {name: value[start : start + count] for name, value in results.items()}
         start += count
+
+
+def _is_answered(job: _Job) -> bool:
+    return job.done.done() and not job.done.cancelled()
 
 
 def _fail(job: _Job, error: RequestError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from fractions import Fraction
 from pathlib import Path
 
 import click
@@ -18,6 +19,16 @@ def _port(context: click.Context, parameter: click.Parameter, value: str) -> int
     if not value.isdecimal() or int(value) > 65535:
         raise click.BadParameter("is a port, 0 for a free one, or off")
     return int(value)
+
+
+def _share(context: click.Context, parameter: click.Parameter, value: str) -> Fraction:
+    try:
+        share = Fraction(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+    except (ValueError, ZeroDivisionError) as error:
+        raise click.BadParameter("is a share, such as 5% or 0.05") from error
+    if not 0 < share <= 1:
+        raise click.BadParameter("is above 0 and at most 100%")
+    return share
 
 
 @click.command()
@@ -40,13 +51,58 @@ def _port(context: click.Context, parameter: click.Parameter, value: str) -> int
     show_default=True,
     help="Port of gRPC; 0 takes a free one, off none.",
 )
-@click.option("--device", default="cpu", show_default=True, help="Where models run.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen; beyond this machine only with a token.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Answer who sends its text alone, as `Authorization: Bearer TEXT`.",
+)
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    metavar="DEVICE[,DEVICE...]",
+    help="Where models run; of several, each has runners in turn.",
+)
+@click.option(
+    "--runners",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Processes of each version, begun again when they die; 0 runs it in this one.",
+)
 @click.option(
     "--most",
     type=click.IntRange(1),
     default=32,
     show_default=True,
     help="Instances of one run, where the model does not fix them.",
+)
+@click.option(
+    "--shadow",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="REF",
+    help="Hold the model against this one, behind the answers; may be repeated, by names.",
+)
+@click.option(
+    "--share",
+    default="1%",
+    callback=_share,
+    show_default=True,
+    help="Of requests that --shadow compares: 5%, or 0.05.",
+)
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keep the first request that leaves --shadow there, with what names the operator.",
 )
 @click.option(
     "--waiting",
@@ -71,24 +127,29 @@ def _port(context: click.Context, parameter: click.Parameter, value: str) -> int
     help="How long a request may be.",
 )
 def serve(
-    models: tuple[Path, ...], http_port: int | None, grpc_port: int | None, device: str, most: int,
-    waiting: int, timeout: float, most_bytes: int,
+    models: tuple[Path, ...], http_port: int | None, grpc_port: int | None, host: str,
+    token_file: Path | None, device: str, runners: int,
+    most: int, shadow: tuple[Path, ...], share: Fraction, record: Path | None, waiting: int, timeout: float,
+    most_bytes: int,
 ) -> int:  # fmt: skip
     """Serve MODELS by the Open Inference Protocol until Ctrl-C: clients of Triton and KServe work unchanged.
 
     A model is a file (.onnx, .pt2 of torch.export, .pt of TorchScript, a servable.py of your own), a folder with a
     folder for each version (1, 2, ...), or a folder of such folders. Requests that wait are run together where the
-    model was seen to keep the instances of a batch apart. Only this machine is answered.
+    model was seen to keep the instances of a batch apart. Only this machine is answered, unless --host says otherwise.
 
     \b
     lockstep serve model.onnx
     lockstep serve models --http 9000 --grpc off
+    lockstep serve quantised.onnx --shadow model.onnx --share 5% --record left
     """
     if http_port is None and grpc_port is None:
         raise UsageError(
             "--http off --grpc off: nothing would be listened at; leave one of them out"
         )
     try:
+        from lockstep.wings.serve.access import gate_for
+        from lockstep.wings.serve.parity.shadowing import Shadowing
         from lockstep.wings.serve.repository import Limits, Repository
         from lockstep.wings.serve.server import Addresses, Bounds, serve_models
     except ImportError as error:
@@ -104,7 +165,11 @@ def serve(
         for transport, address in addresses.items():
             click.echo(f"{transport} {address}")
 
-    limits = Limits(device, most, waiting, timeout)
-    addresses = Addresses(http=http_port, grpc=grpc_port)
-    asyncio.run(serve_models(models, limits, addresses, Bounds(most_bytes=most_bytes), listening))
+    limits = Limits(device, most, waiting, timeout, runners)
+    addresses, gate = Addresses(host, http_port, grpc_port), gate_for(host, token_file)
+    bounds = Bounds(most_bytes=most_bytes)
+    if record is not None and not shadow:
+        raise UsageError("--record: keeps what leaves a reference; give one by --shadow")
+    shadowing = Shadowing(shadow, share, record, device.split(",")[0], timeout) if shadow else None
+    asyncio.run(serve_models(models, limits, addresses, bounds, gate, shadowing, listening))
     return ExitCode.AGREES

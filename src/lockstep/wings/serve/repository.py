@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.serve.batcher import Batcher
 from lockstep.wings.serve.failures import NotReadyError, NotThereError, RequestError
-from lockstep.wings.serve.independence import batching
+from lockstep.wings.serve.opening import Source, settings_of
+from lockstep.wings.serve.parity.shadow import Shadow
+from lockstep.wings.serve.process_runner import ProcessRunner
 from lockstep.wings.serve.runners import ThreadRunner
-from lockstep.wings.serve.servable import Servable, Signature
-from lockstep.wings.serve.servables.kinds import OPENERS, open_servable
-
-SETTINGS = "serve.yaml"
-"""Beside a model's versions: `most: 32`, `without_batch_axis: [threshold]`, `batches: false`, `device: cpu`."""
+from lockstep.wings.serve.servable import Signature
+from lockstep.wings.serve.servables.kinds import OPENERS
 
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How models are run: where, `most` instances a run, `waiting` in the queue, for `timeout_s` at most."""
+    """How models are run: where (devices by commas), `most` instances a run, `waiting` in the queue, for `timeout_s` at
+    most, and in how many `processes` each version; 0 for threads of this one."""
 
     device: str = "cpu"
     most: int = 32
     waiting: int = 1024
     timeout_s: float = 60.0
+    processes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,7 @@ class Version:
     platform: str
     signature: Signature
     batcher: Batcher
+    path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,11 @@ class Repository:
     limits
         How they are run.
 
+    Attributes
+    ----------
+    shadows
+        The references of models, by the model's name.
+
     Raises
     ------
     UsageError
@@ -86,13 +90,14 @@ class Repository:
         self._models: dict[str, _Model] = {}
         self._loading = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
+        self.shadows: dict[str, Shadow] = {}
         for name, path in self._found().items():
             self._models[name] = _Model(path, {}, {"": "not loaded"})
 
     def _found(self) -> dict[str, Path]:
         found: dict[str, Path] = {}
         for path in self._paths:
-            for name, where in _models_at(path):
+            for name, where in models_at(path):
                 if found.get(name, where) != where:
                     raise UsageError(
                         f"{name}: is a model at {found[name]} and at {where}; rename one"
@@ -125,9 +130,9 @@ class Repository:
             model = self._models.setdefault(name, _Model(path, {}, {}))
             loaded: dict[int, Version] = {}
             reasons: dict[str, str] = {}
-            for number, where in await asyncio.to_thread(_versions_of, path):
+            for number, where in await asyncio.to_thread(versions_of, path):
                 try:
-                    loaded[number] = await asyncio.to_thread(self._open, name, number, where, path)
+                    loaded[number] = await self._open(name, number, where, path)
                 except (UsageError, OSError) as error:
                     reasons[str(number)] = str(error)
             if not loaded:
@@ -164,6 +169,8 @@ class Repository:
             model.versions = {}
         if self._leaving:
             await asyncio.wait(self._leaving)
+        for shadow in self.shadows.values():
+            await shadow.close()
 
     def get(self, name: str, version: str = "") -> Version:
         """A version that is served; the highest where none is named.
@@ -211,46 +218,54 @@ class Repository:
             model.versions or model.reasons == {"": "unloaded"} for model in self._models.values()
         )
 
-    def _open(self, name: str, number: int, where: Path, path: Path) -> Version:
-        settings = _settings_of(path)
-        device = settings.get("device", self._limits.device)
-        servable = open_servable(where, device)
-        signature = _as_set(servable, settings)
-        runner = ThreadRunner(
-            servable, partial(open_servable, where, device), timeout_s=self._limits.timeout_s
-        )
+    async def _open(self, name: str, number: int, where: Path, path: Path) -> Version:
+        settings = await asyncio.to_thread(settings_of, path)
+        devices = str(settings.get("device", self._limits.device)).split(",")
+        count = max(self._limits.processes, len(devices))
+        sources = [
+            Source(where, device, settings)
+            for device, _ in zip(itertools.cycle(devices), range(count), strict=False)
+        ]
+        runners = await self._runners(sources)
+        first = runners[0]
         batcher = Batcher(
-            [runner], signature, most=settings.get("most", self._limits.most),
+            runners, first.signature, most=settings.get("most", self._limits.most),
             waiting=self._limits.waiting,
         )  # fmt: skip
-        return Version(name, number, servable.platform, signature, batcher)
+        return Version(name, number, first.platform, first.signature, batcher, where)
+
+    async def _runners(self, sources: Sequence[Source]) -> list[ThreadRunner] | list[ProcessRunner]:
+        """One after the other: what a trial of the first shows of batching holds for the rest."""
+        timeout_s = self._limits.timeout_s
+        if not self._limits.processes:
+            threads: list[ThreadRunner] = []
+            for source in sources:
+                known = source.like(threads[0].signature) if threads else source
+                servable = await asyncio.to_thread(known.open)
+                threads.append(
+                    ThreadRunner(servable, known.like(servable.signature).open, timeout_s=timeout_s)
+                )
+            return threads
+        processes: list[ProcessRunner] = []
+        try:
+            for source in sources:
+                known = source.like(processes[0].signature) if processes else source
+                processes.append(await ProcessRunner.started(known, timeout_s=timeout_s))
+        except BaseException:
+            for runner in processes:
+                await runner.close()
+            raise
+        return processes
 
 
-def _as_set(servable: Servable, settings: dict[str, Any]) -> Signature:
-    without = frozenset(settings.get("without_batch_axis", ()))
-    servable.signature = replace(servable.signature, without_batch_axis=without)
-    if "batches" in settings:
-        return replace(servable.signature, batches=settings["batches"])
-    return batching(servable)
+def models_at(path: Path) -> list[tuple[str, Path]]:
+    """The models of a path, each with its name.
 
-
-def _settings_of(path: Path) -> dict[str, Any]:
-    file = (path if path.is_dir() else path.parent) / SETTINGS
-    if not file.is_file():
-        return {}
-    kinds = {"most": int, "without_batch_axis": list, "batches": bool, "device": str}
-    try:
-        settings = yaml.safe_load(file.read_text())
-        wrong = [name for name, value in settings.items() if type(value) is not kinds.get(name)]
-    except (yaml.YAMLError, UnicodeDecodeError, AttributeError) as error:
-        raise UsageError(f"{file}: is no YAML of settings ({type(error).__name__})") from error
-    if wrong:
-        raise UsageError(f"{file}: {wrong[0]} is none of {', '.join(kinds)}, or of another type")
-    return dict(settings)
-
-
-def _models_at(path: Path) -> list[tuple[str, Path]]:
-    """The models of a path, each with its name."""
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
     if path.is_file() and path.suffix in OPENERS:
         return [(path.stem, path)]
     if not path.is_dir():
@@ -266,7 +281,8 @@ def _models_at(path: Path) -> list[tuple[str, Path]]:
     return [(one.name, one) for one in folders]
 
 
-def _versions_of(path: Path) -> list[tuple[int, Path]]:
+def versions_of(path: Path) -> list[tuple[int, Path]]:
+    """The versions of a model, lowest first."""
     return [(1, path)] if path.is_file() else _numbered(path)
 
 

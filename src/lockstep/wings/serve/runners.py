@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
 
+import numpy as np
+
+from lockstep.core.errors import LockstepError
 from lockstep.core.text import message
 from lockstep.wings.serve.failures import ModelFailedError, RequestError, TooSlowError
 from lockstep.wings.serve.servable import Array, Arrays, Servable
@@ -27,26 +33,75 @@ class ThreadRunner:
     def __init__(
         self, servable: Servable, reopen: Callable[[], Servable], *, timeout_s: float
     ) -> None:
-        self._servable, self._reopen, self._timeout_s = servable, reopen, timeout_s
-        self._thread = _one_thread()
+        self.platform, self.signature = servable.platform, servable.signature
+        self._servable: Servable | None = servable
+        self._reopen, self._timeout_s = reopen, timeout_s
+        self._worker = Worker()
 
     async def run(self, inputs: Arrays) -> dict[str, Array]:
         """Compute one batch; see `Runner`."""
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._thread, checked, self._servable, inputs)
+        if self._servable is None:
+            self._servable = await self._opened()
         try:
-            return await asyncio.wait_for(running, self._timeout_s)
+            return await asyncio.wait_for(
+                self._worker.call(checked, self._servable, inputs), self._timeout_s
+            )
         except asyncio.TimeoutError as error:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-            self._thread = _one_thread()
-            self._servable = await loop.run_in_executor(self._thread, self._reopen)
+            self._worker.end()
+            self._worker, self._servable = Worker(), None
+            self._servable = await self._opened()
             raise TooSlowError(
                 f"the model did not answer within {self._timeout_s:g} s; it was opened anew"
             ) from error
 
     async def close(self) -> None:
         """Let the thread end."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._worker.end()
+
+    async def _opened(self) -> Servable:
+        """The model once more; where that fails, the next request tries it again."""
+        try:
+            servable: Servable = await self._worker.call(self._reopen)
+        except LockstepError as error:
+            raise ModelFailedError(f"it cannot be opened anew: {error}") from error
+        return servable
+
+
+class Worker:
+    """A thread that makes calls one after the other, and that an interpreter does not wait for when it ends."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._work, name="lockstep-serve", daemon=True).start()
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        """Make a call, and get what it returns or raises."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(put: Callable[[Any], None], value: Any) -> None:
+            if not future.done():
+                put(value)
+
+        def make() -> None:
+            put: Callable[[Any], None] = future.set_result
+            try:
+                value = function(*arguments)
+            except Exception as error:
+                put, value = future.set_exception, error
+            with suppress(RuntimeError):  # the loop has ended; nobody waits
+                loop.call_soon_threadsafe(settle, put, value)
+
+        self._calls.put(make)
+        return future
+
+    def end(self) -> None:
+        """End behind the calls that were made."""
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
 
 
 def checked(servable: Servable, inputs: Arrays) -> dict[str, Array]:
@@ -55,7 +110,7 @@ def checked(servable: Servable, inputs: Arrays) -> dict[str, Array]:
     Raises
     ------
     ModelFailedError
-        If it raises, or does not give every output.
+        If it raises, or does not give every output as its signature has it.
     """
     try:
         results = servable.infer(inputs)
@@ -65,15 +120,12 @@ def checked(servable: Servable, inputs: Arrays) -> dict[str, Array]:
         raise ModelFailedError(
             f"the model raised {type(error).__name__}: {message(str(error))}"
         ) from error
+    if not isinstance(results, dict):
+        raise ModelFailedError(f"the model gave a {type(results).__name__}, and no dict of arrays")
     for spec in servable.signature.outputs:
-        if spec.name not in results:
-            raise ModelFailedError(f"the model did not give its output {spec.name}")
-        if results[spec.name].dtype != spec.dtype:
-            raise ModelFailedError(
-                f"the model gave {spec.name} as {results[spec.name].dtype}, not {spec.dtype}"
-            )
+        value = results.get(spec.name)
+        if not isinstance(value, np.ndarray):
+            raise ModelFailedError(f"the model did not give its output {spec.name} as an array")
+        if value.dtype != spec.dtype:
+            raise ModelFailedError(f"the model gave {spec.name} as {value.dtype}, not {spec.dtype}")
     return results
-
-
-def _one_thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="lockstep-serve")

@@ -12,7 +12,9 @@ import grpc
 import uvicorn
 
 from lockstep.core.errors import UsageError
+from lockstep.wings.serve.access import Gate, guarded
 from lockstep.wings.serve.metrics import Metrics
+from lockstep.wings.serve.parity.shadowing import ParityMetrics, Shadowing, begin_shadows
 from lockstep.wings.serve.protocol.grpc_service import InferenceService, add_inference_service
 from lockstep.wings.serve.protocol.rest import RestService
 from lockstep.wings.serve.repository import Limits, Repository
@@ -29,6 +31,11 @@ class Addresses:
     http: int | None = 8000
     grpc: int | None = 8001
 
+    @property
+    def written(self) -> str:
+        """The host as it stands before a port."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -43,6 +50,8 @@ async def serve_models(
     limits: Limits,
     addresses: Addresses,
     bounds: Bounds,
+    gate: Gate,
+    shadowing: Shadowing | None,
     listening: Callable[[Repository, dict[str, str]], None],
 ) -> None:
     """Serve models until the process is interrupted.
@@ -57,6 +66,10 @@ async def serve_models(
         Where to listen.
     bounds
         What clients may ask.
+    gate
+        Which clients may.
+    shadowing
+        What models are held against, if anything.
     listening
         Is called once requests are answered, with the address by transport.
 
@@ -70,6 +83,9 @@ async def serve_models(
     told: dict[str, str] = {}
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(repository.close)
+        if shadowing is not None:
+            await begin_shadows(repository, shadowing)
+            metrics.registry.register(ParityMetrics(repository.shadows))
         if addresses.grpc is not None:
             server = grpc.aio.server(
                 options=[
@@ -78,16 +94,16 @@ async def serve_models(
                     ("grpc.so_reuseport", 0),
                 ]
             )
-            add_inference_service(InferenceService(repository, metrics), server)
+            add_inference_service(InferenceService(repository, metrics), server, gate)
             try:
-                port = server.add_insecure_port(f"{addresses.host}:{addresses.grpc}")
+                port = server.add_insecure_port(f"{addresses.written}:{addresses.grpc}")
             except RuntimeError as error:
                 raise UsageError(
                     f"--grpc {addresses.grpc}: cannot be listened at; 0 takes a free port"
                 ) from error
             await server.start()
             stack.push_async_callback(server.stop, _GRACE_S)
-            told["grpc"] = f"{addresses.host}:{port}"
+            told["grpc"] = f"{addresses.written}:{port}"
         if addresses.http is None:
             listening(repository, told)
             await server.wait_for_termination()
@@ -96,9 +112,9 @@ async def serve_models(
         service = RestService(
             repository, metrics, most_bytes=bounds.most_bytes, patience_s=bounds.patience_s
         )
-        told = {"http": f"http://{addresses.host}:{listener.getsockname()[1]}", **told}
+        told = {"http": f"http://{addresses.written}:{listener.getsockname()[1]}", **told}
         config = uvicorn.Config(
-            service.application(), log_level="warning", access_log=False, server_header=False,
+            guarded(service.application(), gate), log_level="warning", access_log=False, server_header=False,
             lifespan="off", timeout_graceful_shutdown=int(_GRACE_S),
         )  # fmt: skip
         listening(repository, told)

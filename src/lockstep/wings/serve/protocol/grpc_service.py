@@ -7,7 +7,10 @@ from typing import Any
 
 import grpc
 
+from lockstep.core.errors import LockstepError
+from lockstep.core.text import message
 from lockstep.core.version import VERSION
+from lockstep.wings.serve.access import Gate
 from lockstep.wings.serve.failures import RequestError
 from lockstep.wings.serve.metrics import Metrics
 from lockstep.wings.serve.protocol import messages
@@ -131,11 +134,11 @@ def _inputs(request: Any) -> dict[str, Array]:
     return inputs
 
 
-def add_inference_service(service: InferenceService, server: Any) -> None:
-    """Have a gRPC server answer the calls of the service."""
+def add_inference_service(service: InferenceService, server: Any, gate: Gate) -> None:
+    """Have a gRPC server answer the calls of the service, for whom the gate lets in."""
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
-            _handler(getattr(service, name), messages.message_class(f"{name}Response")),
+            _handler(getattr(service, name), messages.message_class(f"{name}Response"), gate),
             request_deserializer=messages.message_class(f"{name}Request").FromString,
             response_serializer=messages.message_class(f"{name}Response").SerializeToString,
         )
@@ -147,12 +150,15 @@ def add_inference_service(service: InferenceService, server: Any) -> None:
 
 
 def _handler(
-    method: Callable[[Any], Awaitable[dict[str, Any]]], response: Any
+    method: Callable[[Any], Awaitable[dict[str, Any]]], response: Any, gate: Gate
 ) -> Callable[[Any, Any], Awaitable[Any]]:
     async def answer(request: Any, context: Any) -> Any:
         try:
+            gate.check(context.invocation_metadata() or ())
             return response(**await method(request))
         except RequestError as error:
-            await context.abort(grpc.StatusCode[error.code], str(error))
+            await context.abort(grpc.StatusCode[error.code], message(str(error)))
+        except LockstepError as error:  # a folder of models that came to be none
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message(str(error)))
 
     return answer

@@ -44,6 +44,9 @@ async def answered(repository: Repository, request: InferRequest) -> InferRespon
     version = repository.get(request.model, request.version)
     check(version, request)
     results = await version.batcher.infer(request.inputs)
+    shadow = repository.shadows.get(version.name)
+    if shadow is not None:
+        shadow.offer(request.id, version.number, request.inputs, results)
     names = request.outputs or [one.name for one in version.signature.outputs]
     outputs = {name: results[name] for name in names}
     odd = [

@@ -13,9 +13,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from lockstep.core.errors import LockstepError
 from lockstep.core.text import message
 from lockstep.core.version import VERSION
-from lockstep.wings.serve.failures import RequestError
+from lockstep.wings.serve.failures import NotThereError, RequestError
 from lockstep.wings.serve.metrics import Metrics
 from lockstep.wings.serve.protocol.metadata import EXTENSIONS, NAME, tensors_told
 from lockstep.wings.serve.protocol.request import InferRequest, InferResponse, answered
@@ -74,6 +75,7 @@ class RestService:
             routes += [
                 Route(f"{model}/infer", _safe(self._infer), methods=["POST"]),
                 Route(f"{model}/ready", _safe(self._model_ready)),
+                Route(f"{model}/parity", _safe(self._parity)),
                 Route(model, _safe(self._model)),
             ]
         routes += [
@@ -110,6 +112,14 @@ class RestService:
             "outputs": tensors_told(version.signature, version.signature.outputs),
         }
         return JSONResponse(told)
+
+    async def _parity(self, request: Request) -> Response:
+        name = request.path_params["model"]
+        if name not in self._repository.shadows:
+            raise NotThereError(
+                f"{self._repository.known(name)} has no reference; --shadow gives one"
+            )
+        return JSONResponse(self._repository.shadows[name].parity.told())
 
     async def _index(self, request: Request) -> Response:
         body = await self._body(request)
@@ -173,6 +183,8 @@ def _safe(handler: Handler) -> Handler:
             return await handler(request)
         except RequestError as error:
             return JSONResponse({"error": message(str(error))}, error.status)
+        except LockstepError as error:  # a folder of models that came to be none
+            return JSONResponse({"error": message(str(error))}, 400)
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
 
@@ -195,6 +207,8 @@ def _unpacked(body: bytes, encoding: str, most_bytes: int) -> bytes:
         raise RequestError(f"it cannot be decompressed ({error})") from error
     if unpacking.unconsumed_tail:
         raise _TooLargeError(f"at most {most_bytes} bytes are taken, decompressed")
+    if not unpacking.eof:
+        raise RequestError(f"it ends within its {encoding}")
     return unpacked
 
 

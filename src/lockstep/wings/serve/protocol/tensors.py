@@ -22,6 +22,9 @@ _DTYPES = {
 """Element types by the protocol's names. BF16, which NumPy does not have, is not among them."""
 
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_MOST_ELEMENTS = 1 << 59
+"""More, of eight bytes, no address reaches."""
+
 _LENGTH = struct.Struct("<I")
 """Before each element of a BYTES tensor."""
 
@@ -57,6 +60,10 @@ def shape_of(values: Any, name: str) -> tuple[int, ...]:
     shape = tuple(values)
     if any(type(one) is not int or one < 0 for one in shape) or len(shape) > 32:
         raise RequestError(f"{name}: its shape {str(list(shape))[:80]} has what is no extent")
+    if (
+        math.prod(max(one, 1) for one in shape) > _MOST_ELEMENTS
+    ):  # NumPy counts empty axes as one, too
+        raise RequestError(f"{name}: its shape {str(list(shape))[:80]} is beyond any tensor")
     return shape
 
 
@@ -82,7 +89,10 @@ def tensor_from_raw(
         raise RequestError(
             f"{name}: has {len(raw)} bytes, where {datatype} of {list(shape)} takes {count * dtype.itemsize}"
         )
-    return np.frombuffer(raw, dtype).reshape(shape)
+    tensor = np.frombuffer(raw, dtype)
+    if dtype.kind == "b" and tensor.view("u1").max(initial=0) > 1:  # kernels count on it
+        raise RequestError(f"{name}: a BOOL is neither 0 nor 1")
+    return tensor.reshape(shape)
 
 
 def raw_from_tensor(tensor: Array) -> bytes:
@@ -109,14 +119,18 @@ def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any
     if dtype == BYTES:
         if not all(isinstance(one, (str, bytes)) for one in elements):
             raise RequestError(f"{name}: an element is no text")
-        return _objects([_encoded(one) for one in elements], shape)
+        try:
+            return _objects([_encoded(one) for one in elements], shape)
+        except UnicodeEncodeError as error:
+            raise RequestError(f"{name}: an element is half a character") from error
     kinds: tuple[type, ...] = {"f": (int, float), "b": (bool,)}.get(dtype.kind, (int,))
     if not set(map(type, elements)) <= set(kinds):
         wrong = next(one for one in elements if type(one) not in kinds)
         raise RequestError(f"{name}: {str(wrong)[:40]!r} is no {datatype}")
     try:
-        return np.array(elements, dtype).reshape(shape)
-    except OverflowError as error:
+        with np.errstate(over="raise"):
+            return np.array(elements, dtype).reshape(shape)
+    except (OverflowError, FloatingPointError) as error:
         raise RequestError(f"{name}: an element is beyond {datatype}") from error
 
 

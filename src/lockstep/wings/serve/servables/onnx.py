@@ -9,6 +9,8 @@ import numpy as np
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import message
+from lockstep.wings.serve.failures import RequestError
+from lockstep.wings.serve.neighbours import neighbours
 from lockstep.wings.serve.servable import BYTES, Array, Arrays, Signature, TensorSpec
 
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -34,6 +36,8 @@ class OnnxServable:
         The file.
     device
         "cpu", or another that an execution provider is installed for.
+    content
+        What to open in the file's place.
 
     Raises
     ------
@@ -43,21 +47,25 @@ class OnnxServable:
 
     platform = "onnxruntime"
 
-    def __init__(self, path: Path, device: str) -> None:
+    def __init__(self, path: Path, device: str, content: bytes | None = None) -> None:
         try:
             import onnxruntime
         except ImportError as error:
             raise UsageError(
                 f"{path}: ONNX Runtime is not installed here: pip install 'lockstep-numerics[export]'"
             ) from error
-        provider = _PROVIDERS.get(device, device)
+        kind, _, number = device.partition(":")
+        provider = _PROVIDERS.get(kind, kind)
         if provider not in onnxruntime.get_available_providers():
             available = ", ".join(onnxruntime.get_available_providers())
             raise UsageError(f"--device {device}: ONNX Runtime has {available} here")
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         try:
-            self._session = onnxruntime.InferenceSession(path, options, providers=[provider])
+            chosen = (provider, {"device_id": number}) if number else provider
+            self._session = onnxruntime.InferenceSession(
+                content or path, options, providers=[chosen]
+            )
         except Exception as error:
             raise UsageError(
                 f"{path}: is no model for ONNX Runtime ({message(str(error))})"
@@ -66,6 +74,7 @@ class OnnxServable:
         self.signature = Signature(
             tuple(_spec(one, path) for one in inputs), tuple(_spec(one, path) for one in outputs)
         )
+        self._path, self._device = path, device
         self._texts = [one.name for one in self.signature.outputs if one.dtype == BYTES]
 
     def infer(self, inputs: Arrays) -> dict[str, Array]:
@@ -78,10 +87,28 @@ class OnnxServable:
             named[name] = np.array(flat, object).reshape(named[name].shape)
         return named
 
+    def moved(self, *, seed: int) -> OnnxServable:
+        """The model with every weight at a neighbour of its number, for what rounding makes of it."""
+        import onnx
+
+        model, draw = onnx.load(self._path), np.random.default_rng(seed)
+        for tensor in model.graph.initializer:
+            array = onnx.numpy_helper.to_array(tensor)
+            if (
+                array.dtype.kind == "f" and array.ndim
+            ):  # a single number is a constant of the program
+                tensor.CopyFrom(onnx.numpy_helper.from_array(neighbours(array, draw), tensor.name))
+        return OnnxServable(self._path, self._device, model.SerializeToString())
+
 
 def _texts(blobs: Array) -> Array:
     """ONNX has texts where the protocol has any bytes."""
-    return np.array([one.decode() for one in blobs.ravel()], object).reshape(blobs.shape)
+    try:
+        return np.array([one.decode() for one in blobs.ravel()], object).reshape(blobs.shape)
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            "an element of BYTES is no text in UTF-8, which ONNX takes only"
+        ) from error
 
 
 def _spec(one: Any, path: Path) -> TensorSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -52,6 +53,18 @@ class TorchServable:
             )
         names = [one.name for one in self.signature.outputs]
         return {name: one.cpu().numpy() for name, one in zip(names, results, strict=True)}
+
+    def moved(self, *, seed: int) -> TorchServable:
+        """The model with every parameter at a neighbour of its number, for what rounding makes of it."""
+        import torch
+
+        run, draw = copy.deepcopy(self._run), np.random.default_rng(seed)
+        with torch.no_grad():
+            for one in run.parameters() if isinstance(run, torch.nn.Module) else ():
+                if one.is_floating_point() and one.ndim:
+                    signs = torch.from_numpy(draw.integers(-1, 2, tuple(one.shape))).to(one)
+                    one.mul_(1 + torch.finfo(one.dtype).eps * signs)
+        return TorchServable(run, self.signature, self._device)
 
 
 def open_exported(path: Path, device: str) -> TorchServable:

@@ -1,0 +1,82 @@
+"""What is opened of a version, and how: wherever it is done, in this process or in a runner's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from lockstep.core.errors import UsageError
+from lockstep.wings.serve.independence import batching
+from lockstep.wings.serve.servable import Servable, Signature
+from lockstep.wings.serve.servables.kinds import open_servable
+
+SETTINGS = "serve.yaml"
+"""Beside a model's versions: `most: 32`, `without_batch_axis: [threshold]`, `batches: false`, `device: cpu`."""
+
+_KINDS = {"most": int, "without_batch_axis": list, "batches": bool, "device": str}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A version's file or folder, the device that runs it, and what `serve.yaml` says of it."""
+
+    path: Path
+    kind: ClassVar[str] = "served"
+
+    device: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def open(self) -> Servable:
+        """Open the model, with `batches` as the settings say it, or as a trial shows.
+
+        Raises
+        ------
+        UsageError
+            If it cannot be served.
+        """
+        servable = open_servable(self.path, self.device)
+        without = frozenset(map(str, self.settings.get("without_batch_axis", ())))
+        names = [one.name for one in servable.signature.inputs]
+        unknown = sorted(without - {*names})
+        if unknown:
+            raise UsageError(
+                f"{SETTINGS}: without_batch_axis names {unknown[0]}, which is no input; they are"
+                f" {', '.join(names)}"
+            )
+        servable.signature = replace(servable.signature, without_batch_axis=without)
+        if "batches" in self.settings:
+            servable.signature = replace(servable.signature, batches=self.settings["batches"])
+        else:
+            servable.signature = batching(servable)
+        return servable
+
+    def like(self, signature: Signature) -> Source:
+        """The same, where a trial has shown already whether it batches."""
+        return replace(self, settings={**self.settings, "batches": signature.batches})
+
+
+def settings_of(path: Path) -> dict[str, Any]:
+    """What `serve.yaml` says of a model; nothing where there is none.
+
+    Raises
+    ------
+    UsageError
+        If it is no such file.
+    """
+    file = (path if path.is_dir() else path.parent) / SETTINGS
+    if not file.is_file():
+        return {}
+    try:
+        settings = yaml.safe_load(file.read_text())
+        wrong = [name for name, value in settings.items() if type(value) is not _KINDS.get(name)]
+    except (yaml.YAMLError, UnicodeDecodeError, AttributeError) as error:
+        raise UsageError(f"{file}: is no YAML of settings ({type(error).__name__})") from error
+    if wrong:
+        raise UsageError(f"{file}: {wrong[0]} is none of {', '.join(_KINDS)}, or of another type")
+    if settings.get("most", 1) < 1:
+        raise UsageError(f"{file}: most is {settings['most']}; a run has one instance at least")
+    return dict(settings)

@@ -1,0 +1,134 @@
+"""What a served model answered against what its reference does: rounding, or more."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from lockstep.judge.tolerances import (
+    DEFAULT_CONDITION,
+    FEW_ELEMENTS,
+    LINEAR_REGIME,
+    LOCAL_MARGIN,
+    NOISE_MARGIN,
+    SINGLE,
+)
+from lockstep.wings.serve.servable import Array, Arrays
+
+
+class Outcome(str, Enum):
+    """What is said of one output, and of a request by the worst of its outputs."""
+
+    AGREE = "agree"
+    OPEN = "not judged"
+    DIFFER = "differ"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One output of a request.
+
+    Parameters
+    ----------
+    output
+        Its name.
+    outcome
+        What is said of it.
+    difference, tolerance, noise
+        Relative Euclidean distances, `|s - r| / max(|s|, |r|)`: the served model's, what it may be, and what moving
+        every number to a neighbour makes of the reference; NaN where there is none.
+    words
+        What else there is to say.
+    """
+
+    output: str
+    outcome: Outcome
+    difference: float = math.nan
+    tolerance: float = math.nan
+    noise: float = math.nan
+    words: str = ""
+
+    def told(self) -> dict[str, Any]:
+        """As JSON has it: what is no number is null."""
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
+
+
+def judged(output: str, reference: Array, served: Array, inputs: Arrays, noise: float) -> Judged:
+    """Judge one output.
+
+    It may be off by the larger of two floors of the main job's: what rounds in an operator of which nothing is known
+    (`DEFAULT_CONDITION` roundings of its inputs and one of its result, times `NOISE_MARGIN`), and `LOCAL_MARGIN` times
+    the noise that was seen, more where elements are few. Where noise itself leaves the linear regime, nothing is said.
+
+    Parameters
+    ----------
+    output
+        Its name.
+    reference, served
+        What both gave.
+    inputs
+        What both were given.
+    noise
+        Of the reference there; NaN where nothing could be moved.
+    """
+    if (reference.shape, reference.dtype) != (served.shape, served.dtype):
+        own = f"{reference.dtype}{list(reference.shape)}"
+        words = f"{served.dtype}{list(served.shape)}, where the reference gives {own}"
+        return Judged(output, Outcome.DIFFER, words=words)
+    if reference.dtype.kind != "f":
+        wrong = int(np.count_nonzero(reference != served))
+        words = (
+            f"{wrong} of {reference.size} elements differ, and whether by a rounding is not known"
+        )
+        return Judged(output, Outcome.OPEN, words=words) if wrong else Judged(output, Outcome.AGREE)
+    odd = _not_finite_apart(reference, served)
+    if odd:
+        return Judged(output, Outcome.DIFFER, words=f"{odd} elements are finite in one alone")
+    difference = relative_distance(reference, served)
+    unit = float(np.finfo(reference.dtype).eps) / 2
+    inner = max(
+        [unit, *(np.finfo(one.dtype).eps / 2 for one in inputs.values() if one.dtype.kind == "f")]
+    )
+    floor = NOISE_MARGIN * (DEFAULT_CONDITION * min(float(inner), SINGLE) + unit)
+    if math.isnan(noise):
+        # Nothing was moved: beyond the floor and below half of the digits it may be either.
+        outcome = _outcome(difference, floor, beyond=math.sqrt(unit))
+        words = "its reference has nothing to move" if outcome is Outcome.OPEN else ""
+        return Judged(output, outcome, difference, floor, words=words)
+    few = 1 + FEW_ELEMENTS / math.sqrt(max(reference.size, 1))
+    tolerance = max(floor, LOCAL_MARGIN * few * noise)
+    if noise > LINEAR_REGIME:
+        words = "the reference itself moves as far by rounding, or draws random numbers"
+        return Judged(output, Outcome.OPEN, difference, tolerance, noise, words)
+    return Judged(output, _outcome(difference, tolerance), difference, tolerance, noise)
+
+
+def _outcome(difference: float, tolerance: float, beyond: float = 0.0) -> Outcome:
+    if difference <= tolerance:
+        return Outcome.AGREE
+    return Outcome.DIFFER if difference > beyond else Outcome.OPEN
+
+
+def relative_distance(one: Array, other: Array) -> float:
+    """`|a - b| / max(|a|, |b|)` over what is finite, in double precision."""
+    left, right = one.astype("f8").ravel(), other.astype("f8").ravel()
+    finite = np.isfinite(left) & np.isfinite(right)
+    left, right = left[finite], right[finite]
+    scale = max(float(np.linalg.norm(left)), float(np.linalg.norm(right)))
+    return float(np.linalg.norm(left - right)) / scale if scale else 0.0
+
+
+def _not_finite_apart(reference: Array, served: Array) -> int:
+    """How many elements are NaN, or an infinity, in one that are not the same in the other."""
+    odd = ~np.isfinite(reference) | ~np.isfinite(served)
+    return int(odd.sum()) - int(
+        np.equal(reference[odd], served[odd]).sum()
+        + (np.isnan(reference[odd]) & np.isnan(served[odd])).sum()
+    )

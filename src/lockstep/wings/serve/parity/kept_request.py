@@ -1,0 +1,141 @@
+"""A request that left its reference, kept so that the operator at fault can be named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lockstep.core.errors import UsageError
+from lockstep.core.manifest import Options
+from lockstep.core.replacement import replacing
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.core.text import shell_line
+from lockstep.store.directory import RunDirectory
+from lockstep.store.written_calls import (
+    CallsOfRank,
+    RankOnDisk,
+    ReadCall,
+    ReadTensor,
+    closed_manifest,
+)
+from lockstep.wings.serve.servable import BYTES, Array, Arrays
+from lockstep.wings.serve.servables.kinds import file_of
+
+_OPERATORS = {
+    "MatMul": "torch.matmul", "Add": "torch.add", "Sub": "torch.sub", "Mul": "torch.mul", "Div": "torch.div",
+    "Relu": "torch.nn.functional.relu", "Gemm": "torch.nn.functional.linear", "Conv": "torch.nn.functional.conv2d",
+    "Softmax": "torch.nn.functional.softmax", "Tanh": "torch.tanh", "Sigmoid": "torch.sigmoid", "Erf": "torch.erf",
+    "Gelu": "torch.nn.functional.gelu", "LayerNormalization": "torch.nn.functional.layer_norm",
+}  # fmt: skip
+
+
+def keep(folder: Path, inputs: Arrays, *, reference: Path, served: Path) -> dict[str, str]:
+    """Write a request's inputs, and where both models are ONNX both runs, node by node.
+
+    Parameters
+    ----------
+    folder
+        Made for it.
+    inputs
+        Of the request.
+    reference, served
+        The two models, or the folders of their versions.
+
+    Returns
+    -------
+    dict
+        `kept`, the file with the inputs; `compare`, the command that names the operator, or `not_kept`, why there is
+        none.
+
+    Raises
+    ------
+    LockstepError, OSError
+        If it cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "inputs.npz"
+    with replacing(file) as aside:
+        plain = {name: one for name, one in inputs.items() if one.dtype != BYTES}
+        with aside.open("wb") as stream:
+            np.savez(stream, **plain)  # type: ignore[arg-type]
+    files = [file_of(one) if one.is_dir() else one for one in (reference, served)]
+    if any(one.suffix != ".onnx" for one in files):
+        return {"kept": str(file), "not_kept": "operators are named where both models are ONNX"}
+    runs = [
+        _recorded(folder / name, one, inputs)
+        for name, one in zip(("reference", "served"), files, strict=True)
+    ]
+    return {"kept": str(file), "compare": shell_line(["lockstep", "compare", *map(str, runs)])}
+
+
+def _recorded(folder: Path, file: Path, inputs: Arrays) -> Path:
+    command = ["lockstep", "serve", str(file)]
+    options = Options(steps="0:1", save="tensors", level="aten")
+    directory = RunDirectory.create(folder, command, options, force=True)
+    calls, rank = CallsOfRank(0), RankOnDisk(directory.path / "rank0")
+    for call in _node_calls(file, inputs):
+        rank.add(calls.made_of(call))
+    rank.finish(closed_manifest(0, 1, command))
+    directory.finish(exit_code=0)
+    return directory.path
+
+
+def _node_calls(file: Path, inputs: Arrays) -> Iterator[ReadCall]:
+    """What a model was given, what it holds, and every node of its graph, as it stands in the file."""
+    import onnx
+
+    model = onnx.load(file)
+    held = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
+    values = {**inputs, **held, **_values(model, inputs)}
+    given = [
+        ReadTensor(Role.OUTPUT, name, one) for name, one in inputs.items() if one.dtype != BYTES
+    ]
+    yield ReadCall(0, "", "batch", given, kind=CallKind.DATA, phase=Phase.DATA)
+    params = [ReadTensor(Role.PARAM, name, one) for name, one in held.items()]
+    yield ReadCall(0, "", "torch.nn.Module", params, kind=CallKind.INIT, phase=Phase.INIT)
+    for number, node in enumerate(model.graph.node):
+        yield _node_call(number, node, values)
+
+
+def _node_call(number: int, node: Any, values: Mapping[str, Array]) -> ReadCall:
+    entering = [
+        ReadTensor(Role.INPUT, f"args.{at}", values[name])
+        for at, name in enumerate(node.input)
+        if _is_numbers(values.get(name))
+    ]
+    leaving = [
+        ReadTensor(Role.OUTPUT, f"result.{at}" if at else "result", values[name])
+        for at, name in enumerate(node.output)
+        if _is_numbers(values.get(name))
+    ]
+    name = node.name or f"{node.op_type.lower()}_{number}"
+    return ReadCall(
+        0, name, _OPERATORS.get(node.op_type, f"onnx.{node.op_type}"), [*entering, *leaving]
+    )
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype != BYTES
+
+
+def _values(model: Any, inputs: Arrays) -> dict[str, Array]:
+    """Every value of a graph; asking for one keeps the runtime from fusing it away."""
+    import onnx
+    import onnxruntime
+
+    names = [name for node in model.graph.node for name in node.output if name]
+    own = {one.name for one in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in own)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    except Exception as error:
+        raise UsageError(f"its nodes cannot be run one by one ({error})") from error

@@ -1,0 +1,244 @@
+"""Models that raise, hang and give what they should not, among requests of others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from serve_asgi import python_model, repository_of
+
+from lockstep.wings.serve.failures import (
+    BusyError,
+    ModelFailedError,
+    NotReadyError,
+    RequestError,
+    TooSlowError,
+)
+from lockstep.wings.serve.repository import Repository
+
+TROUBLE = """
+import threading
+import numpy as np
+from lockstep.wings.serve.servable import Signature, TensorSpec
+
+GATE = threading.Event()
+OPENED = []
+
+class Trouble:
+    platform = "python"
+    signature = Signature(
+        (TensorSpec("x", np.dtype("float32"), (-1, 1)),),
+        (TensorSpec("y", np.dtype("float32"), (-1, 1)),),
+        batches=True,
+    )
+
+    def __init__(self, version_dir):
+        self.gate = threading.Event()
+        self.runs = []
+
+    def infer(self, inputs):
+        x = inputs["x"]
+        self.runs.append(len(x))
+        if 1 in x:
+            raise ValueError("a one")
+        if 2 in x:
+            threading.Event().wait()
+        if 3 in x:
+            self.gate.wait()
+        odd = {4: {}, 5: {"y": x.astype("float64")}, 6: {"y": x[:1]}, 7: {"y": x.tolist()}}
+        return odd.get(int(x[0, 0]), {"y": x * 2})
+
+def load(version_dir):
+    if (version_dir / "locked").exists():
+        raise OSError("locked")
+    OPENED.append(Trouble(version_dir))
+    return OPENED[-1]
+"""
+
+
+def x(*values: float) -> dict[str, Any]:
+    return {"x": np.array(values, "float32")[:, None]}
+
+
+def servable_of(repository: Repository) -> Any:
+    """The model itself, to open its gate and see its runs."""
+    return repository.get("trouble").batcher._runners[0]._servable  # type: ignore[attr-defined]
+
+
+async def opened(folder: Path, **limits: Any) -> Repository:
+    python_model(folder, "trouble", TROUBLE)
+    return await repository_of(folder, **limits)
+
+
+async def held(repository: Repository) -> asyncio.Task[Any]:
+    """A request that keeps the runner at work until the model's gate is opened."""
+    task = asyncio.ensure_future(repository.get("trouble").batcher.infer(x(3)))
+    await asyncio.sleep(0)
+    return task
+
+
+def test_a_request_at_fault_in_a_merged_run_fails_alone(tmp_path: Path) -> None:
+    async def go() -> None:
+        # Given a runner at work, and three requests that wait, of which the second makes the model raise
+        repository = await opened(tmp_path)
+        infer, servable = repository.get("trouble").batcher.infer, servable_of(repository)
+        first = await held(repository)
+        waiting = [asyncio.ensure_future(infer(x(*one))) for one in ([8, 9], [1], [10])]
+        await asyncio.sleep(0)
+        # When the runner is free
+        servable.gate.set()
+        found = await asyncio.gather(first, *waiting, return_exceptions=True)
+        # Then they ran together once, then each alone, and the one at fault is told
+        assert [found[1]["y"].tolist(), found[3]["y"].tolist()] == [[[16], [18]], [[20]]]
+        assert isinstance(found[2], ModelFailedError)
+        assert str(found[2]) == "the model raised ValueError: a one"
+        assert servable.runs == [1, 4, 2, 1, 1]
+        await repository.close()
+
+    asyncio.run(go())
+
+
+def test_a_full_queue_refuses_and_loses_nobody(tmp_path: Path) -> None:
+    async def go() -> None:
+        repository = await opened(tmp_path, waiting=3)
+        infer = repository.get("trouble").batcher.infer
+        first = await held(repository)
+        second = asyncio.ensure_future(infer(x(8, 9)))
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError, match="2 instances wait already; ask again later"):
+            await infer(x(8, 9))
+        third = asyncio.ensure_future(infer(x(8)))
+        await asyncio.sleep(0)
+        servable_of(repository).gate.set()
+        assert [len(one["y"]) for one in await asyncio.gather(first, second, third)] == [1, 2, 1]
+        assert len((await infer(x(8)))["y"]) == 1
+        await repository.close()
+
+    asyncio.run(go())
+    assert (BusyError.status, BusyError.code) == (429, "RESOURCE_EXHAUSTED")
+
+
+def test_a_model_that_hangs_is_opened_anew_and_the_service_lives(tmp_path: Path) -> None:
+    async def go() -> None:
+        repository = await opened(tmp_path, timeout_s=0.05)
+        infer, servable = repository.get("trouble").batcher.infer, servable_of(repository)
+        found = await asyncio.gather(infer(x(2)), infer(x(8)), return_exceptions=True)
+        assert isinstance(found[0], TooSlowError)
+        assert "did not answer within 0.05 s; it was opened anew" in str(found[0])
+        assert found[1]["y"].tolist() == [[16]]
+        assert servable_of(repository) is not servable
+        await repository.close()
+
+    asyncio.run(go())
+
+
+def test_a_model_that_cannot_be_opened_anew_says_so_until_it_can(tmp_path: Path) -> None:
+    async def go() -> None:
+        repository = await opened(tmp_path, timeout_s=0.05)
+        infer = repository.get("trouble").batcher.infer
+        lock = tmp_path / "trouble" / "1" / "locked"
+        lock.touch()
+        for value in (2, 8):
+            with pytest.raises(ModelFailedError, match=r"cannot be opened anew: .*locked"):
+                await infer(x(value))
+        lock.unlink()
+        assert (await infer(x(8)))["y"].tolist() == [[16]]
+        await repository.close()
+
+    asyncio.run(go())
+
+
+def test_requests_that_all_hang_do_not_hold_the_queue_for_ever(tmp_path: Path) -> None:
+    async def go() -> None:
+        # Given five requests in one run, all of which hang: two of them are tried alone, no more
+        repository = await opened(tmp_path, timeout_s=0.05)
+        infer = repository.get("trouble").batcher.infer
+        asked = [infer(x(2)), *(infer(x(2)) for _ in range(5)), infer(x(8))]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(one) for one in found[:6]] == [TooSlowError] * 6
+        assert str(found[5]) == "2 requests before it hung; it was not run"
+        await repository.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (4, "the model did not give its output y"),
+        (5, "the model gave y as float64, not float32"),
+        (6, "gave y of shape [1, 1] for 2 instances"),
+        (7, "the model did not give its output y as an array"),
+    ],
+)
+def test_what_is_not_the_signature_is_an_error_of_the_model(
+    tmp_path: Path, value: float, words: str
+) -> None:
+    async def go() -> None:
+        repository = await opened(tmp_path)
+        infer = repository.get("trouble").batcher.infer
+        with pytest.raises(ModelFailedError) as raised:
+            await infer(x(value, value))
+        assert words in str(raised.value)
+        assert (await infer(x(8)))["y"].tolist() == [[16]]
+        await repository.close()
+
+    asyncio.run(go())
+
+
+def test_whoever_leaves_is_not_run(tmp_path: Path) -> None:
+    async def go() -> None:
+        repository = await opened(tmp_path)
+        infer, servable = repository.get("trouble").batcher.infer, servable_of(repository)
+        first = await held(repository)
+        gone, stays = (asyncio.ensure_future(infer(x(value))) for value in (8, 9))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        servable.gate.set()
+        await first
+        assert (await stays)["y"].tolist() == [[18]]
+        assert servable.runs == [1, 1]
+        await repository.close()
+
+    asyncio.run(go())
+
+
+def test_exchanging_a_model_answers_who_waits_and_a_broken_one_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    async def go() -> None:
+        repository = await opened(tmp_path)
+        infer, servable = repository.get("trouble").batcher.infer, servable_of(repository)
+        first, waiting = await held(repository), asyncio.ensure_future(infer(x(8)))
+        await asyncio.sleep(0)
+        # When the model is loaded anew, then a corrupt one is, while requests wait
+        await repository.load("trouble")
+        again = servable_of(repository)
+        python_file = tmp_path / "trouble" / "1" / "servable.py"
+        python_file.write_text("def load(")
+        with pytest.raises(RequestError, match="fails as it is imported"):
+            await repository.load("trouble")
+        # Then the second answers on, and those who waited for the first are answered by it
+        assert servable_of(repository) is again
+        assert again is not servable
+        servable.gate.set()
+        assert [one["y"].tolist() for one in await asyncio.gather(first, waiting)] == [
+            [[6]],
+            [[16]],
+        ]
+        # And once it is unloaded, it says so
+        await repository.unload("trouble")
+        with pytest.raises(NotReadyError, match="unloaded"):
+            repository.get("trouble")
+        await repository.close()
+
+    asyncio.run(go())
+
+
+def test_a_hung_thread_holds_no_interpreter_back() -> None:
+    assert all(one.daemon for one in threading.enumerate() if one.name == "lockstep-serve")
