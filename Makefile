@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: soak-cache bench-cache demo demo-deploy test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-interop bench-migrate bench-watch bench-page kills docs screenshots clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-migrate bench-watch bench-page kills soak-cache soak-serve docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -97,6 +97,10 @@ bench-cache: $(READY)
 # Kills N daemons, readers and writers of the cache at random moments; every sample that any of them gets is held against the data set's.
 soak-cache: $(READY)
 	$(BIN)/python tests/fuzz/cache_kills.py $(or $(N),200)
+
+# Ten minutes of requests to `lockstep serve` while its runners are killed: N says how many seconds.
+soak-serve: $(READY)
+	$(BIN)/python tests/fuzz/serve_soak.py $(or $(N),600)
 
 # A page of 50 000 made-up pairs in Chromium: first paint, and frames a second while scrolling.
 bench-page: $(READY)

@@ -27,6 +27,9 @@ from lockstep.wings.serve.shared_region import SharedRegion
 
 _LOG = logging.getLogger("lockstep.serve")
 
+_OPENINGS = 3
+"""Processes in a row that may die as they open a model."""
+
 _OPENING_S = 120.0
 """How long a process may take to open its model."""
 
@@ -91,7 +94,7 @@ class ProcessRunner:
         """
         runner = cls(source, timeout_s=timeout_s)
         try:
-            told = await runner._begin()
+            told = await runner._opened()
         except RunnerDiedError as error:
             raise UsageError(f"{source.path}: {error}") from error
         runner.platform, runner.signature = told["platform"], _signature(told)
@@ -107,7 +110,7 @@ class ProcessRunner:
         """Compute one batch; see `Runner`."""
         if self._running is None:
             try:
-                await self._begin()
+                await self._opened()
             except UsageError as error:
                 raise ModelFailedError(f"it cannot be opened anew: {error}") from error
         running = self._running
@@ -148,6 +151,15 @@ class ProcessRunner:
         assert running is not None
         await running.kill()
         return running.process.returncode
+
+    async def _opened(self) -> dict[str, Any]:
+        """Begin a process; one that dies as it opens is no death of a request, and is begun again."""
+        for _ in range(_OPENINGS - 1):
+            try:
+                return await self._begin()
+            except RunnerDiedError as error:
+                self._lost(error)
+        return await self._begin()
 
     async def _begin(self) -> dict[str, Any]:
         self._running = await _begun()
