@@ -14,6 +14,8 @@ from cache_daemon import Running, Start
 @pytest.fixture(scope="module")
 def start(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Starts daemons, each at a socket of its own."""
+    patched = pytest.MonkeyPatch()  # daemons of others, which start meanwhile, sweep what is dead
+    patched.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
     started: list[subprocess.Popen[str]] = []
     count = iter(range(1000))
 
@@ -34,6 +36,7 @@ def start(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         process.wait(60)
         assert process.stdout is not None
         process.stdout.close()
+    patched.undo()
 
 
 @pytest.fixture(scope="module")

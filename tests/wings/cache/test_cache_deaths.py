@@ -72,6 +72,24 @@ def test_a_daemon_that_dies_costs_no_sample_and_the_next_one_sweeps_and_serves(
     assert torch.equal(view, plain[2]["x"])
 
 
+def test_what_a_dead_daemon_left_goes_when_any_other_starts(start: Start, tmp_path: Path) -> None:
+    # given one that was killed, with samples in memory and on disk, at an address that nobody uses again
+    running = start("--memory", "100kB", "--spill", str(tmp_path))
+    assert all_right(
+        CachedDataset(sets.Rows(width=9000), address=running.address), sets.Rows(width=9000)
+    )
+    at = address_of(running.address)
+    kill(running)
+    folders = [at.memory_folder, at.disk_folder(tmp_path)]
+    assert all(list(folder.glob("slab-*")) for folder in folders)
+    # when another is started elsewhere, then nothing is left, and what lives stays
+    living = start("--memory", "4MB")
+    start("--memory", "4MB")
+    assert not any(folder.exists() for folder in folders)
+    assert not list(at.state_file.parent.glob(f"{at.key}.*"))
+    assert address_of(living.address).memory_folder.is_dir()
+
+
 def test_a_daemon_that_does_not_answer_counts_as_dead(
     start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,3 +225,4 @@ def test_start_answers_once_it_can_be_used_and_stop_leaves_nothing(
     assert "no cache runs there" in said("stat")
     assert not folder.exists()
     assert not (tmp_path / "socket").exists()
+    assert not list(address_of(address).state_file.parent.glob(f"{address_of(address).key}.*"))

@@ -105,17 +105,18 @@ def _start_apart(command: list[str], address: Address) -> None:
     UsageError
         If it ends instead.
     """
-    log = own_folder() / f"{address.key}.log"
-    with log.open("wb") as output:
+    with (own_folder() / f"{address.key}.log").open("w+b") as log:
         started = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, start_new_session=True, cwd="/"
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True, cwd="/"
         )  # fmt: skip
-    assert started.stdout is not None
-    with started.stdout as answer:
-        if not answer.readline():
-            said = log.read_text(errors="replace").strip().splitlines()
-            why = said[-1].removeprefix("lockstep: ") if said else f"see {log}"
-            raise UsageError(f"the cache did not start: {why}")
+        assert started.stdout is not None
+        with started.stdout as answer:
+            if answer.readline():
+                return
+        log.seek(0)
+        said = log.read().decode(errors="replace").strip().splitlines()
+    why = said[-1].removeprefix("lockstep: ") if said else "it said nothing"
+    raise UsageError(f"the cache did not start: {why}")
 
 
 @cache.command()

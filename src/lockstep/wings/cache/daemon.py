@@ -17,7 +17,7 @@ from pathlib import Path
 from lockstep.core.errors import UsageError
 from lockstep.wings.cache import messages as m
 from lockstep.wings.cache.keeper import Keeper
-from lockstep.wings.cache.leftovers import lock, sweep
+from lockstep.wings.cache.leftovers import lock, sweep, sweep_others, unlock
 from lockstep.wings.cache.places import Address, DaemonState, make_private, write_state
 from lockstep.wings.cache.slabs import Tier
 
@@ -62,6 +62,7 @@ def serve(address: Address, settings: Settings, ready: Callable[[], None]) -> No
     held = lock(address)
     try:
         sweep(address)
+        sweep_others()
         tiers = _tiers(address, settings)
         token = secrets.token_hex(16) if address.port else ""
         listening = _listening(address)
@@ -74,10 +75,10 @@ def serve(address: Address, settings: Settings, ready: Callable[[], None]) -> No
         finally:
             keeper.close()
             sweep(address)
-            for file in (address.state_file, *([] if address.port else [Path(address.text)])):
-                file.unlink(missing_ok=True)
+            if not address.port:
+                Path(address.text).unlink(missing_ok=True)
     finally:
-        os.close(held)
+        unlock(address.key, held)
 
 
 def _tiers(address: Address, settings: Settings) -> list[Tier]:

@@ -143,8 +143,13 @@ def write_state(address: Address, state: DaemonState) -> None:
 
 def read_state(address: Address) -> DaemonState | None:
     """What the last daemon there has written; None where there is nothing to be read."""
+    return state_of(address.state_file)
+
+
+def state_of(file: Path) -> DaemonState | None:
+    """What a daemon has written into its file."""
     try:
-        found = json.loads(address.state_file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
         folders = tuple(str(one) for one in found["folders"])
         return DaemonState(int(found["pid"]), str(found["token"]), folders)
     except (OSError, ValueError, KeyError, TypeError):
