@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,22 @@ from lockstep.comparison import compare_recordings
 from lockstep.core.dims import Mesh, dims_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.manifest import Options
 from lockstep.core.records import Content
+from lockstep.core.site import Role
+from lockstep.store.directory import RunDirectory
+from lockstep.store.reader import Recording
 from lockstep.store.shards.dims_file import read_dims
 from lockstep.store.shards.joining import UnlikeDimsError, joined, rounded
 from lockstep.store.shards.placements import placed_by
 from lockstep.store.shards.sides import side_by_side
+from lockstep.store.written_calls import (
+    CallsOfRank,
+    ReadCall,
+    ReadTensor,
+    WholeRankOnDisk,
+    closed_manifest,
+)
 
 SCRIPT = Path(__file__).with_name("tensor_parallel.py")
 DIMS = Path(__file__).with_name("tensor_parallel.yaml")
@@ -189,6 +201,62 @@ def test_tensors_that_torch_distributed_placed_are_put_together_without_a_word(
         *side_by_side(*(lockstep.open(one / "recording") for one in (whole, spread)))
     )
     assert (found.verdict, found.unaligned_reference) == (Verdict.AGREE, 0)
+
+
+def made(path: Path, *ranks: list[ReadCall]) -> Recording:
+    """A recording of so many ranks, whose calls are told."""
+    directory = RunDirectory.create(path, ["made"], Options(save="tensors"), force=False)
+    for rank, calls in enumerate(ranks):
+        maker, disk = CallsOfRank(rank), WholeRankOnDisk(directory.path / f"rank{rank}")
+        for one in calls:
+            disk.add(maker.made_of(replace(one, rank=rank)))
+        disk.finish(closed_manifest(rank, len(ranks), ["made"]))
+    directory.finish(exit_code=0)
+    return lockstep.open(path)
+
+
+def call(op: str, *results: np.ndarray) -> ReadCall:
+    """A call that returns so many tensors."""
+    tensors = [
+        ReadTensor(Role.OUTPUT, f"result.{number}", one) for number, one in enumerate(results)
+    ]
+    return ReadCall(0, "fc", f"torch.{op}", tensors)
+
+
+def test_what_one_rank_alone_has_is_never_an_agreement(tmp_path: Path) -> None:
+    one, other = np.arange(4, dtype="f4"), np.ones(3, "f4")
+    both = [call("exp", one), call("log", other)]
+    dims = tmp_path / "dims.yaml"
+    dims.write_text('mesh: {tp: 2}\nsites: {"*": replicated}\n')
+    whole = made(tmp_path / "whole", both)
+    agreed = compare_recordings(*side_by_side(whole, made(tmp_path / "alike", both, both), [dims]))
+    assert agreed.verdict is Verdict.AGREE
+    for number, (ranks, said) in enumerate(
+        (
+            ((both, both[:1]), "rank1 did not record it"),
+            ((both[:1], both), "rank1 alone made them"),
+            ((both, [call("exp", one, other), both[1]]), "rank1 alone recorded them"),
+            (([*both, call("sin", one)], both), "rank1 did not record it"),
+        )
+    ):
+        spread = made(tmp_path / str(number), *ranks)
+        found = compare_recordings(*side_by_side(whole, spread, [dims]))
+        assert found.verdict is Verdict.INCOMPARABLE, said
+        assert said in " ".join(found.not_compared)
+
+
+def test_parts_that_are_equal_by_chance_blame_no_operator(tmp_path: Path) -> None:
+    # Given halves of a tensor of zeros, of which nothing is told
+    whole = made(tmp_path / "whole", [call("exp", np.zeros((2, 8), "f4"))])
+    half = [call("exp", np.zeros((2, 4), "f4"))]
+    spread = made(tmp_path / "spread", half, half)
+    dims = tmp_path / "dims.yaml"
+    dims.write_text("mesh: {tp: 2}\n")
+    found = compare_recordings(*side_by_side(whole, spread, [dims]))
+    assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
+    # and with dims they are whole
+    dims.write_text('sites: {"fc": "b h[tp]"}\n')
+    assert compare_recordings(*side_by_side(whole, spread, [dims])).verdict is Verdict.AGREE
 
 
 SPREADS: dict[str, Callable[[np.ndarray, int], list[np.ndarray]]] = {

@@ -166,6 +166,12 @@ class _Joiner:
             number: {_record_key(one): one for one in other.records}
             for number, other in others.items()
         }
+        own = {_record_key(one) for one in call.records}
+        for number, by_key in found.items():
+            for key, one in by_key.items():
+                if key not in own:
+                    why = f"rank{number} alone recorded them"
+                    self._apart[why].append(f"{one.role.value} {one.name} of {call.site}")
         tensors = []
         for record in call.records:
             key = _record_key(record)

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from lockstep.core.dims import Dims, Mesh
+from lockstep.core.dims import COPIES, Dims, Mesh
 from lockstep.core.records import COPIES_DIFFER, JOINED_AS, Content
 from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.shards.joining import Array, Joined, UnlikeDimsError, joined
@@ -62,9 +62,10 @@ class Parts:
         if self.are_equal_copies:
             one = self.first
             load = None if one.loader is None or not can_store(one.dtype) else partial(_bytes, one)
-            return LaterTensor(
-                one.dtype, one.shape, one.statistics, one.digest, load, one.note
-            ), None
+            # Parts may be equal by chance, as zeros are: another shape on the other side is no operator's fault then.
+            note = one.note if len(self.by_rank) == 1 else f"{JOINED_AS} '{COPIES}'"
+            later = LaterTensor(one.dtype, one.shape, one.statistics, one.digest, load, note)
+            return later, None
         if self.dims is None:
             raise UnlikeDimsError("no dims say how its parts belong together")
         dtypes = {one.dtype for one in self.by_rank.values()}
