@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-migrate bench-watch bench-page kills soak-cache soak-serve docs screenshots clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-page kills soak-cache soak-serve docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -62,6 +62,10 @@ bench-peer: $(READY)
 # Dumps of mindstudio-probe with planted faults, read as they are, beside its own comparison.
 bench-interop: $(READY)
 	$(BIN)/python benchmarks/interop --docs docs/rooms/interop.md $(OPTIONS)
+
+# Brings LitServe, MLServer and Ray Serve into environments of their own; OPTIONS="--docs docs/rooms/serve.md" keeps the table.
+bench-serve: $(READY)
+	$(BIN)/python benchmarks/serve $(OPTIONS)
 
 bench-faults: $(READY)
 	$(BIN)/python benchmarks/faults --docs docs/faults.md

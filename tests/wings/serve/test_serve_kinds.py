@@ -135,10 +135,10 @@ def test_an_input_without_batch_axis_is_shared_by_a_run(tmp_path: Path) -> None:
             "without_batch_axis: [bye]",
             "without_batch_axis names bye, which is no input; they are x, by",
         ),
-        ("most: 0", "most is 0; a run has one instance at least"),
+        ("most: 0", "most is 0; give 1 or more"),
         (
             "most: many",
-            "most is none of most, without_batch_axis, batches, device, or of another type",
+            "most is none of most, without_batch_axis, batches, device, threads, or of another type",
         ),
         ("mots: 3", "mots is none of"),
         ("batches: 1", "batches is none of"),

@@ -78,6 +78,13 @@ def _share(context: click.Context, parameter: click.Parameter, value: str) -> Fr
     help="Processes of each version, begun again when they die; 0 runs it in this one.",
 )
 @click.option(
+    "--threads",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Threads of a run; 0 for as many as its runtime takes.",
+)
+@click.option(
     "--most",
     type=click.IntRange(1),
     default=32,
@@ -128,7 +135,7 @@ def _share(context: click.Context, parameter: click.Parameter, value: str) -> Fr
 )
 def serve(
     models: tuple[Path, ...], http_port: int | None, grpc_port: int | None, host: str,
-    token_file: Path | None, device: str, runners: int,
+    token_file: Path | None, device: str, runners: int, threads: int,
     most: int, shadow: tuple[Path, ...], share: Fraction, record: Path | None, waiting: int, timeout: float,
     most_bytes: int,
 ) -> int:  # fmt: skip
@@ -165,7 +172,7 @@ def serve(
         for transport, address in addresses.items():
             click.echo(f"{transport} {address}")
 
-    limits = Limits(device, most, waiting, timeout, runners)
+    limits = Limits(device, most, waiting, timeout, runners, threads)
     addresses, gate = Addresses(host, http_port, grpc_port), gate_for(host, token_file)
     bounds = Bounds(most_bytes=most_bytes)
     if record is not None and not shadow:

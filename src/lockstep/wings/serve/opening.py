@@ -15,9 +15,10 @@ from lockstep.wings.serve.servable import Servable, Signature
 from lockstep.wings.serve.servables.kinds import open_servable
 
 SETTINGS = "serve.yaml"
-"""Beside a model's versions: `most: 32`, `without_batch_axis: [threshold]`, `batches: false`, `device: cpu`."""
+"""Beside a model's versions: `most: 32`, `without_batch_axis: [threshold]`, `batches: false`, `device: cpu`,
+`threads: 1`."""
 
-_KINDS = {"most": int, "without_batch_axis": list, "batches": bool, "device": str}
+_KINDS = {"most": int, "without_batch_axis": list, "batches": bool, "device": str, "threads": int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Source:
         UsageError
             If it cannot be served.
         """
-        servable = open_servable(self.path, self.device)
+        servable = open_servable(self.path, self.device, self.settings.get("threads", 0))
         without = frozenset(map(str, self.settings.get("without_batch_axis", ())))
         names = [one.name for one in servable.signature.inputs]
         unknown = sorted(without - {*names})
@@ -77,6 +78,7 @@ def settings_of(path: Path) -> dict[str, Any]:
         raise UsageError(f"{file}: is no YAML of settings ({type(error).__name__})") from error
     if wrong:
         raise UsageError(f"{file}: {wrong[0]} is none of {', '.join(_KINDS)}, or of another type")
-    if settings.get("most", 1) < 1:
-        raise UsageError(f"{file}: most is {settings['most']}; a run has one instance at least")
+    for name, least in (("most", 1), ("threads", 0)):
+        if settings.get(name, least) < least:
+            raise UsageError(f"{file}: {name} is {settings[name]}; give {least} or more")
     return dict(settings)

@@ -24,13 +24,15 @@ READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How models are run: where (devices by commas), `most` instances a run, `waiting` in the queue, for `timeout_s` at
-    most, and in how many `processes` each version; 0 for threads of this one."""
+    most, in how many `processes` each version (0: threads of this one), and by how many `threads` a run (0: as many as
+    its runtime takes)."""
 
     device: str = "cpu"
     most: int = 32
     waiting: int = 1024
     timeout_s: float = 60.0
     processes: int = 0
+    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ class Repository:
         )
 
     async def _open(self, name: str, number: int, where: Path, path: Path) -> Version:
-        settings = await asyncio.to_thread(settings_of, path)
+        settings = {"threads": self._limits.threads, **await asyncio.to_thread(settings_of, path)}
         devices = str(settings.get("device", self._limits.device)).split(",")
         count = max(self._limits.processes, len(devices))
         sources = [

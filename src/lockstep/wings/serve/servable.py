@@ -99,8 +99,8 @@ class Servable(Protocol):
 class Opener(Protocol):
     """Opens one kind of file."""
 
-    def __call__(self, path: Path, device: str) -> Servable:
-        """Open a file to be run on a device.
+    def __call__(self, path: Path, device: str, threads: int) -> Servable:
+        """Open a file to be run on a device, by so many threads; 0 for as many as its runtime takes.
 
         Raises
         ------

@@ -34,7 +34,7 @@ class ReferenceSource(Source):
 
     def open(self) -> Servable:
         """Open it, and a copy whose numbers are moved, where its kind has such."""
-        plain = Source(self.path, self.device, {"batches": False}).open()
+        plain = Source(self.path, self.device, {"batches": False, "threads": 1}).open()
         moved = getattr(plain, "moved", None)
         try:
             noisy = None if moved is None else moved(seed=0)

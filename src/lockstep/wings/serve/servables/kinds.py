@@ -9,22 +9,28 @@ from lockstep.wings.serve.servable import Opener, Servable
 from lockstep.wings.serve.servables import python_callable
 
 
-def _onnx(path: Path, device: str) -> Servable:
+def _onnx(path: Path, device: str, threads: int) -> Servable:
     from lockstep.wings.serve.servables.onnx import OnnxServable
 
-    return OnnxServable(path, device)
+    return OnnxServable(path, device, threads=threads)
 
 
-def _exported(path: Path, device: str) -> Servable:
-    from lockstep.wings.serve.servables.torch_files import open_exported
+def _exported(path: Path, device: str, threads: int) -> Servable:
+    from lockstep.wings.serve.servables.torch_files import open_exported, use_threads
 
+    use_threads(threads)
     return open_exported(path, device)
 
 
-def _scripted(path: Path, device: str) -> Servable:
-    from lockstep.wings.serve.servables.torch_files import open_scripted
+def _scripted(path: Path, device: str, threads: int) -> Servable:
+    from lockstep.wings.serve.servables.torch_files import open_scripted, use_threads
 
+    use_threads(threads)
     return open_scripted(path, device)
+
+
+def _python(path: Path, device: str, threads: int) -> Servable:
+    return python_callable.load_python(path, device)
 
 
 OPENERS: dict[str, Opener] = {
@@ -32,7 +38,7 @@ OPENERS: dict[str, Opener] = {
     ".pt2": _exported,
     ".pt": _scripted,
     ".ts": _scripted,
-    ".py": python_callable.load_python,
+    ".py": _python,
 }
 """What opens a file, by its suffix."""
 
@@ -62,7 +68,7 @@ def file_of(version_dir: Path) -> Path:
     return found[0]
 
 
-def open_servable(path: Path, device: str) -> Servable:
+def open_servable(path: Path, device: str, threads: int = 0) -> Servable:
     """Open a model.
 
     Parameters
@@ -71,6 +77,8 @@ def open_servable(path: Path, device: str) -> Servable:
         Its file, or the folder of a version.
     device
         Where it runs.
+    threads
+        Of a run; 0 for as many as its runtime takes. A `servable.py` sees to it itself.
 
     Raises
     ------
@@ -81,4 +89,4 @@ def open_servable(path: Path, device: str) -> Servable:
     opener = OPENERS.get(file.suffix)
     if opener is None:
         raise UsageError(f"{file}: cannot be served; give one of {', '.join(sorted(OPENERS))}")
-    return opener(file, device)
+    return opener(file, device, threads)

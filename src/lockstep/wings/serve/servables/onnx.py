@@ -38,6 +38,8 @@ class OnnxServable:
         "cpu", or another that an execution provider is installed for.
     content
         What to open in the file's place.
+    threads
+        Of a run; 0 for as many as there are cores.
 
     Raises
     ------
@@ -47,7 +49,9 @@ class OnnxServable:
 
     platform = "onnxruntime"
 
-    def __init__(self, path: Path, device: str, content: bytes | None = None) -> None:
+    def __init__(
+        self, path: Path, device: str, content: bytes | None = None, *, threads: int = 0
+    ) -> None:
         try:
             import onnxruntime
         except ImportError as error:
@@ -61,6 +65,7 @@ class OnnxServable:
             raise UsageError(f"--device {device}: ONNX Runtime has {available} here")
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
+        options.intra_op_num_threads = threads
         try:
             chosen = (provider, {"device_id": number}) if number else provider
             self._session = onnxruntime.InferenceSession(

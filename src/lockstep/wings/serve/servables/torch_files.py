@@ -67,6 +67,14 @@ class TorchServable:
         return TorchServable(run, self.signature, self._device)
 
 
+def use_threads(threads: int) -> None:
+    """Have all models of this process run by so many threads; 0 for as many as torch takes."""
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+
+
 def open_exported(path: Path, device: str) -> TorchServable:
     """Open a program that `torch.export.save` wrote.
 
