@@ -88,17 +88,25 @@ def test_only_the_right_header_is_let_in(
     assert asyncio.run(go()) == status
 
 
-def test_a_web_page_is_not_answered_without_a_token(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "headers", [{"origin": "https://example.org"}, {"host": "rebound.example.org:8000"}]
+)
+def test_a_web_page_is_not_answered_without_a_token(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
     (tmp_path / "none" / "1").mkdir(parents=True)
 
     async def go() -> tuple[int, Any]:
         app = guarded(application(Repository([tmp_path / "none"], Limits())), Gate())
-        return await asked(
-            app, "/v2/repository/models/none/unload", [], {"origin": "https://example.org"}
-        )
+        return await asked(app, "/v2/repository/models/none/unload", [], headers)
 
     status, told = asyncio.run(go())
     assert (status, told["error"]) == (401, "web pages are not answered without --token-file")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "[::1]:8000", "[::1]"])
+def test_this_machine_by_its_own_names_is_answered(host: str) -> None:
+    Gate().check([(b"host", host.encode())])
 
 
 def test_stock_clients_send_it_over_both_transports(tmp_path: Path, token_file: Path) -> None:

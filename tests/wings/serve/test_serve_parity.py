@@ -134,7 +134,7 @@ class Scripted:
 
 def scripted(share: str, count: int, *outcomes: str | Exception, settle: bool = True) -> Shadow:
     async def go() -> Shadow:
-        shadow = Shadow("m", Scripted(*outcomes), Fraction(share))
+        shadow = Shadow("m", Scripted(*outcomes), Fraction(share), 1)
         for _ in range(count):
             shadow.offer("", 1, {}, {})
             if settle:
@@ -151,6 +151,21 @@ def scripted(share: str, count: int, *outcomes: str | Exception, settle: bool = 
 def test_a_share_is_counted_out_from_the_first(share: str, compared: int) -> None:
     counts = scripted(share, 1000).parity.counts
     assert (counts["answered"], counts["compared"]) == (1000, compared)
+
+
+def test_of_another_version_nothing_is_said() -> None:
+    # Given a reference that stands behind version 1, when version 2 answers what would differ
+    async def go() -> Shadow:
+        shadow = Shadow("m", Scripted("agree", "differ"), Fraction(1), 1)
+        for version in (1, 2, 2):
+            shadow.offer("", version, {}, {})
+        await shadow.settled()
+        return shadow
+
+    told = asyncio.run(go()).parity.told()
+    # Then only the first is compared, and the others are counted
+    assert (told["verdict"], told["version"]) == ("agree", "1")
+    assert (told["compared"], told["other_versions"]) == (1, 2)
 
 
 def test_what_the_reference_cannot_keep_up_with_is_skipped_and_counted() -> None:

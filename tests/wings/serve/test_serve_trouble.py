@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,26 @@ def test_whoever_leaves_is_not_run(tmp_path: Path) -> None:
         await first
         assert (await stays)["y"].tolist() == [[18]]
         assert servable.runs == [1, 1]
+        await repository.close()
+
+    asyncio.run(go())
+
+
+def test_a_version_that_breaks_beside_another_is_served_as_it_was(tmp_path: Path) -> None:
+    async def go() -> None:
+        # Given two versions, when the file of one is corrupt as the model is loaded anew
+        python_model(tmp_path, "trouble", TROUBLE)
+        shutil.copytree(tmp_path / "trouble" / "1", tmp_path / "trouble" / "2")
+        repository = await repository_of(tmp_path)
+        before = repository.get("trouble", "1")
+        (tmp_path / "trouble" / "1" / "servable.py").write_text("def load(")
+        await repository.load("trouble")
+        # Then that version answers on, and the index says why it is the old one
+        assert repository.get("trouble", "1") is before
+        states = {one.version: (one.state, one.reason) for one in repository.index()}
+        assert states["1"][0] == states["2"][0] == "READY"
+        assert "fails as it is imported" in states["1"][1]
+        assert states["2"][1] == ""
         await repository.close()
 
     asyncio.run(go())

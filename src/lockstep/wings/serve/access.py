@@ -54,9 +54,9 @@ class Gate:
             given = hashlib.sha256(found.get(b"authorization", b"")).digest()
             if not hmac.compare_digest(given, self.digest):  # in a time that tells nothing
                 raise NotAllowedError("it has no right `Authorization: Bearer TOKEN`")
-        elif (
-            b"origin" in found
-        ):  # a page of any site may send to this machine what its visitor could
+        elif b"origin" in found or not _is_loopback(_name_in(found.get(b"host", b"localhost"))):
+            # A page of any site may send to this machine what its visitor could, also by a name of its own that was
+            # made to lead here (DNS rebinding).
             raise NotAllowedError("web pages are not answered without --token-file")
 
 
@@ -110,6 +110,12 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _name_in(host: bytes) -> str:
+    """What a `Host` header names, without its port."""
+    name = host.decode("latin-1")
+    return name if name.endswith("]") else name.rpartition(":")[0] or name
 
 
 def _bytes(one: Any) -> bytes:

@@ -123,7 +123,8 @@ class Repository:
         NotThereError
             If no path has such a model.
         RequestError
-            If none of its versions can be served; what was served before goes on.
+            If none of its versions can be served; what was served before goes on, as does a single version whose file
+            cannot be opened any more.
         """
         async with self._loading:
             path = (await asyncio.to_thread(self._found)).get(name)
@@ -132,17 +133,20 @@ class Repository:
             model = self._models.setdefault(name, _Model(path, {}, {}))
             loaded: dict[int, Version] = {}
             reasons: dict[str, str] = {}
+            kept: dict[int, Version] = {}
             for number, where in await asyncio.to_thread(versions_of, path):
                 try:
                     loaded[number] = await self._open(name, number, where, path)
                 except (UsageError, OSError) as error:
                     reasons[str(number)] = str(error)
+                    if number in model.versions:
+                        kept[number] = model.versions[number]
             if not loaded:
                 reasons = reasons or {"": f"{path}: has no folder of a version in it, such as 1"}
                 model.reasons = reasons
                 raise RequestError("; ".join(reasons.values()))
-            left, model.versions, model.reasons = model.versions, loaded, reasons
-            self._let_go(left)
+            left, model.versions, model.reasons = model.versions, loaded | kept, reasons
+            self._let_go({number: one for number, one in left.items() if number not in kept})
 
     async def unload(self, name: str) -> None:
         """Serve a model no more; what was asked before is answered.
@@ -204,12 +208,15 @@ class Repository:
         return [str(one) for one in sorted(self._models[name].versions)]
 
     def index(self) -> list[IndexEntry]:
-        """Every model with its versions, and why one is not served."""
+        """Every model with its versions, and why one is not served, or could not be loaded anew."""
         entries = []
         for name, model in self._models.items():
-            entries += [IndexEntry(name, one, READY, "") for one in self.versions(name)]
+            served = self.versions(name)
+            entries += [IndexEntry(name, one, READY, model.reasons.get(one, "")) for one in served]
             entries += [
-                IndexEntry(name, one, UNAVAILABLE, reason) for one, reason in model.reasons.items()
+                IndexEntry(name, one, UNAVAILABLE, reason)
+                for one, reason in model.reasons.items()
+                if one not in served
             ]
         return entries
 

@@ -42,9 +42,11 @@ class Parity:
     """What was found of a model so far.
 
     `counts` are requests: `answered`, of which `compared` as `agree`, `differ` and `not judged`; `skipped`, as too many
-    waited; `failed`, as the reference did. `first` is the first that differed.
+    waited; `failed`, as the reference did; `other versions` are those that another version answered, of which nothing
+    is said. `first` is the first that differed.
     """
 
+    version: int
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, Any] | None = None
     reason: str = ""
@@ -63,9 +65,16 @@ class Parity:
 
     def told(self) -> dict[str, Any]:
         """As JSON has it."""
-        names = ("answered", "compared", "agree", "differ", "not judged", "skipped", "failed")
+        names = (
+            "answered", "compared", "agree", "differ", "not judged", "skipped", "failed", "other versions"
+        )  # fmt: skip
         counts = {name.replace(" ", "_"): self.counts[name] for name in names}
-        told = {"verdict": self.verdict, **counts, "first": self.first}
+        told = {
+            "verdict": self.verdict,
+            "version": str(self.version),
+            **counts,
+            "first": self.first,
+        }
         return told | ({"reason": self.reason} if self.reason else {})
 
 
@@ -80,17 +89,22 @@ class Shadow:
         Of the reference (`parity.reference.Reference`), in a process of its own.
     share
         Of the answered requests that are compared: the first, and then as many as make this share; 1 for all.
+    version
+        Which is held against it: of another nobody said that it has this reference.
     """
 
-    def __init__(self, model: str, runner: Runner, share: Fraction) -> None:
+    def __init__(self, model: str, runner: Runner, share: Fraction, version: int) -> None:
         self._model, self._runner, self._share = model, runner, share
         self._waiting: deque[_Taken] = deque()
         self._task: asyncio.Task[None] | None = None
-        self.parity = Parity()
+        self.parity = Parity(version)
 
     def offer(self, request_id: str, version: int, inputs: Arrays, results: Arrays) -> None:
         """A request was answered; it is taken where its number is due, and compared later."""
         counts = self.parity.counts
+        if version != self.parity.version:
+            counts["other versions"] += 1
+            return
         counts["answered"] += 1
         number = counts["answered"]
         if -(-number * self._share // 1) == -(-(number - 1) * self._share // 1):

@@ -67,7 +67,7 @@ async def _shadow(repository: Repository, model: str, path: Path, how: Shadowing
     except BaseException:
         await runner.close()
         raise
-    return Shadow(model, runner, how.share)
+    return Shadow(model, runner, how.share, served.number)
 
 
 class ParityMetrics:

@@ -25,6 +25,9 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _MOST_ELEMENTS = 1 << 59
 """More, of eight bytes, no address reaches."""
 
+_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""What JSON has no number for, by protobuf's words for it."""
+
 _LENGTH = struct.Struct("<I")
 """Before each element of a BYTES tensor."""
 
@@ -123,6 +126,9 @@ def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any
             return _objects([_encoded(one) for one in elements], shape)
         except UnicodeEncodeError as error:
             raise RequestError(f"{name}: an element is half a character") from error
+    if dtype.kind == "f":
+        numbers = {word: float(word) for word in _WORDS.values()}
+        elements = [numbers.get(one, one) if type(one) is str else one for one in elements]
     kinds: tuple[type, ...] = {"f": (int, float), "b": (bool,)}.get(dtype.kind, (int,))
     if not set(map(type, elements)) <= set(kinds):
         wrong = next(one for one in elements if type(one) not in kinds)
@@ -144,6 +150,8 @@ def json_from_tensor(tensor: Array) -> list[Any]:
     """
     if tensor.dtype != BYTES:
         flat: list[Any] = tensor.ravel().tolist()
+        if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
+            return [one if math.isfinite(one) else _WORDS[str(one)] for one in flat]
         return flat
     try:
         return [_encoded(one).decode() for one in tensor.ravel()]

@@ -1,0 +1,38 @@
+"""The table of protobuf's messages against a client's own copy of the protocol."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from lockstep.wings.serve.protocol import messages
+
+theirs = pytest.importorskip(
+    "tritonclient.grpc.service_pb2", reason="needs tritonclient, of the dev extra"
+)
+
+
+def told(descriptor: Any) -> dict[str, tuple[int, int, bool]]:
+    """Number, type and whether repeated of each field, those of nested messages too."""
+    fields = {
+        f"{descriptor.full_name}.{one.name}": (one.number, one.type, one.is_repeated)
+        for one in descriptor.fields
+    }
+    for nested in descriptor.nested_types:
+        fields.update(told(nested))
+    return fields
+
+
+@pytest.mark.parametrize("method", messages.METHODS)
+@pytest.mark.parametrize("side", ["Request", "Response"])
+def test_messages_have_the_numbers_of_the_protocol(method: str, side: str) -> None:
+    # Given a message of ours, and a client's message of that name
+    own = messages.message_class(f"{method}{side}")
+    client = getattr(theirs, f"{method}{side}")
+    # Then each field that we know has its number and type there
+    missing = told(own.DESCRIPTOR).items() - told(client.DESCRIPTOR).items()
+    assert missing == set()
+    # And what is pickled for another process comes back
+    assert pickle.loads(pickle.dumps(own())) == own()
