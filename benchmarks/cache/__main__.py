@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-BATCH, ROUNDS = 32, 7
+BATCH, ROUNDS = 32, 5
 SIZES = {"12 KB": ((3, 32, 32), 2000), "600 KB": ((3, 224, 224), 320)}
 WHAT = (
     f"Microseconds a sample from the second epoch on, fetched in batches of {BATCH}, then also stacked to a batch; and "
@@ -96,7 +96,7 @@ def hits(folder: Path, address: str) -> list[str]:
             {name: partial(fetch_and_stack, one, order) for name, one in made.items()}
         )
         forked = {name: one for name, one in made.items() if name != "Ray"}
-        loaded = in_turn({name: partial(load, one, 2) for name, one in forked.items()}, 5)
+        loaded = in_turn({name: partial(load, one, 2) for name, one in forked.items()}, 3)
         for name in made:
             in_workers = f"{length / loaded[name]:,.0f}" if name in loaded else "-"
             figures = f"{alone[name] / length * 1e6:.1f} | {stacked[name] / length * 1e6:.1f}"
@@ -114,7 +114,7 @@ def first_epochs(folder: Path, address: str) -> list[str]:
         computed = Transformed(files, 2.0)
         for name, plain in (("read from files", files), ("computed", computed)):
             first = partial(load_first, plain, address, f"{size} {name}")
-            found = in_turn({"without": partial(load, plain, 0), "with": first}, 5)
+            found = in_turn({"without": partial(load, plain, 0), "with": first}, 3)
             each = found["without"] / length * 1e6
             lines.append(
                 f"| {size} | {name} | {each:.0f} | {found['with'] / found['without']:.2f} |"
@@ -174,19 +174,17 @@ def training(folder: Path, address: str) -> list[str]:
     return lines
 
 
-def report(folder: Path, address: str) -> str:
-    parts = [
-        f"Torch {torch.__version__}, one thread, {os.cpu_count()} cores. {WHAT}\n",
-        "| sample | from | µs | µs, stacked | samples/s, 2 workers |\n|---|---|---:|---:|---:|",
-        *hits(folder, address),
-        "\nThe first epoch, which puts samples into the cache, beside one without it:\n",
-        "| sample | is | µs without | with / without |\n|---|---|---:|---:|",
-        *first_epochs(folder, address),
-        "\nA small network, trained on pictures that take long to make; seconds an epoch:\n",
-        "| workers | without | first with | later with | times as fast | losses |\n|---|---:|---:|---:|---:|---|",
-        *training(folder, address),
-    ]
-    return "\n".join(parts)
+def report(folder: Path, address: str) -> Iterator[str]:
+    """The page's lines, as they are measured."""
+    yield f"Torch {torch.__version__}, one thread, {os.cpu_count()} cores. {WHAT}\n"
+    yield "| sample | from | µs | µs, stacked | samples/s, 2 workers |\n|---|---|---:|---:|---:|"
+    yield from hits(folder, address)
+    yield "\nThe first epoch, which puts samples into the cache, beside one without it:\n"
+    yield "| sample | is | µs without | with / without |\n|---|---|---:|---:|"
+    yield from first_epochs(folder, address)
+    yield "\nA small network, trained on pictures that take long to make; seconds an epoch:\n"
+    yield "| workers | without | first with | later with | times as fast | losses |\n|---|---:|---:|---:|---:|---|"
+    yield from training(folder, address)
 
 
 def main() -> None:
@@ -206,11 +204,14 @@ def main() -> None:
             stdout=sys.stderr,
         )
         try:
-            text = report(Path(name), address)
+            lines = []
+            for line in report(Path(name), address):
+                print(line, flush=True)
+                lines.append(line)
         finally:
             subprocess.run([*cache, "stop", "--address", address], check=False)
-    print(text)
     if chosen.docs:
+        text = "\n".join(lines)
         page = chosen.docs.read_text()
         before, _, rest = page.partition(MARK)
         behind = rest.partition(MARK)[2]

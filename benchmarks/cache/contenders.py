@@ -58,6 +58,7 @@ class Lmdb(Dataset[Any]):
     def __init__(self, below: Files, folder: Path) -> None:
         import lmdb
 
+        folder.mkdir(parents=True, exist_ok=True)
         self.path, self.shape, self.length = str(folder), below.shape, len(below)
         self.transaction: Any = None
         with lmdb.open(self.path, map_size=1 << 32) as store, store.begin(write=True) as writing:
@@ -101,6 +102,7 @@ class DiskCache(Dataset[Any]):
     """diskcache, with pickled samples."""
 
     def __init__(self, below: Files, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.path, self.length, self.store = str(folder), len(below), None
         with self._opened() as store:
             for index in range(len(below)):

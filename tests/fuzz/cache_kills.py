@@ -70,8 +70,10 @@ class Soak:
         self.address = str(folder / "socket")
         self.daemon = self.start_daemon()
         self.outputs: list[Path] = []
+        self.output_of: dict[int, Path] = {}
         self.readers = [self.start_reader(workers) for workers in WORKERS]
         self.unexpected = 0
+        self.lost_a_worker: set[Path] = set()
 
     def start_daemon(self) -> subprocess.Popen[bytes]:
         command = [
@@ -93,6 +95,7 @@ class Soak:
         self.outputs.append(output)
         child = os.fork()
         if child:
+            self.output_of[child] = output
             return child
         os.setsid()
         file = os.open(output, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -120,6 +123,7 @@ class Soak:
         else:
             victims = children_of(reader)
             if victims and self.chance.random() < 0.5:  # a worker first: its training ends by that
+                self.lost_a_worker.add(self.output_of[reader])
                 end(self.chance.choice(victims))
                 time.sleep(0.1)
             end_group(reader)
@@ -138,12 +142,8 @@ class Soak:
                 time.sleep(0.1)
         self.daemon.wait(30)
         texts = [output.read_text(errors="replace") for output in self.outputs]
-        for text in texts:
-            if (
-                "Traceback" in text
-                and "killed by signal" not in text
-                and "exited unexpectedly" not in text
-            ):
+        for output, text in zip(self.outputs, texts, strict=True):
+            if "Traceback" in text and output not in self.lost_a_worker:
                 print(text[-2000:])
                 self.unexpected += 1
         return sum(text.count("batch\n") for text in texts), sum(
