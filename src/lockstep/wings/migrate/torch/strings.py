@@ -24,7 +24,6 @@ _VARIABLE = re.compile(
     r"(?:CUDA|NCCL|TORCH_NCCL|CUBLAS|NVIDIA|TORCH_CUDA)_\w+\Z|PYTORCH_CUDA_ALLOC_CONF\Z"
 )
 _PLACING = frozenset({"to", "cuda", "device", "set_device", "load", "type"})
-_OPERATORS = "%+"
 _WORDS = re.compile(r"[A-Za-z0-9_]")
 
 
