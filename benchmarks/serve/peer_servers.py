@@ -19,27 +19,9 @@ def session(path):
 def litserve(path, port):
     """LitServe, batches of what waits."""
     import litserve
+    from peer_litserve import Api
 
-    class Api(litserve.LitAPI):
-        def setup(self, device):
-            self.session = session(path)
-
-        def decode_request(self, request):
-            return np.array(request["x"], "float32")
-
-        def batch(self, inputs):
-            return np.stack(inputs)
-
-        def predict(self, x):
-            return self.session.run(None, {"x": x})[0]
-
-        def unbatch(self, output):
-            return list(output)
-
-        def encode_response(self, output):
-            return {"y": output.tolist()}
-
-    api = Api(max_batch_size=MOST, batch_timeout=0.0)
+    api = Api(path, max_batch_size=MOST, batch_timeout=0.0)
     server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1)
     server.run(host="127.0.0.1", port=port, generate_client_file=False, log_level="warning")
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import serve_models
+import torch
 from click.testing import CliRunner
 from serve_asgi import python_model
 from serve_process import serving
@@ -113,6 +114,36 @@ def test_a_planted_fault_is_said_and_the_printed_command_names_it(
     assert named.return_value == 1
     assert "DIVERGED" in named.output
     assert words in " ".join(named.output.split())
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, approximate: str) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+        self.approximate = approximate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.nn.functional.gelu(self.first(x), approximate=self.approximate))
+
+
+@pytest.mark.exhaustive
+def test_a_program_of_torch_is_named_too(tmp_path: Path) -> None:
+    # Given two programs with the same weights, of which one approximates its activation
+    for name, approximate in (("reference", "none"), ("served", "tanh")):
+        torch.manual_seed(0)
+        rows = {0: torch.export.Dim("rows", min=1, max=64)}
+        net, x = Layers(approximate).eval(), torch.ones(2, 16)
+        torch.export.save(
+            torch.export.export(net, (x,), dynamic_shapes=(rows,)), tmp_path / f"{name}.pt2"
+        )
+    found = asyncio.run(
+        asked(tmp_path / "served.pt2", tmp_path / "reference.pt2", kept=tmp_path / "left", count=1)
+    )
+    assert found["verdict"] == "diverged"
+    runs = shlex.split(found["first"]["compare"])[2:]
+    named = CliRunner().invoke(compare, runs, standalone_mode=False)
+    assert named.return_value == 1
+    assert "aten.gelu" in named.output
 
 
 class Scripted:

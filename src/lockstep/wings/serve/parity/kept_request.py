@@ -33,7 +33,7 @@ _OPERATORS = {
 
 
 def keep(folder: Path, inputs: Arrays, *, reference: Path, served: Path) -> dict[str, str]:
-    """Write a request's inputs, and where both models are ONNX both runs, node by node.
+    """Write a request's inputs, and where both models are of one kind that has nodes both runs, node by node.
 
     Parameters
     ----------
@@ -62,8 +62,12 @@ def keep(folder: Path, inputs: Arrays, *, reference: Path, served: Path) -> dict
         with aside.open("wb") as stream:
             np.savez(stream, **plain)  # type: ignore[arg-type]
     files = [file_of(one) if one.is_dir() else one for one in (reference, served)]
-    if any(one.suffix != ".onnx" for one in files):
-        return {"kept": str(file), "not_kept": "operators are named where both models are ONNX"}
+    kinds = {one.suffix for one in files}
+    if len(kinds) > 1 or not kinds <= _CALLS.keys():
+        return {
+            "kept": str(file),
+            "not_kept": "operators are named where both models are .onnx, or both .pt2",
+        }
     runs = [
         _recorded(folder / name, one, inputs)
         for name, one in zip(("reference", "served"), files, strict=True)
@@ -76,7 +80,11 @@ def _recorded(folder: Path, file: Path, inputs: Arrays) -> Path:
     options = Options(steps="0:1", save="tensors", level="aten")
     directory = RunDirectory.create(folder, command, options, force=True)
     calls, rank = CallsOfRank(0), RankOnDisk(directory.path / "rank0")
-    for call in _node_calls(file, inputs):
+    given = [
+        ReadTensor(Role.OUTPUT, name, one) for name, one in inputs.items() if one.dtype != BYTES
+    ]
+    rank.add(calls.made_of(ReadCall(0, "", "batch", given, kind=CallKind.DATA, phase=Phase.DATA)))
+    for call in _CALLS[file.suffix](file, inputs):
         rank.add(calls.made_of(call))
     rank.finish(closed_manifest(0, 1, command))
     directory.finish(exit_code=0)
@@ -84,16 +92,12 @@ def _recorded(folder: Path, file: Path, inputs: Arrays) -> Path:
 
 
 def _node_calls(file: Path, inputs: Arrays) -> Iterator[ReadCall]:
-    """What a model was given, what it holds, and every node of its graph, as it stands in the file."""
+    """What a model of ONNX holds, and every node of its graph, as it stands in the file."""
     import onnx
 
     model = onnx.load(file)
     held = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
     values = {**inputs, **held, **_values(model, inputs)}
-    given = [
-        ReadTensor(Role.OUTPUT, name, one) for name, one in inputs.items() if one.dtype != BYTES
-    ]
-    yield ReadCall(0, "", "batch", given, kind=CallKind.DATA, phase=Phase.DATA)
     params = [ReadTensor(Role.PARAM, name, one) for name, one in held.items()]
     yield ReadCall(0, "", "torch.nn.Module", params, kind=CallKind.INIT, phase=Phase.INIT)
     for number, node in enumerate(model.graph.node):
@@ -139,3 +143,12 @@ def _values(model: Any, inputs: Arrays) -> dict[str, Array]:
         return dict(zip(names, session.run(names, dict(inputs)), strict=True))
     except Exception as error:
         raise UsageError(f"its nodes cannot be run one by one ({error})") from error
+
+
+def _program_calls(file: Path, inputs: Arrays) -> Iterator[ReadCall]:
+    from lockstep.wings.serve.servables.torch_calls import program_calls
+
+    return program_calls(file, inputs)
+
+
+_CALLS = {".onnx": _node_calls, ".pt2": _program_calls}
