@@ -50,13 +50,25 @@ class Connection:
         head, _, body = data.partition(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(head.decode())
-        lengths = [
-            line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
-        ]
-        length = int(lengths[0].split(b":")[1])
-        while len(body) < length:
+        fields = dict(line.split(b": ", 1) for line in head.lower().split(b"\r\n")[1:])
+        if fields.get(b"transfer-encoding") == b"chunked":
+            return self._chunks(body)
+        while len(body) < int(fields[b"content-length"]):
             body += self._received()
         return body
+
+    def _chunks(self, data: bytes) -> bytes:
+        whole = b""
+        while True:
+            while b"\r\n" not in data:
+                data += self._received()
+            length, _, data = data.partition(b"\r\n")
+            size = int(length, 16)
+            while len(data) < size + 2:
+                data += self._received()
+            if not size:
+                return whole
+            whole, data = whole + data[:size], data[size + 2 :]
 
     def _received(self) -> bytes:
         part = self._socket.recv(65536)
