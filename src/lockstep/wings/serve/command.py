@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,6 +21,15 @@ def _port(context: click.Context, parameter: click.Parameter, value: str) -> int
     if not value.isdecimal() or int(value) > 65535:
         raise click.BadParameter("is a port, 0 for a free one, or off")
     return int(value)
+
+
+def _event_loop_run() -> Callable[[Coroutine[Any, Any, None]], None]:
+    """What runs the server: uvloop, where there is one for this system."""
+    try:
+        from uvloop import run
+    except ImportError:
+        return asyncio.run
+    return run
 
 
 def _share(context: click.Context, parameter: click.Parameter, value: str) -> Fraction:
@@ -178,5 +189,5 @@ def serve(
     if record is not None and not shadow:
         raise UsageError("--record: keeps what leaves a reference; give one by --shadow")
     shadowing = Shadowing(shadow, share, record, device.split(",")[0], timeout) if shadow else None
-    asyncio.run(serve_models(models, limits, addresses, bounds, gate, shadowing, listening))
+    _event_loop_run()(serve_models(models, limits, addresses, bounds, gate, shadowing, listening))
     return ExitCode.AGREES
