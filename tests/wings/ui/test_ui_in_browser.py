@@ -183,6 +183,40 @@ _IS_CHOSEN = """() => {
 }"""
 
 
+HOSTILE = "<img src=x onerror=window.hurt=1>\u202e';window.hurt=1//"
+
+
+def test_hostile_names_are_text_wherever_they_are_drawn(page: Any, served: Served) -> None:
+    # given a server whose labels, paths and reasons are markup
+    def spoilt(route: Any) -> None:
+        answer = route.fetch()
+        value = answer.json()
+        for one in (
+            value,
+            *value.get("boxes", ()),
+            *value.get("lines", ()),
+            *value.get("found", ()),
+        ):
+            one.update(label=HOSTILE, module=HOSTILE, operator=HOSTILE)
+        for one in value.get("tensors", ()):
+            one.update(tensor=HOSTILE, reason=HOSTILE)
+        route.fulfill(json=value)
+
+    for part in ("boxes", "tree", "find", "node"):
+        page.route(f"**/graph/{part}?*", spoilt)
+
+    # when
+    graph_page(page, served)
+    page.fill("#find", "relu")
+    page.wait_for_selector("#hits button")
+
+    # then
+    assert page.locator("main img").count() == 0
+    assert page.evaluate("() => window.hurt") is None
+    assert "onerror" in page.locator("#hits").inner_text()
+    assert "onerror" in page.locator(".pane .box title").first.text_content()
+
+
 GPT2 = """
 import sys, torch
 from transformers import GPT2Config, GPT2LMHeadModel

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ MOST_COMPARISONS = 2
 
 MOST_LAYOUTS = 6
 _LONGEST_WAIT_S = 300.0
+_FAILED_FOR_S = 10.0
 
 
 class NoGraphError(LockstepError):
@@ -68,7 +70,7 @@ class ComparedPair:
         self._asking = threading.Lock()
         self.progress: dict[str, Any] = {}
         self.answer: dict[str, Any] | None = None
-        self.failed = ""
+        self.failed, self._failed_s = "", 0.0
         self._made: dict[tuple[str, int], LaidOut | str] = {}
         threading.Thread(target=self._listen, name="lockstep-ui-graph", daemon=True).start()
 
@@ -92,7 +94,7 @@ class ComparedPair:
             elif "step" in event:
                 self._made[_key(event)] = event["failed"]
             elif not self.failed:
-                self.failed = event["failed"]
+                self.failed, self._failed_s = event["failed"], time.monotonic()
             self._heard.notify_all()
 
     def graph(self, rank: str, step: int) -> LaidOut:
@@ -132,6 +134,12 @@ class ComparedPair:
             if not self._heard.wait_for(is_there, _LONGEST_WAIT_S):
                 raise NoGraphError("making the graph took too long; lockstep report shows the same")
 
+    @property
+    def may_be_tried_again(self) -> bool:
+        """Whether it failed so long ago that the reason may be gone; whoever waits has heard of it by then."""
+        is_old = time.monotonic() - self._failed_s > _FAILED_FOR_S
+        return bool(self.failed) and self.answer is None and is_old
+
     def state(self) -> dict[str, Any]:
         """How far it is, what it found, or why it failed."""
         if self.answer is not None:
@@ -162,7 +170,7 @@ class Comparisons:
         key = reference.key, reference.stamp, candidate.key, candidate.stamp
         with self._lock:
             known = self._pairs.get(key)
-            if known is None or (known.failed and known.answer is None):
+            if known is None or known.may_be_tried_again:
                 if known is not None:
                     self._pairs.pop(key).close()
                 known = self._pairs[key] = ComparedPair(reference, candidate)
