@@ -200,10 +200,9 @@ def test_of_another_version_nothing_is_said() -> None:
 
 
 def test_what_the_reference_cannot_keep_up_with_is_skipped_and_counted() -> None:
-    # Given 200 requests before the reference has run once
+    # Given 200 requests before the reference has run once, and a server that ends then
     counts = scripted("1", 200, settle=False).parity.counts
-    assert counts["compared"] + counts["skipped"] == 200
-    assert counts["skipped"] >= 136
+    assert (counts["compared"], counts["skipped"]) == (0, 200)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from serve_asgi import python_model, repository_of
 
+from lockstep.wings.serve import repository as repository_module
 from lockstep.wings.serve.failures import (
     BusyError,
     ModelFailedError,
@@ -257,6 +258,28 @@ def test_exchanging_a_model_answers_who_waits_and_a_broken_one_changes_nothing(
         with pytest.raises(NotReadyError, match="unloaded"):
             repository.get("trouble")
         await repository.close()
+
+    asyncio.run(go())
+
+
+def test_a_model_that_hangs_does_not_keep_the_server_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository_module, "GRACE_S", 0.05)
+
+    async def go() -> None:
+        # Given a request that hangs, for an hour if need be, and one that waits behind it
+        repository = await opened(tmp_path, timeout_s=3600)
+        infer = repository.get("trouble").batcher.infer
+        hung = asyncio.ensure_future(infer(x(2)))
+        await asyncio.sleep(0)
+        behind = asyncio.ensure_future(infer(x(8)))
+        await asyncio.sleep(0)
+        # When the server is to end, then both are told, and it does
+        await repository.close()
+        for one in await asyncio.gather(hung, behind, return_exceptions=True):
+            assert isinstance(one, NotReadyError)
+            assert str(one) == "the server ends"
 
     asyncio.run(go())
 

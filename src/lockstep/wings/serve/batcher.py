@@ -18,6 +18,7 @@ import numpy as np
 from lockstep.wings.serve.failures import (
     BusyError,
     ModelFailedError,
+    NotReadyError,
     RequestError,
     RunnerDiedError,
     TooSlowError,
@@ -127,6 +128,19 @@ class Batcher:
         for runner in self._runners:
             await runner.close()
 
+    async def abandon(self) -> None:
+        """Let go of the runners whatever they do; who waits or runs is told that the server ends."""
+        waiting, self._waiting = self._waiting, deque()
+        for job in waiting:
+            _fail(job, NotReadyError("the server ends"))
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        for runner in self._runners:
+            await runner.close()
+
     def _key(self, inputs: Arrays) -> bytes:
         """What has to be the same for two requests to run together."""
         if not self._names:
@@ -167,6 +181,10 @@ class Batcher:
     async def _run(self, runner: Runner, jobs: list[_Job]) -> None:
         try:
             await self._answer(runner, jobs)
+        except asyncio.CancelledError:
+            for job in jobs:
+                _fail(job, NotReadyError("the server ends"))
+            raise
         finally:
             self._idle.append(runner)
             self._start()

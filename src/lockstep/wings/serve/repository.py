@@ -18,6 +18,9 @@ from lockstep.wings.serve.runners import ThreadRunner
 from lockstep.wings.serve.servable import Signature
 from lockstep.wings.serve.servables.kinds import OPENERS
 
+GRACE_S = 5.0
+"""How long requests that were begun may take once the server is to end."""
+
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 
 
@@ -91,7 +94,7 @@ class Repository:
         self._paths, self._limits = paths, limits
         self._models: dict[str, _Model] = {}
         self._loading = asyncio.Lock()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], Batcher] = {}
         self.shadows: dict[str, Shadow] = {}
         for name, path in self._found().items():
             self._models[name] = _Model(path, {}, {"": "not loaded"})
@@ -165,16 +168,19 @@ class Repository:
     def _let_go(self, versions: dict[int, Version]) -> None:
         for version in versions.values():
             task = asyncio.ensure_future(version.batcher.close())
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._leaving[task] = version.batcher
+            task.add_done_callback(self._leaving.pop)
 
     async def close(self) -> None:
-        """Answer what waits, and let go of all models."""
+        """Answer what waits, for some seconds at most, and let go of all models."""
         for model in self._models.values():
             self._let_go(model.versions)
             model.versions = {}
         if self._leaving:
-            await asyncio.wait(self._leaving)
+            await asyncio.wait([*self._leaving], timeout=GRACE_S)
+        for task, batcher in [*self._leaving.items()]:
+            task.cancel()
+            await batcher.abandon()
         for shadow in self.shadows.values():
             await shadow.close()
 

@@ -17,10 +17,7 @@ from lockstep.wings.serve.metrics import Metrics
 from lockstep.wings.serve.parity.shadowing import ParityMetrics, Shadowing, begin_shadows
 from lockstep.wings.serve.protocol.grpc_service import InferenceService, add_inference_service
 from lockstep.wings.serve.protocol.rest import RestService
-from lockstep.wings.serve.repository import Limits, Repository
-
-_GRACE_S = 5.0
-"""How long requests that were begun may take once the server is to end."""
+from lockstep.wings.serve.repository import GRACE_S, Limits, Repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +99,7 @@ async def serve_models(
                     f"--grpc {addresses.grpc}: cannot be listened at; 0 takes a free port"
                 ) from error
             await server.start()
-            stack.push_async_callback(server.stop, _GRACE_S)
+            stack.push_async_callback(server.stop, GRACE_S)
             told["grpc"] = f"{addresses.written}:{port}"
         if addresses.http is None:
             listening(repository, told)
@@ -115,7 +112,7 @@ async def serve_models(
         told = {"http": f"http://{addresses.written}:{listener.getsockname()[1]}", **told}
         config = uvicorn.Config(
             guarded(service.application(), gate), log_level="warning", access_log=False, server_header=False,
-            lifespan="off", timeout_graceful_shutdown=int(_GRACE_S),
+            lifespan="off", timeout_graceful_shutdown=int(GRACE_S),
         )  # fmt: skip
         listening(repository, told)
         await uvicorn.Server(config).serve(sockets=[listener])

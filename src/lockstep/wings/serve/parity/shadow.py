@@ -126,7 +126,9 @@ class Shadow:
         """Compare no more, and end the reference."""
         self.parity.counts["skipped"] += len(self._waiting)
         self._waiting.clear()
-        await self.settled()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
         await self._runner.close()
 
     async def _compare(self) -> None:
@@ -140,6 +142,9 @@ class Shadow:
         counts = self.parity.counts
         try:
             told = json.loads((await self._runner.run(taken.given))["judged"][0])
+        except asyncio.CancelledError:
+            counts["skipped"] += 1
+            raise
         except RequestError as error:
             counts["failed"] += 1
             if not self.parity.reason:

@@ -185,6 +185,8 @@ def _safe(handler: Handler) -> Handler:
             return JSONResponse({"error": message(str(error))}, error.status)
         except LockstepError as error:  # a folder of models that came to be none
             return JSONResponse({"error": message(str(error))}, 400)
+        except asyncio.CancelledError:  # uvicorn's patience has ended, and the server with it
+            return JSONResponse({"error": "the server ends"}, 503)
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
 
