@@ -136,7 +136,7 @@ class CallRows:
         buffers: Iterable[NamedTensor] = (),
     ) -> OpenCall | None:
         self.note_autocast()
-        between = self._steps.is_certain and around.is_top and not around.grad
+        between = not around.grad and around.is_top and self._steps.is_certain
         phase = Phase.BACKWARD if between else Phase.FORWARD
         conditions = conditions_now(around.grad)
         with Silence(self._recording.fail):

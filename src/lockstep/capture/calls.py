@@ -274,10 +274,10 @@ class Calls:
                 return None, None, [], False
             if self._rows.is_none_of_ours(around):
                 return None
-            tensors = argument_tensors(args, kwargs)
-            if around.is_top and not self._steps.is_certain:
+            tensors, is_top = argument_tensors(args, kwargs), around.is_top
+            if is_top and not self._steps.is_certain:
                 self._openings.reconsider(tensors, module=False)
-            elif around.is_top and around.builds_graph and trains(name, tensors):
+            elif is_top and around.builds_graph and trains(name, tensors):
                 self._forward_begins()
             may_begin = around.builds_graph and self._openings.may_begin(name, tensors)
             if may_begin and not self._optimizers.trainers.uses(tensor for _, tensor in tensors):
@@ -286,7 +286,7 @@ class Calls:
             opened = None
             if session is not None:
                 opened = self._rows.begin_operator(session, around, name, tensors, args, kwargs)
-            return session, opened, tensors, around.is_top
+            return session, opened, tensors, is_top
         except Exception as error:  # whatever a class of the script's does when it is asked
             self._recording.fail(error)
             return None

@@ -1,9 +1,7 @@
-"""The recorder: which step it is, when taps go in and come out, and where rows go.
+"""The recorder: when recording begins and ends, when taps go in and come out, and how one step follows the other.
 
-A step runs from the first tapped call that builds a graph to the optimizer step that ends it; until its first backward
-it may turn out to be none (`held`). It ends when every live optimizer has stepped, or when one steps for the second
-time; a gradient scaler that leaves the optimizer out ends it too. Between chosen steps nothing is installed but one
-hook on optimizers; behind the last one, what counts updates and hears where backward begins (`afterwards`).
+What a step is stands in `steps`, what is written of it in `rank_recording`. Between chosen steps nothing is installed
+but one hook on optimizers; behind the last one, what counts updates and hears where backward begins (`afterwards`).
 """
 
 from __future__ import annotations
