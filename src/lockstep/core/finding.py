@@ -166,13 +166,11 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """A site whose inputs agree and whose outputs do not.
+class NamedSite:
+    """A site as it is named to the user.
 
     `tensor` names the parameter for the phases init and optimizer, else the argument or "". `source` is `file:line` of
-    the candidate's (else the reference's) call in the user's code, `library` that of the library which it calls, or "".
-    `explanation` says what the candidate computes instead, where that was found. `beside` tells of which tree beside
-    the model the module is a part ("a second QNetwork, which no optimizer updates"), or "".
+    the candidate's (else the reference's) call in the user's code.
     """
 
     rank: str
@@ -186,6 +184,17 @@ class Origin:
     index: int
     tensor: str
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Origin(NamedSite):
+    """A site whose inputs agree and whose outputs do not.
+
+    `library` is `file:line` of the library which the call in the user's code calls, or "".
+    `explanation` says what the candidate computes instead, where that was found. `beside` tells of which tree beside
+    the model the module is a part ("a second QNetwork, which no optimizer updates"), or "".
+    """
+
     finding: Finding
     reason: str
     sequence: int = 0

@@ -5,10 +5,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from lockstep.align.step import Aligned
-from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outcome, Pair
+from lockstep.core.finding import (
+    Evidence,
+    Finding,
+    Kind,
+    Metrics,
+    NamedSite,
+    Origin,
+    Outcome,
+    Pair,
+)
 from lockstep.core.operators import Family, agreed_name, family_of, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Phase, Role
@@ -19,20 +28,9 @@ _RANDOM_STREAM = "random stream"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A site as it is named to the user."""
+class Place(NamedSite):
+    """Where an origin would be, with when that was, and whether dropout may be one part of what is done there."""
 
-    rank: str
-    step: int
-    phase: Phase
-    module: str
-    module_class: str
-    op: str
-    call: int
-    role: Role
-    index: int
-    tensor: str
-    source: str
     sequence: int
     may_drop: bool = False
 
@@ -82,23 +80,8 @@ def without_partner(pair: Pair, reason: str) -> Finding:
 
 def origin_at(place: Place, finding: Finding, reason: str, kind: Kind) -> Origin:
     """The origin of a finding at a place."""
-    return Origin(
-        rank=place.rank,
-        step=place.step,
-        phase=place.phase,
-        module=place.module,
-        module_class=place.module_class,
-        op=place.op,
-        call=place.call,
-        role=place.role,
-        index=place.index,
-        tensor=place.tensor,
-        source=place.source,
-        finding=finding,
-        reason=reason,
-        sequence=place.sequence,
-        kind=kind,
-    )
+    site = {one.name: getattr(place, one.name) for one in fields(NamedSite)}
+    return Origin(**site, finding=finding, reason=reason, sequence=place.sequence, kind=kind)
 
 
 def _drops_inside(call: Call) -> bool:
