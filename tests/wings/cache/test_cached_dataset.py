@@ -218,6 +218,11 @@ def test_start_answers_once_it_can_be_used_and_stop_leaves_nothing(
     assert "there already" in said("session", "other")
     assert said("destroy", "other") == "0 "
     assert "there is no session other" in said("destroy", "other")
+    other = address_of(str(tmp_path / "other"))
+    failed = [*command, "start", "--address", other.text, "--spill", "/proc/nowhere"]
+    done = subprocess.run(failed, capture_output=True, text=True, check=False)
+    assert "/proc/nowhere" in done.stderr
+    assert not other.memory_folder.exists()
     # and once stopped nothing of it is left
     folder = address_of(address).memory_folder
     assert folder.is_dir()

@@ -74,10 +74,10 @@ def serve(address: Address, settings: Settings, ready: Callable[[], None]) -> No
             asyncio.run(_serve(listening, keeper, token, ready))
         finally:
             keeper.close()
-            sweep(address)
             if not address.port:
                 Path(address.text).unlink(missing_ok=True)
     finally:
+        sweep(address)
         unlock(address.key, held)
 
 
