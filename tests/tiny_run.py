@@ -24,6 +24,7 @@ def recording(*ranks: TinyRun, path: str = "run") -> Recording:
         Recording,
         SimpleNamespace(
             path=Path(path),
+            new_beside=Path(path),
             ranks=folders,
             missing=(),
             close_tensors=lambda: None,
