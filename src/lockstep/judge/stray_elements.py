@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from lockstep.core.finding import Evidence
+from lockstep.core.records import Array
 from lockstep.judge.protocol import Judgement
 from lockstep.judge.tolerances import STRAY_ELEMENTS, STRAY_ROUNDINGS, STRAY_SCALE
 from lockstep.measure.measured_pair import Measured
@@ -57,16 +58,33 @@ def _stray(output: Measured) -> tuple[int, float]:
     pair = output.pair
     assert pair.reference is not None
     assert pair.candidate is not None
-    left = np.asarray(pair.reference.load()).ravel()
-    right = np.asarray(pair.candidate.load()).ravel()
+    if pair.layout is not None:
+        return 0, 0.0
+    left, right = np.asarray(pair.reference.load()), np.asarray(pair.candidate.load())
+    return stray_elements(left, right, output.unit, output.norm)
+
+
+def stray_elements(left: Array, right: Array, unit: float, norm: float) -> tuple[int, float]:
+    """How many elements are far off by their own scale, and the largest error; none where many differ at all.
+
+    Parameters
+    ----------
+    left, right
+        Results of one shape, made of equal inputs.
+    unit
+        Unit roundoff of their dtype.
+    norm
+        Euclidean norm of the result.
+    """
+    left, right = left.ravel(), right.ravel()
     differing = np.flatnonzero(left != right)
-    if pair.layout is not None or differing.size > max(1.0, STRAY_ELEMENTS * left.size):
+    if differing.size > max(1.0, STRAY_ELEMENTS * left.size):
         return 0, 0.0
     errors = np.abs(left[differing].astype(np.float64) - right[differing])
-    typical = STRAY_SCALE * output.norm / math.sqrt(left.size)
+    typical = STRAY_SCALE * norm / math.sqrt(max(left.size, 1))
     scale = np.maximum(np.maximum(np.abs(left[differing]), np.abs(right[differing])), typical)
-    stray = errors > STRAY_ROUNDINGS * output.unit * scale
+    stray = errors > STRAY_ROUNDINGS * unit * scale
     return int(stray.sum()), float(errors.max(initial=0.0, where=stray))
 
 
-__all__ = ["with_stray_elements"]
+__all__ = ["stray_elements", "with_stray_elements"]

@@ -27,6 +27,15 @@ def test_a_distance_is_held_against_floor_and_noise(off: float, outcome: str) ->
     assert said(Y, Y * np.float32(1 + off)) == (Outcome(outcome), "")
 
 
+def test_one_element_of_a_million_is_seen_and_a_rounding_of_it_is_none() -> None:
+    # Given results that are equal but for one element, which the distance of all of them hides
+    reference = np.random.default_rng(0).standard_normal(1_000_000).astype("float32")
+    for off, outcome in ((1e-3, Outcome.DIFFER), (1e-7, Outcome.AGREE)):
+        served = reference.copy()
+        served[3] += np.float32(off)
+        assert said(reference, served)[0] is outcome
+
+
 def test_noise_that_was_seen_allows_as_much_again() -> None:
     assert said(Y, Y * np.float32(1.0001), noise=5e-5)[0] is Outcome.AGREE
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lockstep.judge.stray_elements import stray_elements
 from lockstep.judge.tolerances import (
     DEFAULT_CONDITION,
     FEW_ELEMENTS,
@@ -66,6 +67,7 @@ def judged(output: str, reference: Array, served: Array, inputs: Arrays, noise: 
     It may be off by the larger of two floors of the main job's: what rounds in an operator of which nothing is known
     (`DEFAULT_CONDITION` roundings of its inputs and one of its result, times `NOISE_MARGIN`), and `LOCAL_MARGIN` times
     the noise that was seen, more where elements are few. Where noise itself leaves the linear regime, nothing is said.
+    Single elements that are far off where nearly all others are equal differ whatever the distance is.
 
     Parameters
     ----------
@@ -93,6 +95,12 @@ def judged(output: str, reference: Array, served: Array, inputs: Arrays, noise: 
         return Judged(output, Outcome.DIFFER, words=f"{odd} elements are finite in one alone")
     difference = relative_distance(reference, served)
     unit = float(np.finfo(reference.dtype).eps) / 2
+    finite = np.isfinite(reference)  # where it is not, both are the same
+    one, other = reference[finite], served[finite]
+    stray, worst = stray_elements(one, other, unit, float(np.linalg.norm(one.astype("f8"))))
+    if stray:  # one of a million may be anything, as far as the distance goes
+        words = f"{stray} of {reference.size} elements off by up to {worst:.3g}, nearly all others are equal"
+        return Judged(output, Outcome.DIFFER, difference, words=words)
     inner = max(
         [unit, *(np.finfo(one.dtype).eps / 2 for one in inputs.values() if one.dtype.kind == "f")]
     )

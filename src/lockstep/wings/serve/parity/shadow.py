@@ -167,8 +167,7 @@ def sentence(first: dict[str, Any]) -> str:
     worst = next(one for one in first["outputs"] if one["outcome"] == "differ")
     figures = (
         worst["words"]
-        if worst["difference"] is None
-        else f"{worst['difference']:.3g} off, where {worst['tolerance']:.3g} is rounding"
+        or f"{worst['difference']:.3g} off, where {worst['tolerance']:.3g} is rounding"
     )
     named = f" ({first['id']})" if first["id"] else ""
     parts = [f"output {worst['output']} of request {first['request']}{named} is {figures}"]
