@@ -15,6 +15,7 @@ from lockstep.core.errors import UsageError
 from lockstep.wings.serve.access import Gate, guarded
 from lockstep.wings.serve.metrics import Metrics
 from lockstep.wings.serve.parity.shadowing import ParityMetrics, Shadowing, begin_shadows
+from lockstep.wings.serve.protocol.bounded_http import bounded_http
 from lockstep.wings.serve.protocol.grpc_service import InferenceService, add_inference_service
 from lockstep.wings.serve.protocol.rest import RestService
 from lockstep.wings.serve.repository import GRACE_S, Limits, Repository
@@ -112,7 +113,7 @@ async def serve_models(
         told = {"http": f"http://{addresses.written}:{listener.getsockname()[1]}", **told}
         config = uvicorn.Config(
             guarded(service.application(), gate), log_level="warning", access_log=False, server_header=False,
-            lifespan="off", timeout_graceful_shutdown=int(GRACE_S),
+            lifespan="off", timeout_graceful_shutdown=int(GRACE_S), http=bounded_http(bounds.patience_s),
         )  # fmt: skip
         listening(repository, told)
         await uvicorn.Server(config).serve(sockets=[listener])

@@ -1,0 +1,54 @@
+"""HTTP of whom sends the head of a request slowly, or without an end: uvicorn itself bounds neither."""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MOST_HEAD_BYTES = 64 << 10
+"""Of a request's line and headers; h11, uvicorn's other parser, takes as many."""
+
+
+def bounded_http(patience_s: float) -> type[asyncio.Protocol]:
+    """The protocol of a connection on which the head of a request comes in time and with an end, or no request.
+
+    Parameters
+    ----------
+    patience_s
+        From the connection, or the first byte of a further request, to the end of its headers.
+    """
+
+    class BoundedHttp(HttpToolsProtocol):
+        _head_bytes: int | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._awaited = self.loop.call_later(patience_s, transport.close)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self._awaited.cancel()
+            super().connection_lost(error)
+
+        def on_message_begin(self) -> None:
+            self._awaited.cancel()
+            self._awaited = self.loop.call_later(patience_s, self.transport.close)
+            self._head_bytes = 0
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._awaited.cancel()
+            self._head_bytes = None
+            super().on_headers_complete()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            # Counted here: the parser keeps a line until it has its end.
+            if self._head_bytes is not None and not self.transport.is_closing():
+                self._head_bytes += len(data)
+                if self._head_bytes > MOST_HEAD_BYTES:
+                    self.send_400_response(
+                        f"The line and headers of a request may have {MOST_HEAD_BYTES} bytes."
+                    )
+
+    return BoundedHttp
