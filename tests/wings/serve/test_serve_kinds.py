@@ -128,6 +128,48 @@ def test_an_input_without_batch_axis_is_shared_by_a_run(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
+COUNTS_WORDS = """
+import numpy as np
+from lockstep.wings.serve.servable import BYTES, Signature, TensorSpec
+
+class CountsWords:
+    platform = "python"
+    signature = Signature(
+        (TensorSpec("x", np.dtype("float32"), (-1, 1)), TensorSpec("words", BYTES, (-1,))),
+        (TensorSpec("y", np.dtype("float32"), (-1, 1)),),
+        batches=True,
+        without_batch_axis=frozenset({"words"}),
+    )
+
+    def infer(self, inputs):
+        return {"y": inputs["x"] * sum(word == b"yes" for word in inputs["words"])}
+
+def load(version_dir):
+    return CountsWords()
+"""
+
+
+def test_long_texts_without_batch_axis_are_told_apart_by_each_word(tmp_path: Path) -> None:
+    async def go() -> list[float]:
+        # Given 2 000 words that all instances share, of which one request has another one in the middle
+        python_model(tmp_path, "words", COUNTS_WORDS)
+        repository = await repository_of(tmp_path)
+        batcher = repository.get("words").batcher
+
+        def ask(word: bytes) -> Any:
+            words = np.array([b"no"] * 2000, object)
+            words[1000] = word
+            return batcher.infer({"x": np.ones((1, 1), "float32"), "words": words})
+
+        # When all ask at once, while one is at work
+        found = await asyncio.gather(ask(b"no"), ask(b"no"), ask(b"yes"), ask(b"no"))
+        await repository.close()
+        return [one["y"][0, 0] for one in found]
+
+    # Then each is answered by its own words
+    assert asyncio.run(go()) == [0, 0, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

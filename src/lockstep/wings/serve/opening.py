@@ -48,7 +48,8 @@ class Source:
                 f"{SETTINGS}: without_batch_axis names {unknown[0]}, which is no input; they are"
                 f" {', '.join(names)}"
             )
-        servable.signature = replace(servable.signature, without_batch_axis=without)
+        if "without_batch_axis" in self.settings:
+            servable.signature = replace(servable.signature, without_batch_axis=without)
         if "batches" in self.settings:
             servable.signature = replace(servable.signature, batches=self.settings["batches"])
         else:
