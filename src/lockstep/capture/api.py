@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from lockstep.capture.endings import Endings, named, uncaught
+from lockstep.capture.process_ends import Endings, named, uncaught
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import MOST_SEED, seed_everything
 from lockstep.capture.user_notes import warn

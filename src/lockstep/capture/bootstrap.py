@@ -13,7 +13,6 @@ from pathlib import Path
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lockstep.capture.endings import Endings, uncaught
 from lockstep.capture.environment import (
     ARMED,
     LEFT_OUT,
@@ -26,6 +25,7 @@ from lockstep.capture.environment import (
     request_from,
 )
 from lockstep.capture.lineage import count_forks
+from lockstep.capture.process_ends import Endings, uncaught
 from lockstep.capture.rank_places import RankPlaces
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.setup import seed_everything

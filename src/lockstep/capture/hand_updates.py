@@ -2,7 +2,8 @@
 
 Nothing tells when such an update happens. But a parameter that took a gradient, that no optimizer holds, and that is
 another one when the next forward begins was updated in between. So were the parameters of an optimizer that has never
-stepped (it is there for its schedule, say) where all of them are others.
+stepped (it is there for its schedule, say) where all of them are others. `Recorder.forward_begins` asks, and ends the
+step for it.
 """
 
 from __future__ import annotations

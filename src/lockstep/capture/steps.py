@@ -3,7 +3,8 @@
 What begins a step
     The first call that builds a graph, where the step that comes is chosen: a module that may train, an operator on a
     parameter or on what was set aside, a backward (all of them by `openings`), or an optimizer that has gradients at
-    hand or a closure to call (`optimizers`). They end in `RankRecording.begin`, and that in `Steps.begin`.
+    hand or a closure to call (`optimizers`). They end in `RankRecording.begin`, and that in `Steps.begin`. A recording
+    that a script starts where it waits for no optimizer begins one at once (`Recorder._arm`).
 
 What it may turn out to be
     Until its first backward it may be none: the norm of the parameters for a log, a dry run. It is set aside where
@@ -64,7 +65,8 @@ class End(Enum):
     ALL_STEPPED = "every optimizer that takes part has stepped: `Optimizers._count`"
     STEPPED_TWICE = "one steps again, the others are not waited for: `Optimizers._count`"
     UPDATE_SKIPPED = (
-        "a scaler found inf or NaN, the last update is left out: `Optimizers._wrap_scaler_step`"
+        "a scaler found inf or NaN and the last optimizer was not called: `Optimizers._wrap_scaler_step`"
+        " (a fused one is called all the same, and ends its step as ever; both are marked as skipped)"
     )
     UPDATED_BY_HAND = (
         "a forward finds parameters that the script has updated: `Recorder.forward_begins`"

@@ -1,4 +1,4 @@
-"""What the exit code of a verb says, in one place; a recorded command's own code is passed on as it is."""
+"""What the exit code of a verb says; a recorded command's own code is passed on as it is."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.python import migrate_python
 from lockstep.wings.migrate.torch.table import Table, table_of
 from lockstep.wings.migrate.torch.unit import OwnNames, Settings, Unit
-from lockstep.wings.migrate.torch.user_names import find_user_rules
+from lockstep.wings.migrate.torch.user_matching import find_user_rules
 from lockstep.wings.migrate.torch.user_rules import (
     UserRule,
     parse_user_rules,

@@ -20,7 +20,7 @@ from lockstep.wings.migrate.torch.names import find_names
 from lockstep.wings.migrate.torch.profiler import find_profiler_arguments
 from lockstep.wings.migrate.torch.strings import find_strings
 from lockstep.wings.migrate.torch.unit import Settings, Unit
-from lockstep.wings.migrate.torch.user_names import find_user_rules
+from lockstep.wings.migrate.torch.user_matching import find_user_rules
 from lockstep.wings.migrate.torch.vocabulary import names_a_device
 
 Rule = Callable[[Unit], None]

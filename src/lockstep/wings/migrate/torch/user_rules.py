@@ -7,7 +7,7 @@ The format is that of the vendor's own conversion tool::
         "FuncNameModifyRule":   [{"old_name": "func", "new_name": "new_func"}],
         "ModuleNameModifyRule": [{"old_name": "amp", "new_name": "new_amp", "parent_module": "torch.cuda"}]}}
 
-Each becomes one row: a name, and what takes its place; `lockstep.wings.migrate.torch.user_names` finds the places.
+Each becomes one row: a name, and what takes its place; `lockstep.wings.migrate.torch.user_matching` finds the places.
 Rules whose result another rule would change again are refused, so that migrating twice gives what migrating once gives.
 """
 

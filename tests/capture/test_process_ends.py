@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.capture import endings
-from lockstep.capture.endings import Endings
+from lockstep.capture import process_ends
+from lockstep.capture.process_ends import Endings
 
 SENDERS = ("kill", "killpg")
 EVERY = [(os, name) for name in ("_exit", "abort", "execv", "execve", *SENDERS)] + [
@@ -114,5 +114,5 @@ def test_it_leaves_nothing_behind() -> None:
 
 
 def test_exceptions_are_named_by_their_kind_alone() -> None:
-    assert endings.named(KeyError) == "the exception KeyError"
-    assert endings.named(None) == ""
+    assert process_ends.named(KeyError) == "the exception KeyError"
+    assert process_ends.named(None) == ""
