@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
+from lockstep.wings.serve.neighbours import neighbours
 from lockstep.wings.serve.parity.judging import Outcome, judged
 
 X = {"x": np.ones(4, "float32")}
@@ -16,7 +20,11 @@ NOISE = 1e-7
 
 
 def said(reference: Any, served: Any, noise: float = NOISE, inputs: Any = X) -> tuple[Outcome, str]:
-    one = judged("y", np.asarray(reference), np.asarray(served), inputs, noise)
+    reference, moved = np.asarray(reference), []
+    if reference.dtype.kind == "f" and not math.isnan(noise):
+        far = np.random.default_rng(1).choice([-noise, noise], (3, *reference.shape))
+        moved = list((reference * (1 + far)).astype(reference.dtype))
+    one = judged("y", reference, np.asarray(served), inputs, moved)
     return one.outcome, one.words
 
 
@@ -93,3 +101,32 @@ def test_zeros_agree_with_zeros_alone() -> None:
     zeros = np.zeros(3, "float32")
     assert said(zeros, zeros.copy())[0] is Outcome.AGREE
     assert said(zeros, zeros + np.float32(1e-9))[0] is Outcome.DIFFER
+
+
+def test_small_elements_beside_large_ones_are_held_against_their_own_noise() -> None:
+    # Given boxes of some hundred pixels and scores of below one, a box and a score a row
+    random = np.random.default_rng(0)
+    boxes = random.uniform(10, 600, (100, 4)).astype("float32")
+    scores = random.uniform(0.01, 1, (100, 1)).astype("float32")
+    reference = np.concatenate([boxes, scores], 1)
+
+    def with_scores(factor: float) -> Any:
+        return np.concatenate([boxes, scores * np.float32(factor)], 1)
+
+    # When the scores are a thousandth off, which is a millionth of the distance of all
+    outcome, words = said(reference, with_scores(1.001))
+    # Then it is seen, and a rounding of them is none
+    assert outcome is Outcome.DIFFER
+    assert "off where it is about 0." in words
+    assert said(reference, with_scores(1 + 1e-7))[0] is Outcome.AGREE
+    # And where the scores are as noisy themselves, it is none either
+    noisy = [with_scores(1 + off) for off in (1e-3, -1e-3, 5e-4)]
+    assert judged("y", reference, with_scores(1.001), X, noisy).outcome is Outcome.AGREE
+
+
+@given(
+    values=arrays("float32", st.integers(1, 200), elements=st.floats(-(2.0**99), 2.0**99, width=32))
+)
+def test_what_rounding_makes_of_any_magnitudes_agrees(values: Any) -> None:
+    moved = [neighbours(values, np.random.default_rng(number)) for number in range(4)]
+    assert judged("y", values, moved[0], X, moved[1:]).outcome is Outcome.AGREE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -18,6 +19,7 @@ from lockstep.judge.tolerances import (
     NOISE_MARGIN,
     SINGLE,
 )
+from lockstep.wings.serve.parity.magnitudes import band_beyond
 from lockstep.wings.serve.servable import Array, Arrays
 
 
@@ -61,13 +63,16 @@ class Judged:
         }
 
 
-def judged(output: str, reference: Array, served: Array, inputs: Arrays, noise: float) -> Judged:
+def judged(
+    output: str, reference: Array, served: Array, inputs: Arrays, moved: Sequence[Array]
+) -> Judged:
     """Judge one output.
 
     It may be off by the larger of two floors of the main job's: what rounds in an operator of which nothing is known
     (`DEFAULT_CONDITION` roundings of its inputs and one of its result, times `NOISE_MARGIN`), and `LOCAL_MARGIN` times
     the noise that was seen, more where elements are few. Where noise itself leaves the linear regime, nothing is said.
-    Single elements that are far off where nearly all others are equal differ whatever the distance is.
+    Single elements that are far off where nearly all others are equal differ whatever the distance is, and so do those
+    of one magnitude that are further off than their own noise (`magnitudes`).
 
     Parameters
     ----------
@@ -77,8 +82,8 @@ def judged(output: str, reference: Array, served: Array, inputs: Arrays, noise: 
         What both gave.
     inputs
         What both were given.
-    noise
-        Of the reference there; NaN where nothing could be moved.
+    moved
+        What the reference gives there with its numbers moved; nothing where none could be.
     """
     if (reference.shape, reference.dtype) != (served.shape, served.dtype):
         own = f"{reference.dtype}{list(reference.shape)}"
@@ -105,17 +110,25 @@ def judged(output: str, reference: Array, served: Array, inputs: Arrays, noise: 
         [unit, *(np.finfo(one.dtype).eps / 2 for one in inputs.values() if one.dtype.kind == "f")]
     )
     floor = NOISE_MARGIN * (DEFAULT_CONDITION * min(float(inner), SINGLE) + unit)
-    if math.isnan(noise):
+    if not moved:
         # Nothing was moved: beyond the floor and below half of the digits it may be either.
         outcome = _outcome(difference, floor, beyond=math.sqrt(unit))
         words = "its reference has nothing to move" if outcome is Outcome.OPEN else ""
         return Judged(output, outcome, difference, floor, words=words)
+    noise = max(relative_distance(reference, value) for value in moved)
     few = 1 + FEW_ELEMENTS / math.sqrt(max(reference.size, 1))
     tolerance = max(floor, LOCAL_MARGIN * few * noise)
     if noise > LINEAR_REGIME:
         words = "the reference itself moves as far by rounding, or draws random numbers"
         return Judged(output, Outcome.OPEN, difference, tolerance, noise, words)
-    return Judged(output, _outcome(difference, tolerance), difference, tolerance, noise)
+    outcome = _outcome(difference, tolerance)
+    if outcome is Outcome.AGREE and (band := band_beyond(reference, served, moved, floor)):
+        words = (
+            f"{band.difference:.3g} off where it is about {band.size:.3g}, and"
+            f" {band.tolerance:.3g} is rounding there"
+        )
+        return Judged(output, Outcome.DIFFER, difference, tolerance, noise, words)
+    return Judged(output, outcome, difference, tolerance, noise)
 
 
 def _outcome(difference: float, tolerance: float, beyond: float = 0.0) -> Outcome:

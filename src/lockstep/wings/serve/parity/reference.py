@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.text import message
 from lockstep.wings.serve.neighbours import neighbours
 from lockstep.wings.serve.opening import Source
-from lockstep.wings.serve.parity.judging import Judged, Outcome, judged, relative_distance
+from lockstep.wings.serve.parity.judging import Judged, Outcome, judged
 from lockstep.wings.serve.parity.kept_request import keep
 from lockstep.wings.serve.servable import BYTES, Array, Arrays, Servable, Signature, TensorSpec
 
@@ -84,30 +83,29 @@ class Reference:
             if name.startswith(SERVED)
         }
         reference = self._plain.infer(asked)
-        noise = self._noise(asked, reference)
+        moved = self._moved(asked, reference)
         found = [
-            judged(name, reference[name], one, asked, noise[name]) for name, one in served.items()
+            judged(name, reference[name], one, asked, moved[name]) for name, one in served.items()
         ]
         told: dict[str, Any] = {"outputs": [one.told() for one in found]}
         if self._kept is not None and any(one.outcome is Outcome.DIFFER for one in found):
             told |= self._keep(asked, found)
         return {"judged": np.array([json.dumps(told).encode()], object)}
 
-    def _noise(self, asked: Arrays, reference: Mapping[str, Array]) -> dict[str, float]:
-        """How far each output moves with every number that is given and held; NaN where there is none to move."""
-        noise = dict.fromkeys(reference, math.nan)
+    def _moved(self, asked: Arrays, reference: Mapping[str, Array]) -> dict[str, list[Array]]:
+        """What each output becomes with every number that is given and held moved; nothing where there is none to."""
+        moved: dict[str, list[Array]] = {name: [] for name in reference}
         movable = any(one.dtype.kind == "f" for one in asked.values())
         if self._noisy is None and not movable:
-            return noise
+            return moved
         model = self._noisy or self._plain
         for number in range(_DRAWS):
             draw = np.random.default_rng(number)
             given = {name: neighbours(one, draw) for name, one in asked.items()}
             for name, value in model.infer(given).items():
                 if value.dtype.kind == "f" and value.shape == reference[name].shape:
-                    far = relative_distance(reference[name], value)
-                    noise[name] = max(0.0 if math.isnan(noise[name]) else noise[name], far)
-        return noise
+                    moved[name].append(value)
+        return moved
 
     def _keep(self, asked: Arrays, found: list[Judged]) -> dict[str, str]:
         assert self._kept is not None
