@@ -5,10 +5,12 @@ Code of the user's counts by its instructions and constants; that of installed p
 
 from __future__ import annotations
 
+import copyreg
 import enum
 import functools
 import hashlib
 import importlib.metadata
+import io
 import os
 import sys
 import sysconfig
@@ -29,6 +31,7 @@ from lockstep.wings.cache.random_watch import is_generator
 _MOST_LINES = 2000
 _DEEPEST = 24
 _LONG_TEXT = 120
+_PLAIN = (str, bytes, int, float, tuple, type(None))
 _OF_NO_MATTER = (
     "__init__",
     "__repr__",
@@ -164,6 +167,11 @@ class _Looking:
         words = self._plain(value)
         if words is not None:
             self._say(where, words)
+            if isinstance(
+                value, torch.Tensor
+            ):  # what a subclass adds: of boxes, whose corners they are
+                for name, one in vars(value).items():
+                    self.look(f"{where}.{name}", one, depth + 1)
             return
         if id(value) in self._seen or depth > _DEEPEST:
             self._say(
@@ -171,6 +179,8 @@ class _Looking:
             )
             return
         self._seen[id(value)] = where, value
+        if isinstance(value, types.MappingProxyType):
+            value = dict(value)
         if isinstance(value, types.ModuleType):
             self._module(where, value, depth)
         elif isinstance(value, (list, tuple, set, frozenset, dict)):
@@ -191,15 +201,21 @@ class _Looking:
         if isinstance(value, (str, bytes)):
             self._files.add(value)
             return _short(repr(value), value)
+        if isinstance(value, (bytearray, memoryview)):
+            return f"{type(value).__name__} {_short(repr(bytes(value)), bytes(value))}"
+        if isinstance(value, (io.BytesIO, io.StringIO)):  # how far it is read is no matter
+            return f"{type(value).__name__} {_short(repr(value.getvalue()), value.getvalue())}"
         if isinstance(value, os.PathLike):
             self._files.add(os.fspath(value))
             return str(value)
         if isinstance(value, np.memmap):
             self._files.add(os.fspath(value.filename or ""))
             return f"{list(value.shape)} {value.dtype} at {value.offset} of {value.filename}"
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
             return f"{list(value.shape)} {value.dtype} {_tensor_digest(value)}"
-        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OV":
+        # What a subclass adds, as a mask, comes with what it is made of.
+        plain = type(value) is np.ndarray or isinstance(value, np.generic)
+        if plain and not value.dtype.hasobject:
             return f"{list(value.shape)} {value.dtype} {_array_digest(value)}"
         if isinstance(
             value,
@@ -209,14 +225,19 @@ class _Looking:
         return None
 
     def _collection(self, where: str, value: Any, depth: int) -> None:
-        self._say(where, f"{type(value).__name__} of {len(value)}")
+        kind = f"{type(value).__name__} of {len(value)}"
+        if isinstance(value, dict):
+            # Whoever lists them has them in this order.
+            keys = "\n".join(map(_key, value)).encode("utf-8", "surrogatepass")
+            kind = f"{kind}, keys {_digest(keys)}" if value else kind
+        self._say(where, kind)
         if isinstance(value, dict):
             items = [(str(key), one) for key, one in value.items()]
         elif isinstance(value, (set, frozenset)):
             items = [(str(number), one) for number, one in enumerate(sorted(value, key=repr))]
         else:
             items = [(str(number), one) for number, one in enumerate(value)]
-        if len(items) > 64 and all(isinstance(one, (str, int, float, tuple)) for _, one in items):
+        if len(items) > 64 and all(isinstance(one, _PLAIN) for _, one in items):
             self._many(where, items)
             return
         for key, one in items:
@@ -310,26 +331,21 @@ class _Looking:
             for name in _slots_of(one)
             if hasattr(value, name)
         }
-        if (not isinstance(attributes, dict) and not slots) or self._is_handle(value):
+        parts = _made_of(value)
+        installed = self._is_installed(type(value))
+        if parts is None and (installed or not (isinstance(attributes, dict) or slots)):
             self._say(where, "None")  # as before it was opened
             return
         self.look(f"{where}.class", type(value), depth + 1)
+        if parts is not None and (installed or not _reduces_by_attributes(type(value))):
+            for name, one in parts.items():
+                self.look(f"{where}.{name}", one, depth + 1)
         if isinstance(attributes, dict):
             kept = _without(attributes, self._ignored)
             self.found.attributes.append((attributes, kept))
             slots.update(kept)
         for name, one in slots.items():
             self.look(f"{where}.{name}", one, depth + 1)
-
-    def _is_handle(self, value: object) -> bool:
-        """Whether it is a package's object that cannot be taken elsewhere: an open file, a connection, a lock."""
-        if not self._is_installed(type(value)):
-            return False
-        try:
-            value.__reduce_ex__(4)
-        except TypeError:
-            return True
-        return False
 
     def _is_installed(self, value: Any) -> bool:
         """Whether code is that of a package, which counts by its version then."""
@@ -344,6 +360,48 @@ class _Looking:
         if name not in sys.stdlib_module_names:
             self.packages.add(name)
         return True
+
+
+def _reduces_by_attributes(kind: type) -> bool:
+    """Whether pickle takes what its objects are made of from their attributes alone."""
+    names = ("__reduce_ex__", "__reduce__", "__getstate__")
+    own = (getattr(kind, name, None) is not getattr(object, name, None) for name in names)
+    return not any(own) and kind not in copyreg.dispatch_table
+
+
+def _made_of(value: Any) -> dict[str, Any] | None:
+    """What pickle would make an object from again, beside its class and its attributes.
+
+    A table, a picture, a range or a sparse tensor keeps nothing in attributes. None of what cannot be taken elsewhere:
+    an open file, a connection, a lock.
+    """
+    try:
+        reducing = copyreg.dispatch_table.get(type(value))
+        made = reducing(value) if reducing is not None else value.__reduce_ex__(4)
+    except Exception:  # whatever a class says to that
+        return None
+    if isinstance(made, str):
+        return {"named": made}
+    _, arguments, state, items, pairs = (*made, None, None, None)[:5]
+    own = getattr(value, "__dict__", None)
+    if isinstance(state, dict) and isinstance(own, dict) and state.keys() == own.keys():
+        state = None  # looked at as attributes
+    found = {
+        "made of": [one for one in arguments if not isinstance(one, type)] or None,
+        "state": state,
+    }
+    found["items"] = None if items is None else list(items)
+    found["pairs"] = None if pairs is None else dict(pairs)
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _key(value: object) -> str:
+    """A key of a dictionary, with its type; of another object its type alone, as its text may be its address."""
+    return (
+        f"{type(value).__name__} {value!r}"
+        if isinstance(value, (*_PLAIN, enum.Enum))
+        else type(value).__name__
+    )
 
 
 def _without(attributes: Mapping[str, Any], ignored: frozenset[str]) -> dict[str, Any]:
@@ -364,7 +422,7 @@ def _short(text: str, value: str | bytes) -> str:
 
 
 def _tensor_digest(value: torch.Tensor) -> str:
-    if value.layout is not torch.strided or value.device.type == "meta":
+    if value.device.type == "meta":
         return ""
     plain = value.detach().cpu().contiguous().reshape(-1)
     return _digest(plain.view(torch.uint8).numpy()) if plain.numel() else ""
