@@ -89,3 +89,31 @@ def test_how_far_a_file_in_memory_is_read_is_no_matter() -> None:
     before = pipeline_of(Holds(file)).checksum
     file.read(2)
     assert pipeline_of(Holds(file)).checksum == before
+
+
+held = {"learning rate": 0.1}
+"""A setting of the training under the name of an attribute."""
+
+
+def test_a_name_of_the_module_that_is_an_attribute_s_too_is_no_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given a data set that asks for `self.held`, and `held` of its module, which it does not ask for
+    before = pipeline_of(Holds(1)).checksum
+    monkeypatch.setitem(held, "learning rate", 0.2)
+    assert pipeline_of(Holds(1)).checksum == before
+    # and a function that takes it
+    asking = pipeline_of(lambda: held).checksum
+    monkeypatch.setitem(held, "learning rate", 0.3)
+    assert pipeline_of(lambda: held).checksum != asking
+
+
+def test_looking_leaves_what_it_looks_at_as_it_was() -> None:
+    class Pair:
+        __slots__ = ("held",)
+
+        def __init__(self) -> None:
+            self.held = 1
+
+    one = Pair()
+    assert pipeline_of(one).checksum == pipeline_of(one).checksum

@@ -6,6 +6,7 @@ Code of the user's counts by its instructions and constants; that of installed p
 from __future__ import annotations
 
 import copyreg
+import dis
 import enum
 import functools
 import hashlib
@@ -39,8 +40,10 @@ _OF_NO_MATTER = (
     "__del__",
     "__getstate__",
     "__setstate__",
+    "__slotnames__",
     "__reduce__",
 )
+_TAKES_FROM_MODULE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
@@ -448,7 +451,9 @@ def _constant(value: object) -> str:
     return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 
 
-def _names_of(code: types.CodeType) -> set[str]:
-    """Global names that some code may use, that of functions inside it too."""
+@functools.lru_cache(4096)
+def _names_of(code: types.CodeType) -> frozenset[str]:
+    """Names that some code takes from its module, that of functions inside it too; an attribute's name is none."""
+    own = (one.argval for one in dis.get_instructions(code) if one.opname in _TAKES_FROM_MODULE)
     inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
-    return set(code.co_names).union(*(_names_of(one) for one in inner))
+    return frozenset(own).union(*map(_names_of, inner))
