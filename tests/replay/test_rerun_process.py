@@ -25,8 +25,10 @@ from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.replay import rerun_process as apart
 from lockstep.replay.confinement import landlock_version
+from lockstep.replay.judgements import judgement_of
 from lockstep.replay.local_error import LocalErrorJudge
-from lockstep.replay.messages import answer, judgement_in
+from lockstep.replay.messages import answer, answer_in
+from lockstep.replay.questions import Again
 from lockstep.replay.refusals import CannotReplay, Crashed
 from lockstep.replay.rerun_process import RerunsApart
 
@@ -78,10 +80,9 @@ def test_verdicts_are_those_of_this_process(calls: dict[str, Call], op: str, fac
     assert (here.kind is Kind.FAULT) is (factor == 1.01)
 
 
-def asked(*arguments: Any, call: Call) -> Judgement:
-    """The answer to a question that does something on the way to the process."""
-    reruns = RerunsApart(MEMORY_BYTES)
-    return judgement_in(reruns._asked("operator", *arguments, about=call.records))
+def question(call: Call, does: Any = "") -> Again:
+    """A question that does something on the way to the process."""
+    return Again(call, does, 0, None)
 
 
 @pytest.mark.parametrize("end", [Does(os.abort), Does(os.getpid)])
@@ -90,9 +91,9 @@ def test_a_process_that_dies_is_no_verdict_and_is_replaced(
 ) -> None:
     # given a question that ends the process, or (the twin) one that does not
     survives = end.done[0] is os.getpid
-    words = "TypeError" if survives else "ended the process that made it"
+    words = "AttributeError" if survives else "ended the process that made it"
     with pytest.raises(CannotReplay, match=words):
-        asked(end, call=calls["gelu"])
+        RerunsApart(MEMORY_BYTES).ask(question(calls["gelu"], end))
     # then the next is answered
     result = loaded(calls["gelu"], Role.OUTPUT).numpy() * np.float32(1.01)
     wrong = altered(calls["gelu"], Role.OUTPUT, 0, result)
@@ -103,7 +104,7 @@ def test_a_crash_stands_in_the_notes(
     calls: dict[str, Call], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given a call whose re-run crashes
-    monkeypatch.setattr(RerunsApart, "_asked", lambda *_, **__: asked_once())
+    monkeypatch.setattr(RerunsApart, "ask", lambda *_: asked_once())
     judge = apart_judge()
 
     def asked_once() -> Judgement:
@@ -125,7 +126,7 @@ def test_where_no_process_can_be_started_that_is_said(
     monkeypatch.setattr(sys, "executable", executable)
     monkeypatch.setattr(apart, "_running", [])
     with pytest.raises(Crashed, match="no process for it could be started"):
-        asked(call=calls["gelu"])
+        RerunsApart(MEMORY_BYTES).ask(question(calls["gelu"]))
 
 
 WRITES_WHEN_LOADED = """
@@ -155,11 +156,11 @@ def test_after_some_crashes_no_more_is_asked(
     calls: dict[str, Call], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apart, "_MOST_CRASHES", 1)
-    reruns, about = RerunsApart(MEMORY_BYTES), calls["gelu"].records
+    reruns = RerunsApart(MEMORY_BYTES)
     with pytest.raises(CannotReplay, match="SIGABRT"):
-        reruns._asked("operator", Does(os.abort), about=about)
+        reruns.ask(question(calls["gelu"], Does(os.abort)))
     with pytest.raises(CannotReplay, match="1 re-runs ended their process, so no more"):
-        reruns._asked("operator", about=about)
+        reruns.ask(question(calls["gelu"]))
 
 
 def test_an_answer_that_never_comes_is_not_waited_for(
@@ -168,13 +169,15 @@ def test_an_answer_that_never_comes_is_not_waited_for(
     # given no patience, and a question that blocks
     monkeypatch.setattr(apart, "_PATIENCE_S", 0.0)
     with pytest.raises(CannotReplay, match="took more than"):
-        asked(Does(signal.pause), call=calls["gelu"])
+        RerunsApart(MEMORY_BYTES).ask(question(calls["gelu"], Does(signal.pause)))
 
 
 @pytest.mark.skipif(landlock_version() < 1, reason="the system has no Landlock")
 def test_the_process_may_not_write(tmp_path: Path, calls: dict[str, Call]) -> None:
     with pytest.raises(CannotReplay, match="exit code 1"):
-        asked(Does(os.mkdir, str(tmp_path / "made")), call=calls["gelu"])
+        RerunsApart(MEMORY_BYTES).ask(
+            question(calls["gelu"], Does(os.mkdir, str(tmp_path / "made")))
+        )
     assert not (tmp_path / "made").exists()
 
 
@@ -200,17 +203,17 @@ def test_indices_beyond_all_tensors_are_refused(
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"x", b"[]", b"{}", b'{"judgement": 1}', b'{"judgement": {}}', b'{"too_large": "x"}',
-     b'{"judgement": {"tolerance": 0, "floor": 0, "kind": "\\u001b"}}', b"[" * 100_000],
+    [b"", b"x", b"[]", b"{}", b'{"answer": 1}', b'{"answer": {}}', b'{"too_large": "x"}',
+     b'{"answer": {"tolerance": 0, "floor": 0, "kind": "\\u001b"}}', b'{"judgement": {}}', b"[" * 100_000],
 )  # fmt: skip
 def test_what_is_no_answer_is_no_verdict(line: bytes) -> None:
     with pytest.raises(CannotReplay):
-        judgement_in(line)
+        answer_in(line, judgement_of)
 
 
 def test_a_damaged_file_is_said_as_here() -> None:
     with pytest.raises(CorruptError, match=r"^x: was changed\\x1b; record again$"):
-        judgement_in(b'{"damaged": ["x", "was changed\\u001b", "record again"]}')
+        answer_in(b'{"damaged": ["x", "was changed\\u001b", "record again"]}', judgement_of)
 
 
 @pytest.mark.parametrize("rounding", [None, Rounding("inputs", ("fp16", "TF32"))])
@@ -224,4 +227,5 @@ def test_what_a_judge_says_comes_back_as_it_was(rounding: Rounding | None) -> No
         rounding=rounding,
         words="so",
     )
-    assert judgement_in(json.dumps(answer(lambda: judgement)).encode()) == judgement
+    said = json.dumps(answer(lambda: judgement)).encode()
+    assert answer_in(said, judgement_of) == judgement

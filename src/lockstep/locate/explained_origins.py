@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from lockstep.core.errors import RecordingError
-from lockstep.core.finding import Explanation, Kind, Origin
+from lockstep.core.finding import Kind, Origin
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.replay.explanation.unexplained import Unexplained
+from lockstep.replay.questions import Answers, Instead
 from lockstep.replay.refusals import CannotReplay
 from lockstep.store.reader import Recording
 
@@ -34,15 +34,8 @@ _MOST_OTHERS = 4096
 _BLAMED = frozenset({Kind.FAULT, Kind.SETUP})
 
 
-class Explains(Protocol):
-    """Who is asked; see `lockstep.replay.verdict.Verdicts`."""
-
-    def explanation(self, question: Unexplained) -> Explanation | None:
-        """What the candidate computes instead."""
-
-
 def explained_origins(
-    origins: Sequence[Origin], reference: Recording, candidate: Recording, asked: Explains
+    origins: Sequence[Origin], reference: Recording, candidate: Recording, asked: Answers
 ) -> tuple[Origin, ...]:
     """The same origins, the first few with what the candidate computes instead, where that is found."""
     until = time.monotonic() + EXPLAIN_SECONDS
@@ -56,7 +49,7 @@ def explained_origins(
 
 
 def _explained(
-    origin: Origin, reference: Recording, candidate: Recording, asked: Explains, seconds: float
+    origin: Origin, reference: Recording, candidate: Recording, asked: Answers, seconds: float
 ) -> Origin:
     pair = origin.finding.pair
     if not (_is_whole(pair.reference) and _is_whole(pair.candidate)):
@@ -71,7 +64,7 @@ def _explained(
         others = _others(reference, left[0])
         earlier = () if right[1] is None else _earlier(candidate, right[1])
         question = Unexplained(left[0], right[0], left[1], right[1], others, earlier, seconds)
-        return replace(origin, explanation=asked.explanation(question))
+        return replace(origin, explanation=asked.ask(Instead(question)))
     except (CannotReplay, RecordingError):
         return origin  # what cannot be run again is not explained, and the verdict stands without
 

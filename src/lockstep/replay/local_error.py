@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ParamSpec, Protocol
+from functools import partial
 
 from lockstep.core.finding import CallPair
 from lockstep.core.manifest import MEMORY_BYTES
@@ -30,6 +30,7 @@ from lockstep.core.records import Call
 from lockstep.judge.protocol import Judge, Judgement, Operation, Region, is_gradient
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.budget import TooLarge, check_memory
+from lockstep.replay.questions import Answers, OfOperator, OfPassage, OfUpdate, Question
 from lockstep.replay.refusals import CannotReplay, Crashed
 from lockstep.replay.screening import screened, screened_passage, screened_update
 
@@ -37,24 +38,6 @@ NAME = "local-error"
 
 _REGION = "calls without partner"
 """What a region is called among operators."""
-
-P = ParamSpec("P")
-
-
-class Reruns(Protocol):
-    """What judges by running calls again; each method raises `CannotReplay` where that cannot be."""
-
-    def operator(self, operation: Operation, output: Measured) -> Judgement:
-        """Judge one output, gradient or parameter gradient."""
-        ...
-
-    def passage(self, sources: Sequence[Measured], target: Measured, region: Region) -> Judgement:
-        """Judge a tensor behind calls without partner."""
-        ...
-
-    def update(self, calls: CallPair, output: Measured) -> Judgement:
-        """Judge a parameter or a state after an optimizer step."""
-        ...
 
 
 class LocalErrorJudge:
@@ -86,7 +69,7 @@ class LocalErrorJudge:
         *,
         memory_bytes: int = MEMORY_BYTES,
         before_rerun: Callable[[str], None] | None = None,
-        reruns: Callable[[int], Reruns] | None = None,
+        reruns: Callable[[int], Answers] | None = None,
     ) -> None:
         self.decided = 0
         self.refused: dict[tuple[str, str], int] = {}
@@ -96,7 +79,7 @@ class LocalErrorJudge:
         self._crashed: dict[str, str] = {}
         self._before_rerun = before_rerun
         self._make_reruns = reruns or _here
-        self._verdicts: Reruns | None = None
+        self._verdicts: Answers | None = None
 
     @property
     def name(self) -> str:
@@ -116,7 +99,15 @@ class LocalErrorJudge:
         explained = self._fallback.operator(operation, output)
         if output.equal or other_layout or not _is_whole(calls):
             return explained
-        return self._tried(operation.op, self._operator, operation, output, explained) or explained
+
+        def seen() -> Judgement | None:
+            found = screened(operation, output, explained)
+            if found is None and calls is not None:
+                check_memory(calls, self._memory_bytes, backward=is_gradient(output))
+            return found
+
+        question = OfOperator(operation.op, calls, output)
+        return self._tried(operation.op, seen, question) or explained
 
     def passage(
         self, sources: Sequence[Measured], target: Measured, *, region: Region
@@ -131,13 +122,9 @@ class LocalErrorJudge:
             return explained
         if is_gradient(target) or not calls:
             return explained
-        return self._tried(_REGION, self._passage, sources, target, region, explained) or explained
-
-    def _passage(
-        self, sources: Sequence[Measured], target: Measured, region: Region, explained: Judgement
-    ) -> Judgement:
-        found = screened_passage(target, explained)
-        return found or self._reruns(_REGION).passage(sources, target, region)
+        question = OfPassage(tuple(sources), target, region)
+        seen = partial(screened_passage, target, explained)
+        return self._tried(_REGION, seen, question) or explained
 
     def update(
         self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
@@ -153,28 +140,15 @@ class LocalErrorJudge:
             return explained
         if _are_of_other_classes(calls):
             return explained
-        op = calls.present.site.op
-        return self._tried(op, self._update, calls, output, explained) or explained
-
-    def _operator(self, operation: Operation, output: Measured, explained: Judgement) -> Judgement:
-        found = screened(operation, output, explained)
-        if found is None:
-            if operation.calls is not None:
-                backward = is_gradient(output)
-                check_memory(operation.calls, self._memory_bytes, backward=backward)
-            found = self._reruns(operation.op).operator(operation, output)
-        return found
-
-    def _update(self, calls: CallPair, output: Measured, explained: Judgement) -> Judgement:
-        found = screened_update(calls, output, explained)
-        return found or self._reruns(calls.present.site.op).update(calls, output)
+        seen = partial(screened_update, calls, output, explained)
+        return self._tried(calls.present.site.op, seen, OfUpdate(calls, output)) or explained
 
     def _tried(
-        self, op: str, judge: Callable[P, Judgement], *args: P.args, **kwargs: P.kwargs
+        self, op: str, seen: Callable[[], Judgement | None], question: Question[Judgement]
     ) -> Judgement | None:
         """What a look at the recordings or else a re-run says; None where neither can tell."""
         try:
-            judgement = judge(*args, **kwargs)
+            judgement = seen() or self._reruns(op).ask(question)
         except TooLarge as error:
             count, most = self._too_large.get(op, (0, 0))
             self._too_large[op] = count + 1, max(most, error.needed_bytes)
@@ -199,7 +173,7 @@ class LocalErrorJudge:
             for op, (count, most) in self._too_large.items()
         ]
 
-    def _reruns(self, op: str) -> Reruns:
+    def _reruns(self, op: str) -> Answers:
         """What runs operators again."""
         if self._verdicts is None:
             self._verdicts = self._make_reruns(self._memory_bytes)
@@ -208,7 +182,7 @@ class LocalErrorJudge:
         return self._verdicts
 
 
-def _here(memory_bytes: int) -> Reruns:
+def _here(memory_bytes: int) -> Answers:
     from lockstep.replay.verdict import Verdicts  # loads torch
 
     return Verdicts(memory_bytes)

@@ -10,7 +10,6 @@ from lockstep.core.finding import CallPair
 from lockstep.core.operators import canonical_name
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
-from lockstep.judge.protocol import Operation
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.rebuild import Rebuilt, rebuild
 from lockstep.replay.refusals import CannotReplay
@@ -40,8 +39,15 @@ class Pairing:
         return self.as_called is not None
 
 
-def calls_of(operation: Operation, output: Measured) -> CallPair:
-    calls, pair = operation.calls, output.pair
+def calls_of(calls: CallPair | None, output: Measured) -> CallPair:
+    """The two calls that gave an output.
+
+    Raises
+    ------
+    CannotReplay
+        If one of them is not there, or the output is not theirs.
+    """
+    pair = output.pair
     if calls is None or calls.reference is None or calls.candidate is None:
         raise CannotReplay("it is no single call")
     for call, record in ((calls.reference, pair.reference), (calls.candidate, pair.candidate)):

@@ -9,6 +9,7 @@ from lockstep.core.records import Call
 from lockstep.replay.chained import Chained, ModuleCall
 from lockstep.replay.held_results import Result
 from lockstep.replay.imported import Import, bring
+from lockstep.replay.questions import Again, OfModule, OnLess
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun_process import RerunsApart
 from lockstep.replay.smaller.cut import Cut
@@ -99,7 +100,7 @@ class Replays:
             If it cannot be run again at all.
         """
         if self._machine is None:
-            return self._apart.again(call, self._dtype, repeat=repeat, like=like)
+            return self._apart.ask(Again(call, self._dtype, repeat, like))
         from lockstep.replay.again import again
 
         return again(call, self._machine, repeat=repeat, like=like, memory_bytes=self._memory_bytes)
@@ -113,7 +114,7 @@ class Replays:
             If nothing of it can be run again.
         """
         if self._machine is None:
-            return self._apart.module(module, like_its_own=like_its_own)
+            return self._apart.ask(OfModule(module, like_its_own))
         from lockstep.replay.chain import chained
 
         return chained(
@@ -129,7 +130,7 @@ class Replays:
             If it cannot be run again on all of its inputs.
         """
         if self._machine is None:
-            return self._apart.shrunk(call, like, makes, seconds)
+            return self._apart.ask(OnLess(call, like, makes, seconds))
         from lockstep.replay.smaller.attempts import Failure, shrunk
 
         failure = Failure(call, like, makes, self._machine, self._memory_bytes)

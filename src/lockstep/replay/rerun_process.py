@@ -12,38 +12,14 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.finding import CallPair, Explanation
-from lockstep.core.records import Call, TensorRecord
 from lockstep.core.text import message
-from lockstep.devices.support.support_list import SupportList
-from lockstep.judge.protocol import Judgement, Operation, Region
-from lockstep.measure.measured_pair import Measured
-from lockstep.replay.chained import Chained, ModuleCall
-from lockstep.replay.equal_forms.substitute import Substitute
-from lockstep.replay.explanation.unexplained import Unexplained
-from lockstep.replay.held_results import Result
 from lockstep.replay.imported import Import
-from lockstep.replay.messages import (
-    Begin,
-    Known,
-    Question,
-    chained_in,
-    explanation_in,
-    judgement_in,
-    packed,
-    results_in,
-    send,
-    shrunk_in,
-    substitute_in,
-    timed_in,
-)
+from lockstep.replay.messages import Begin, Known, answer_in, packed, send
+from lockstep.replay.questions import Answer, Imports, Question
 from lockstep.replay.refusals import Crashed
-from lockstep.replay.smaller.shrunk import Makes, Shrunk
-from lockstep.replay.time_alone import Timed
 from lockstep.replay.worker import ONE_THREAD, READY
 from lockstep.store.tensors import TensorFiles
 
@@ -111,129 +87,28 @@ class RerunsApart:
             process = _process()
         if process.serve(self._number, self._memory_bytes) and self._imports:
             process.has_imported = True
-            question, _ = packed(Question("imports", (self._imports,)))
-            results_in(process.answer(question, {}, _PATIENCE_S))
+            question = Imports(self._imports)
+            answer_in(process.answer(packed(question)[0], {}, _PATIENCE_S), question.read)
         return process
 
-    def operator(self, operation: Operation, output: Measured) -> Judgement:
-        """As `Verdicts.operator`.
+    def ask(self, question: Question[Answer]) -> Answer:
+        """As `Verdicts.ask`.
 
         Raises
         ------
         CannotReplay
-            If the call cannot be run again, or doing so ends the process.
+            If the calls cannot be run again, or doing so ends the process.
         """
-        alone = replace(operation, inputs=(), outputs=(), gradients=(), beside=())
-        return judgement_in(self._asked("operator", alone, output, about=_sides(output)))
-
-    def passage(self, sources: Sequence[Measured], target: Measured, region: Region) -> Judgement:
-        """As `Verdicts.passage`.
-
-        Raises
-        ------
-        CannotReplay
-            As `operator`.
-        """
-        line = self._asked("passage", tuple(sources), target, region, about=_sides(target))
-        return judgement_in(line)
-
-    def update(self, calls: CallPair, output: Measured) -> Judgement:
-        """As `Verdicts.update`.
-
-        Raises
-        ------
-        CannotReplay
-            As `operator`.
-        """
-        return judgement_in(self._asked("update", calls, output, about=_sides(output)))
-
-    def again(self, call: Call, dtype: str, *, repeat: int, like: Call | None) -> list[Result]:
-        """As `Verdicts.again`.
-
-        Raises
-        ------
-        CannotReplay
-            As `operator`.
-        """
-        line = self._asked("again", call, dtype, repeat, like, about=call.records, times=1 + repeat)
-        return results_in(line)
-
-    def shrunk(self, call: Call, like: Call | None, makes: Makes, seconds: float) -> Shrunk:
-        """As `Verdicts.shrunk`.
-
-        Raises
-        ------
-        CannotReplay
-            As `operator`.
-        """
-        line = self._asked(
-            "shrunk", call, like, makes, seconds, about=call.records, patience_s=seconds
-        )
-        return shrunk_in(line)
-
-    def module(self, module: ModuleCall, *, like_its_own: bool) -> Chained:
-        """As `Verdicts.module`.
-
-        Raises
-        ------
-        CannotReplay
-            As `operator`.
-        """
-        about = [record for call in module.inside for record in call.records]
-        return chained_in(self._asked("module", module, like_its_own, about=about))
-
-    def substitute(self, name: str, calls: Sequence[Call], support: SupportList) -> Substitute:
-        """As `Verdicts.substitute`.
-
-        Raises
-        ------
-        CannotReplay
-            As `operator`.
-        """
-        about = [record for call in calls for record in call.records]
-        return substitute_in(self._asked("substitute", name, tuple(calls), support, about=about))
-
-    def timed(self, calls: Sequence[Call]) -> Timed:
-        """As `Verdicts.timed`.
-
-        Raises
-        ------
-        CannotReplay
-            As `operator`.
-        """
-        about = [record for call in calls for record in call.records]
-        return timed_in(self._asked("timed", tuple(calls), about=about))
-
-    def explanation(self, question: Unexplained) -> Explanation | None:
-        """As `Verdicts.explanation`.
-
-        Raises
-        ------
-        CannotReplay
-            As `operator`.
-        """
-        calls = (question.reference_call, question.candidate_call)
-        about = [record for call in calls if call is not None for record in call.records]
-        return explanation_in(self._asked("explanation", question, about=about))
-
-    def _asked(
-        self,
-        method: str,
-        *arguments: Any,
-        about: Sequence[TensorRecord | None],
-        times: int = 1,
-        patience_s: float = 0.0,
-    ) -> bytes:
         if self._crashes >= _MOST_CRASHES:
             raise Crashed(f"{_MOST_CRASHES} re-runs ended their process, so no more are made")
-        data, files = packed(Question(method, arguments))
+        data, files = packed(question)
         with _lock:
             try:
-                process = self._begun()
-                return process.answer(data, files, patience_s + times * _patience_s(about))
+                line = self._begun().answer(data, files, _patience_s(question))
             except Crashed:
                 self._crashes += 1
                 raise
+        return answer_in(line, question.read)
 
 
 class _Process:
@@ -368,10 +243,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _sides(output: Measured) -> tuple[TensorRecord | None, ...]:
-    return output.pair.reference, output.pair.candidate
-
-
-def _patience_s(about: Sequence[TensorRecord | None]) -> float:
-    size_bytes = sum(8 * record.content.numel for record in about if record is not None)
-    return min(_PATIENCE_S + _SECONDS_A_BYTE * size_bytes, _MOST_PATIENCE_S)
+def _patience_s(question: Question[Any]) -> float:
+    size_bytes = sum(8 * record.content.numel for record in question.about if record is not None)
+    once = min(_PATIENCE_S + _SECONDS_A_BYTE * size_bytes, _MOST_PATIENCE_S)
+    return question.seconds_besides + question.runs * once

@@ -11,31 +11,43 @@ from typing import Any, TypeVar
 import torch
 
 from lockstep.core.finding import CallPair, Explanation, Kind
-from lockstep.core.operators import Family
+from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
-from lockstep.devices.support.support_list import SupportList
-from lockstep.judge.protocol import Judgement, Operation, Region, is_gradient
+from lockstep.judge.protocol import Judgement, is_gradient
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.again import again
 from lockstep.replay.chain import chained
-from lockstep.replay.chained import Chained, ModuleCall
+from lockstep.replay.chained import Chained
 from lockstep.replay.decisions import Dropped, decided, decision_words, dropped
 from lockstep.replay.equal_forms.equal_form import substitute
 from lockstep.replay.equal_forms.substitute import Substitute
 from lockstep.replay.explanation.explained import explained
-from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.held_results import Result
-from lockstep.replay.imported import Import, bring
+from lockstep.replay.imported import bring
 from lockstep.replay.machine import HERE, machine_of
 from lockstep.replay.numeric_verdict import FOLLOWS_OWN, fault, moved, numeric
 from lockstep.replay.optimizer_update import UpdateRerun, replayed
 from lockstep.replay.pairing import calls_of, key_of, paired, present, records_of
 from lockstep.replay.passage import Passages
+from lockstep.replay.questions import (
+    Again,
+    Answer,
+    EqualForm,
+    Imports,
+    Instead,
+    OfModule,
+    OfOperator,
+    OfPassage,
+    OfUpdate,
+    OnLess,
+    Question,
+    TimesAlone,
+)
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.side import Side
 from lockstep.replay.smaller.attempts import Failure, shrunk
-from lockstep.replay.smaller.shrunk import Makes, Shrunk
+from lockstep.replay.smaller.shrunk import Shrunk
 from lockstep.replay.time_alone import Timed
 from lockstep.replay.timing import timed
 
@@ -54,12 +66,9 @@ Kept = TypeVar("Kept")
 
 
 @contextmanager
-def threads_for(*calls: Call | None) -> Iterator[None]:
+def threads_for(calls: Sequence[Call]) -> Iterator[None]:
     """Compute with one thread where the calls' tensors are small."""
-    largest = max(
-        (record.content.numel for call in calls if call is not None for record in call.records),
-        default=0,
-    )
+    largest = max((record.content.numel for call in calls for record in call.records), default=0)
     if largest >= _WORTH_THREADS:
         yield
     else:
@@ -93,129 +102,79 @@ class Verdicts:
         self._kept: OrderedDict[Any, Any] = OrderedDict()
         self._elements: dict[Any, int] = {}
 
-    def operator(self, operation: Operation, output: Measured) -> Judgement:
-        """Judge one output, gradient or parameter gradient.
+    def ask(self, question: Question[Answer]) -> Answer:
+        """The answer to a question.
 
         Raises
         ------
         CannotReplay
-            If the call cannot be run again, or running it again is not faithful to it.
+            If the calls cannot be run again, or running them again is not faithful to them.
         """
-        calls = calls_of(operation, output)
-        with threads_for(calls.reference, calls.candidate):
-            return self._operator(operation, calls, output)
+        with threads_for(question.calls):
+            return _ANSWERS[type(question)](self, question)  # type: ignore[no-any-return]
 
-    def _operator(self, operation: Operation, calls: CallPair, output: Measured) -> Judgement:
+    def _operator(self, question: OfOperator) -> Judgement:
+        output, family = question.output, family_of(question.op)
+        calls = calls_of(question.pair, output)
         reference, candidate = records_of(output)
-        if operation.family in (Family.RANDOM, Family.UNINITIALISED):
+        if family in (Family.RANDOM, Family.UNINITIALISED):
             raise CannotReplay("its result does not follow from its inputs")
         if not output.floating:
             return self._decision(calls, reference, candidate, output)
-        if operation.family is Family.DROPOUT:
+        if family is Family.DROPOUT:
             return self._dropout(calls, reference, candidate, output)
         pairing = self._once(
             key_of(calls, is_gradient(output)),
             calls,
             lambda: paired(calls, is_gradient(output)),
         )
-        if operation.family is Family.MOVEMENT and not is_gradient(output):
+        if family is Family.MOVEMENT and not is_gradient(output):
             exact = moved(pairing, reference, candidate, output)
             if exact is not None:
                 return exact
         return numeric(pairing, reference, candidate, output)
 
-    def passage(self, sources: Sequence[Measured], target: Measured, region: Region) -> Judgement:
-        """Judge a tensor behind calls without partner.
+    def _passage(self, question: OfPassage) -> Judgement:
+        return self._passages.judged(question.sources, question.target, question.region)
 
-        Raises
-        ------
-        CannotReplay
-            If the calls of neither run can be run again, or that is not faithful to them.
-        """
-        with threads_for(*region.reference_calls, *region.candidate_calls):
-            return self._passages.judged(sources, target, region)
+    def _again(self, question: Again) -> list[Result]:
+        machine = machine_of("cpu", question.dtype, "")
+        return again(
+            question.call,
+            machine,
+            repeat=question.repeat,
+            like=question.like,
+            memory_bytes=self._memory_bytes,
+        )
 
-    def update(self, calls: CallPair, output: Measured) -> Judgement:
-        """Judge a parameter or a state after an optimizer step.
+    def _on_less(self, question: OnLess) -> Shrunk:
+        failure = Failure(
+            question.call, question.like, question.makes, memory_bytes=self._memory_bytes
+        )
+        return shrunk(failure, question.seconds)
 
-        Raises
-        ------
-        CannotReplay
-            If the optimizer is not one of torch's, or its state was not saved whole.
-        """
-        with single_thread():  # a few elements at a time
-            return self._updated(calls, output)
+    def _module(self, question: OfModule) -> Chained:
+        like_its_own = question.like_its_own
+        return chained(
+            question.module, HERE, like_its_own=like_its_own, memory_bytes=self._memory_bytes
+        )
 
-    def again(self, call: Call, dtype: str, repeat: int, like: Call | None) -> list[Result]:
-        """Run a call again on this machine's CPU; see `lockstep.replay.again.again`.
+    def _equal_form(self, question: EqualForm) -> Substitute:
+        return substitute(question.name, question.like, question.support, self._memory_bytes)
 
-        Raises
-        ------
-        CannotReplay
-            If it cannot be run again at all.
-        """
-        with threads_for(call):
-            return again(
-                call,
-                machine_of("cpu", dtype, ""),
-                repeat=repeat,
-                like=like,
-                memory_bytes=self._memory_bytes,
-            )
-
-    def shrunk(self, call: Call, like: Call | None, makes: Makes, seconds: float) -> Shrunk:
-        """Smaller inputs on which a call still fails; see `lockstep.replay.smaller.attempts.shrunk`.
-
-        Raises
-        ------
-        CannotReplay
-            If it cannot be run again on all of its inputs.
-        """
-        with threads_for(call):
-            return shrunk(Failure(call, like, makes, memory_bytes=self._memory_bytes), seconds)
-
-    def imports(self, wanted: Sequence[Import]) -> list[Result]:
-        """Import custom functions that the user has named, so that calls of them can be run again; nothing else is.
-
-        Raises
-        ------
-        CannotReplay
-            If one cannot be imported.
-        """
-        bring(wanted)
-        return []
-
-    def module(self, module: ModuleCall, like_its_own: bool) -> Chained:
-        """Run a module's calls again in their order; see `lockstep.replay.chain.chained`.
-
-        Raises
-        ------
-        CannotReplay
-            If nothing of it can be run again.
-        """
-        with threads_for(*module.inside):
-            return chained(module, HERE, like_its_own=like_its_own, memory_bytes=self._memory_bytes)
-
-    def substitute(self, name: str, calls: Sequence[Call], support: SupportList) -> Substitute:
-        """A form of an operator out of what a device has, held against it on inputs like those of some calls."""
-        with threads_for(*calls):
-            return substitute(name, calls, support, self._memory_bytes)
-
-    def timed(self, calls: Sequence[Call]) -> Timed:
-        """How much processor time each of some calls takes alone; see `lockstep.replay.time_alone`."""
+    def _times(self, question: TimesAlone) -> Timed:
         with single_thread():
-            return timed(calls, self._memory_bytes)
+            return timed(question.timed, self._memory_bytes)
 
-    def explanation(self, question: Unexplained) -> Explanation | None:
-        """What the candidate computes instead; None where nothing explains it to its noise floor.
+    def _instead(self, question: Instead) -> Explanation | None:
+        return explained(question.of, self._memory_bytes)
 
-        Raises
-        ------
-        CannotReplay
-            If its tensors were not saved whole, or take more memory than they may.
-        """
-        with threads_for(question.reference_call, question.candidate_call):
-            return explained(question, self._memory_bytes)
+    def _imports(self, question: Imports) -> None:
+        bring(question.wanted)
+
+    def _update(self, question: OfUpdate) -> Judgement:
+        with single_thread():  # a few elements at a time
+            return self._updated(question.pair, question.output)
 
     def _updated(self, calls: CallPair, output: Measured) -> Judgement:
         reference, candidate = records_of(output)
@@ -307,6 +266,21 @@ class Verdicts:
             words = f"{other} of {int(both.sum())} elements are dropped in one run only; kept ones are exact"
             return Judgement.wrong(Kind.RANDOM, words)
         return Judgement.follows()
+
+
+_ANSWERS: dict[type[Question[Any]], Callable[[Verdicts, Any], Any]] = {
+    OfOperator: Verdicts._operator,
+    OfPassage: Verdicts._passage,
+    OfUpdate: Verdicts._update,
+    Again: Verdicts._again,
+    OnLess: Verdicts._on_less,
+    OfModule: Verdicts._module,
+    EqualForm: Verdicts._equal_form,
+    TimesAlone: Verdicts._times,
+    Instead: Verdicts._instead,
+    Imports: Verdicts._imports,
+}
+"""Who answers which question."""
 
 
 # --- dropout ---------------------------------------------------------------------------------------

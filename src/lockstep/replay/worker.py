@@ -55,7 +55,8 @@ def _load_compiled() -> None:
 
 def _answer(questions: BinaryIO, answers: BinaryIO) -> None:
     from lockstep.replay.imported import bring
-    from lockstep.replay.messages import Begin, Known, Question, answer, know, received
+    from lockstep.replay.messages import Begin, Known, answer, know, received
+    from lockstep.replay.questions import Question
     from lockstep.replay.verdict import Verdicts
 
     verdicts = Verdicts(0)
@@ -68,7 +69,6 @@ def _answer(questions: BinaryIO, answers: BinaryIO) -> None:
         elif isinstance(said, Known):
             know(said)
         elif isinstance(said, Question):
-            judge = getattr(verdicts, said.method)
-            found = answer(partial(judge, *said.arguments))
+            found = answer(partial(verdicts.ask, said))
             answers.write(json.dumps(found).encode() + b"\n")
             answers.flush()

@@ -15,6 +15,7 @@ from lockstep.devices.support.known_lists import COMPOSED
 from lockstep.devices.support.native_functions import COMPOSITE, dispatch_keys
 from lockstep.devices.support.support_list import Answer, Standing, SupportList
 from lockstep.replay.equal_forms.substitute import Substitute
+from lockstep.replay.questions import EqualForm
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun_process import RerunsApart
 from lockstep.wings.operators.alternative import Alternative, OnTheCpu
@@ -72,7 +73,7 @@ def _looked_into(one: Answered, support: SupportList, reruns: RerunsApart) -> An
 def _substitute(operator: RanOperator, support: SupportList, reruns: RerunsApart) -> Substitute:
     calls = [call for _, call in sorted(operator.forms.values(), key=lambda one: -one[0])]
     try:
-        return reruns.substitute(operator.name, calls[:_MOST_FORMS], support)
+        return reruns.ask(EqualForm(operator.name, tuple(calls[:_MOST_FORMS]), support))
     except CannotReplay as error:
         return Substitute(why=str(error))
 

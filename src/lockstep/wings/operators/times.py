@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 
+from lockstep.replay.questions import TimesAlone
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun_process import RerunsApart
 from lockstep.wings.operators.ran import Ran, RanOperator
@@ -38,7 +39,8 @@ def _seconds(operator: RanOperator, reruns: RerunsApart) -> float:
     """Of all calls; NaN where one form of them cannot be run alone."""
     counts = [count for count, _ in operator.forms.values()]
     try:
-        found = reruns.timed([call for _, call in operator.forms.values()]).seconds
+        forms = tuple(call for _, call in operator.forms.values())
+        found = reruns.ask(TimesAlone(forms)).seconds
     except CannotReplay:
         return math.nan
     return sum(count * took for count, took in zip(counts, found, strict=True))

@@ -1,0 +1,274 @@
+"""What can be asked of whoever runs recorded calls again: a class a question, with how its answer is read.
+
+`lockstep.replay.verdict` answers in this process, `lockstep.replay.rerun_process` has one of its own do it. A new
+question is a class here and a line of the table there. Knows no torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from lockstep.core.finding import CallPair, Explanation
+from lockstep.core.records import Call, TensorRecord
+from lockstep.devices.support.support_list import SupportList
+from lockstep.judge.protocol import Judgement, Region
+from lockstep.measure.measured_pair import Measured
+from lockstep.replay.chained import Chained, ModuleCall, chained_of
+from lockstep.replay.equal_forms.substitute import Substitute, substitute_of
+from lockstep.replay.explanation.unexplained import Unexplained
+from lockstep.replay.held_results import Result, result_of
+from lockstep.replay.imported import Import
+from lockstep.replay.judgements import explanation_of, judgement_of
+from lockstep.replay.smaller.shrunk import Makes, Shrunk, shrunk_of
+from lockstep.replay.time_alone import Timed, timed_of
+
+Answer = TypeVar("Answer")
+Asked = TypeVar("Asked", covariant=True)
+
+
+class Question(ABC, Generic[Asked]):
+    """A question about recorded calls, whose answer takes running them again."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def calls(self) -> Sequence[Call]:
+        """The calls that are run again."""
+
+    @property
+    def about(self) -> Sequence[TensorRecord | None]:
+        """The tensors by whose size the answer may take its time."""
+        return [record for call in self.calls for record in call.records]
+
+    @property
+    def runs(self) -> int:
+        """How many times as long as one look at these it may take."""
+        return 1
+
+    @property
+    def seconds_besides(self) -> float:
+        """How much longer, in seconds."""
+        return 0.0
+
+    @staticmethod
+    @abstractmethod
+    def read(said: Any) -> Asked:
+        """The answer out of JSON values, each of its type.
+
+        Raises
+        ------
+        TypeError, ValueError, LookupError
+            If one is not, or not there.
+        """
+
+
+class Answers(Protocol):
+    """Whoever runs calls again."""
+
+    def ask(self, question: Question[Answer]) -> Answer:
+        """The answer to a question.
+
+        Raises
+        ------
+        CannotReplay
+            If the calls cannot be run again, or running them again is not faithful to them.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OfOperator(Question[Judgement]):
+    """What one output, gradient or parameter gradient of a pair of calls is."""
+
+    op: str
+    pair: CallPair | None
+    output: Measured
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """Both."""
+        return _both(self.pair)
+
+    @property
+    def about(self) -> Sequence[TensorRecord | None]:
+        """The output in both runs."""
+        return _sides(self.output)
+
+    read = staticmethod(judgement_of)
+
+
+@dataclass(frozen=True, slots=True)
+class OfPassage(Question[Judgement]):
+    """What a tensor behind calls without partner is."""
+
+    sources: tuple[Measured, ...]
+    target: Measured
+    region: Region
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """Those of the region, of both runs."""
+        return (*self.region.reference_calls, *self.region.candidate_calls)
+
+    @property
+    def about(self) -> Sequence[TensorRecord | None]:
+        """The tensor in both runs."""
+        return _sides(self.target)
+
+    read = staticmethod(judgement_of)
+
+
+@dataclass(frozen=True, slots=True)
+class OfUpdate(Question[Judgement]):
+    """What a parameter or a state after an optimizer step is."""
+
+    pair: CallPair
+    output: Measured
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """Both updates."""
+        return _both(self.pair)
+
+    @property
+    def about(self) -> Sequence[TensorRecord | None]:
+        """The parameter or the state in both runs."""
+        return _sides(self.output)
+
+    read = staticmethod(judgement_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Again(Question[list[Result]]):
+    """What a call gives on this machine's CPU; see `lockstep.replay.again.again`."""
+
+    call: Call
+    dtype: str
+    repeat: int
+    like: Call | None
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The call."""
+        return (self.call,)
+
+    @property
+    def runs(self) -> int:
+        """Each time, and what it is held against."""
+        return 1 + self.repeat
+
+    @staticmethod
+    def read(said: Any) -> list[Result]:
+        """The results."""
+        return [result_of(one) for one in said]
+
+
+@dataclass(frozen=True, slots=True)
+class OnLess(Question[Shrunk]):
+    """Smaller inputs on which a call still fails; see `lockstep.replay.smaller.attempts.shrunk`."""
+
+    call: Call
+    like: Call | None
+    makes: Makes
+    seconds: float
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The call."""
+        return (self.call,)
+
+    @property
+    def seconds_besides(self) -> float:
+        """As long as is looked for them."""
+        return self.seconds
+
+    read = staticmethod(shrunk_of)
+
+
+@dataclass(frozen=True, slots=True)
+class OfModule(Question[Chained]):
+    """What a module's calls give in their order; see `lockstep.replay.chain.chained`."""
+
+    module: ModuleCall
+    like_its_own: bool
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The operators in it."""
+        return self.module.inside
+
+    read = staticmethod(chained_of)
+
+
+@dataclass(frozen=True, slots=True)
+class EqualForm(Question[Substitute]):
+    """A form of an operator out of what a device has, held against it on inputs like those of some calls."""
+
+    name: str
+    like: tuple[Call, ...]
+    support: SupportList
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """Those."""
+        return self.like
+
+    read = staticmethod(substitute_of)
+
+
+@dataclass(frozen=True, slots=True)
+class TimesAlone(Question[Timed]):
+    """How much processor time each of some calls takes alone; see `lockstep.replay.time_alone`."""
+
+    timed: tuple[Call, ...]
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """Those."""
+        return self.timed
+
+    read = staticmethod(timed_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Instead(Question[Explanation | None]):
+    """What the candidate computes instead; None where nothing explains it to its noise floor."""
+
+    of: Unexplained
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The calls that gave the result."""
+        both = (self.of.reference_call, self.of.candidate_call)
+        return [call for call in both if call is not None]
+
+    read = staticmethod(explanation_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Imports(Question[None]):
+    """To import custom functions that the user has named, so that calls of them can be run again; nothing else is."""
+
+    wanted: tuple[Import, ...]
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """None."""
+        return ()
+
+    @staticmethod
+    def read(said: Any) -> None:
+        """That it is done says nothing more."""
+
+
+def _both(pair: CallPair | None) -> Sequence[Call]:
+    both = () if pair is None else (pair.reference, pair.candidate)
+    return [call for call in both if call is not None]
+
+
+def _sides(output: Measured) -> Sequence[TensorRecord | None]:
+    return output.pair.reference, output.pair.candidate
