@@ -1,7 +1,7 @@
 """One recorded call run again, alone, on some machine: it and what was recorded are held against double precision.
 
 For operators, forward and backward, and for optimizer updates. What a result may be off is what the local-error judge
-allows one (`lockstep.replay.side`), with no other run at hand: the noise is that of a re-run on the host in the same
+allows one (`lockstep.replay.alone`), with no other run at hand: the noise is that of a re-run on the host in the same
 dtypes, and of inputs off by their rounding. In another dtype it is that of a re-run on the host in that dtype.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -16,23 +17,19 @@ from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.judge.tolerances import (
-    FEW_ELEMENTS,
-    KERNEL_ROUNDINGS,
-    LOCAL_MARGIN,
-    LOCAL_MARGIN_16_BIT,
-    SINGLE,
-)
+from lockstep.judge.tolerances import SINGLE
+from lockstep.replay.alone import Alone
 from lockstep.replay.budget import check_call
 from lockstep.replay.decisions import decided, dropped, drops
-from lockstep.replay.distance import error_of, rounded, size_of
+from lockstep.replay.distance import error_of, rounded
 from lockstep.replay.held_results import BACKWARD, FORWARD, RECORDED, Held, Result, results_of
 from lockstep.replay.machine import HERE, Machine
+from lockstep.replay.margin import Local, within
 from lockstep.replay.optimizer_update import UpdateRerun
 from lockstep.replay.rebuild import CPU, Rebuilt, rebuild
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import LARGE, Precision, Rerun, Results, outputs_of, widened
-from lockstep.replay.side import Local, Reading, Side, local_error
+from lockstep.replay.side import Reading, Side
 
 
 def again(
@@ -147,49 +144,39 @@ class _Operator:
         elif not is_floating(record.dtype):
             yield from self._decisions(record)
         else:
-            reading, recorded = self._read(record, side)
-            unit = side.unit(record)
+            held, recorded = self._read(record, side)
             own_draw = self._family is Family.RANDOM and recorded.excess > 1.0
             if own_draw and self._is_own(record, side):
                 # In double precision some draws take other bits of the same stream: bernoulli.
                 yield from self._decisions(record)
                 return
-            yield _held(RECORDED, recorded, unit)
+            yield recorded.by(RECORDED, held.unit)
             for results in self._results(record):
-                made = _nearest(outputs_of(results, record), reading)
-                yield self._made(record, reading, made, side)
+                yield self._made(held, _nearest(outputs_of(results, record), held.reading))
 
     def _is_own(self, record: TensorRecord, side: Side) -> bool:
         """Whether a draw is, bit for bit, what its own dtype draws here from the same state."""
         own = side.own(record, side.readings(record)[0])
         return own is not None and _share_apart(widened(self._rerun.load(record)), own) == 0.0
 
-    def _read(self, record: TensorRecord, side: Side) -> tuple[Reading, Local]:
-        """How a result is best read, and its local error then."""
-        tried = [(reading, local_error(side, record, reading)) for reading in side.readings(record)]
-        return min(tried, key=lambda one: one[1].excess)
+    def _read(self, record: TensorRecord, side: Side) -> tuple[Alone, Local]:
+        """A result as it is best read, and its local error then."""
+        ways = [Alone(side, record, reading) for reading in side.readings(record)]
+        return min(((one, one.local()) for one in ways), key=lambda one: one[1].excess)
 
-    def _made(self, record: TensorRecord, reading: Reading, made: torch.Tensor, side: Side) -> Held:
-        machine = self._machine
+    def _made(self, held: Alone, made: torch.Tensor) -> Held:
+        machine, truth = self._machine, held.truth
         if machine.dtype is None:
-            local = local_error(side, record, reading, made=widened(made))
-            return _held(str(machine), local, side.unit(record))
-        truth = side.truth(record, reading)
-        backward = side is self._side
+            local = replace(held, made=widened(made)).local()
+            return local.by(str(machine), held.unit)
+        backward = held.side is self._side
         alike = self._run(Machine(dtype=machine.dtype), backward=backward)
-        host = _nearest(outputs_of(alike, record), reading)
-        unit, norm = unit_roundoff(str(made.dtype).removeprefix("torch.")), size_of(truth).norm
-        error = error_of(widened(made), truth)
-        few = 1.0 + FEW_ELEMENTS / math.sqrt(error.spread)
-        noise = error_of(widened(host), truth).norm
-        noise = noise if math.isfinite(noise) else 0.0
-        if unit > SINGLE:
-            # As of what was recorded in 16 bits: the sums are wider, and the result is rounded once.
-            nearest = error_of(rounded(truth, made.dtype), truth).norm
-            allowed = LOCAL_MARGIN_16_BIT * few * max(noise, nearest, unit * norm / 4)
-        else:
-            allowed = LOCAL_MARGIN * few * noise + KERNEL_ROUNDINGS * unit * norm
-        return _held(str(machine), Local(error, allowed, norm), unit)
+        host = _nearest(outputs_of(alike, held.record), held.reading)
+        unit = unit_roundoff(str(made.dtype).removeprefix("torch."))
+        # As of what was recorded in 16 bits: the sums are wider, and the result is rounded once.
+        once = error_of(rounded(truth, made.dtype), truth).norm if unit > SINGLE else 0.0
+        local = within(widened(made), truth, [widened(host)], unit, None, known=once)
+        return local.by(str(machine), unit)
 
     def _decisions(self, record: TensorRecord) -> Iterator[Held]:
         """Indices, masks and counts: each is what the operator gives here, or a tie away from it."""
@@ -225,11 +212,9 @@ def _update(call: Call, machine: Machine, repeat: int) -> list[Result]:
     for record in results_of(call):
         unit, held, refused = unit_roundoff(record.dtype), [], ""
         try:
-            held.append(_held(RECORDED, update.local(record), unit))
+            held.append(update.local(record).by(RECORDED, unit))
             for one in made:
-                held.append(
-                    _held(str(machine), update.local(record, update.named(one, record)), unit)
-                )
+                held.append(update.local(record, update.named(one, record)).by(str(machine), unit))
         except CannotReplay as error:
             refused = str(error)
         results.append(
@@ -240,12 +225,6 @@ def _update(call: Call, machine: Machine, repeat: int) -> list[Result]:
 
 def _nearest(found: Sequence[torch.Tensor], reading: Reading) -> torch.Tensor:
     return found[min(reading.number, len(found) - 1)]
-
-
-def _held(maker: str, local: Local, unit: float) -> Held:
-    allowed = local.tolerance / local.norm if local.norm > 0 else local.tolerance
-    epsilons = local.relative / (2.0 * unit) if unit > 0 else math.nan
-    return Held(maker, local.relative, allowed, local.excess, epsilons)
 
 
 def _whole(maker: str, share: float) -> Held:

@@ -3,7 +3,7 @@
 A call that cannot be run again is left out: the chain goes on from what was recorded of it, which is said. So are
 decisions (indices, masks): a tie that falls otherwise would say nothing of a kernel. What the module's result may be
 off is what the whole chain is off in its own dtypes, and for inputs off by their rounding, as for calls without partner
-(`lockstep.replay.passage`).
+(`lockstep.replay.margin`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lockstep.core.site import Role
 from lockstep.judge.tolerances import SINGLE
 from lockstep.replay.budget import BASE_BYTES, TooLarge
 from lockstep.replay.chained import Chained, Link, ModuleCall
-from lockstep.replay.distance import error_of, perturbed, populations, size_of
+from lockstep.replay.distance import error_of, perturbed, size_of
 from lockstep.replay.doubles import WRITTEN_OUT
 from lockstep.replay.held_results import RECORDED, Held, Result
 from lockstep.replay.layouts import laid
 from lockstep.replay.machine import HERE, Machine
-from lockstep.replay.passage import within
+from lockstep.replay.margin import Local, within_each, worst
 from lockstep.replay.rebuild import tensors_in
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.region import CASTS, Step, passed_to, step_of
@@ -39,7 +39,6 @@ from lockstep.replay.rerun import (
     random_state_of,
     widened,
 )
-from lockstep.replay.side import Local
 
 _RESULTS = (Role.OUTPUT, Role.BUFFER)
 
@@ -264,8 +263,7 @@ class Chain:
         """One result held against the chain in double precision, in each population."""
         truth = self.truth[record.content.id]
         others = [one[record.content.id] for one in noisy]
-        unit = unit_roundoff(record.dtype)
-        return [within(made, truth, others, unit, where) for where in populations(truth)]
+        return within_each(made, truth, others, unit_roundoff(record.dtype))
 
 
 def is_passed(record: TensorRecord) -> bool:
@@ -300,20 +298,16 @@ def chained(
     for record in chain.targets():
         refused, held = chain.refusal(record), list[Held]()
         if not refused:
-            recorded = chain.held(record, widened(load(record)), noisy)
-            again = chain.held(record, chain.made[record.content.id], noisy)
-            held = [_held(RECORDED, recorded, record), _held(str(machine), again, record)]
+            made = {RECORDED: widened(load(record)), str(machine): chain.made[record.content.id]}
+            unit = unit_roundoff(record.dtype)
+            held = [
+                worst(chain.held(record, tensor, noisy)).by(maker, unit)
+                for maker, tensor in made.items()
+            ]
         results.append(
             Result(record.role, record.name, record.index, record.occurrence, tuple(held), refused)
         )
     return Chained(tuple(results), tuple(chain.links()))
-
-
-def _held(maker: str, found: Sequence[Local], record: TensorRecord) -> Held:
-    worst = max(found, key=lambda one: one.excess)
-    allowed = worst.tolerance / worst.norm if worst.norm > 0 else worst.tolerance
-    unit = unit_roundoff(record.dtype)
-    return Held(maker, worst.relative, allowed, worst.excess, worst.relative / (2.0 * unit))
 
 
 def _check_memory(module: ModuleCall, memory_bytes: int) -> None:

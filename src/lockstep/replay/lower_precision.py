@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import torch
 
-from lockstep.core.records import TensorRecord
 from lockstep.judge.protocol import Rounding
 from lockstep.judge.tolerances import ROUNDING_LEAVES, SINGLE, TEN_BITS_ALIKE
+from lockstep.replay.alone import Alone
 from lockstep.replay.distance import error_of, rounded
+from lockstep.replay.margin import Local
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, outputs_of, widened
-from lockstep.replay.side import Local, Reading, Side
 
 Round = Callable[[torch.Tensor], torch.Tensor]
 
@@ -47,24 +47,24 @@ _OUTPUTS: tuple[tuple[str, Round], ...] = (
 )
 
 
-def recognised(side: Side, record: TensorRecord, reading: Reading, local: Local) -> Rounding | None:
+def recognised(held: Alone, local: Local) -> Rounding | None:
     """The rounding that explains the local error of an output, where there is one.
 
     The call is run again with its inputs, or its output, rounded to each format in turn; the one
     that leaves least of the error is named, if it leaves hardly any.
     """
-    if side.unit(record) > SINGLE or not math.isfinite(local.error.norm):
+    if held.unit > SINGLE or not math.isfinite(local.error.norm):
         return None
-    actual = side.actual(record)
+    actual = held.actual
     if not actual.dtype.is_floating_point:
         return None
     limit = max(ROUNDING_LEAVES * local.error.norm, local.tolerance)
     left: dict[Rounding, float] = {}
     for name, round_to in _INPUTS:
-        truth = _with_rounded_inputs(side, record, reading, round_to)
+        truth = _with_rounded_inputs(held, round_to)
         if truth is not None:
             left[Rounding("inputs", (name,))] = error_of(actual, truth).norm
-    truth = side.truth(record, reading)
+    truth = held.truth
     for name, round_to in _OUTPUTS:
         left[Rounding("output", (name,))] = error_of(actual, round_to(truth)).norm
     best = min(left, key=lambda rounding: left[rounding])
@@ -76,17 +76,16 @@ def recognised(side: Side, record: TensorRecord, reading: Reading, local: Local)
     return best
 
 
-def _with_rounded_inputs(
-    side: Side, record: TensorRecord, reading: Reading, round_to: Round
-) -> torch.Tensor | None:
+def _with_rounded_inputs(held: Alone, round_to: Round) -> torch.Tensor | None:
     def alter(tensor: torch.Tensor) -> torch.Tensor:
         return round_to(tensor) if tensor.dtype.is_floating_point else tensor
 
+    side, reading = held.side, held.reading
     try:
         results = side.rerun.run(
             Precision.DOUBLE, backward=side.backward, alter=alter, cast=reading.cast
         )
-        found = outputs_of(results, record)
+        found = outputs_of(results, held.record)
     except CannotReplay:
         return None
     return widened(found[min(reading.number, len(found) - 1)])

@@ -18,14 +18,14 @@ from lockstep.core.mapped import release_pages
 from lockstep.core.operators import canonical_name
 from lockstep.core.records import PIECE, Array, Call, Layout, Pieces, TensorRecord
 from lockstep.core.site import Role
-from lockstep.judge.tolerances import FEW_ELEMENTS, QUIET_UPDATE_ROUNDINGS, SINGLE, UPDATE_MARGIN
+from lockstep.judge.tolerances import SINGLE
 from lockstep.replay.distance import Size, error_of, size_of, together
 from lockstep.replay.layouts import laid
 from lockstep.replay.machine import Machine
+from lockstep.replay.margin import Local, Margin
 from lockstep.replay.rebuild import optimizer_settings, torch_dtype
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import load, widened
-from lockstep.replay.side import Local
 
 _NOT_PER_PARAMETER = frozenset({"lbfgs", "sparseadam", "optimizer"})
 """Classes whose update of one parameter needs more than that parameter."""
@@ -306,9 +306,7 @@ def _local(parts: Sequence[_Part], unit: float) -> Local:
     norm = max(
         together(part.norm for part in parts).norm, together(part.before for part in parts).norm
     )
-    few = 1.0 + FEW_ELEMENTS / error.spread**0.5
-    tolerance = UPDATE_MARGIN * few * noise.norm + QUIET_UPDATE_ROUNDINGS * unit * norm
-    return Local(error, tolerance, norm)
+    return Local(error, Margin.of_update(unit, norm).tolerance(error, noise.norm), norm)
 
 
 class _Elements:

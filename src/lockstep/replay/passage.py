@@ -9,7 +9,6 @@ both runs are held against what the other's give on the inputs of each.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,10 +21,6 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, Region
 from lockstep.judge.tolerances import (
-    FEW_ELEMENTS,
-    KERNEL_ROUNDINGS,
-    LOCAL_MARGIN,
-    LOCAL_MARGIN_16_BIT,
     MASK_MAGNITUDE,
     MOST_UNDEFINED,
     OTHER_MASK,
@@ -33,13 +28,13 @@ from lockstep.judge.tolerances import (
     SINGLE,
 )
 from lockstep.measure.measured_pair import Measured
-from lockstep.replay.distance import Size, error_of, perturbed, populations, size_of
-from lockstep.replay.numeric_verdict import fault
+from lockstep.replay.distance import error_of, perturbed, size_of
+from lockstep.replay.margin import Local, within_each, worst
 from lockstep.replay.pairing import records_of
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.region import RegionRun
 from lockstep.replay.rerun import Precision, load, widened
-from lockstep.replay.side import Local
+from lockstep.replay.two_runs import RUNS, both_alone, fault, wrong_of
 
 _MOST_WORK = 1 << 32
 """Elements that one comparison may write in re-runs of regions; what comes then is left to the next judge."""
@@ -49,11 +44,18 @@ _RUNS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
-    """One run's tensor, what double precision makes of its inputs, and what arithmetic like its own makes of them.
+class Behind:
+    """One run's tensor behind a region; a `lockstep.replay.two_runs.Held`.
 
-    `undefined` marks elements that follow from nothing but by which number a mask leaves out: rows of which it leaves
-    all out, such as padding at the left under a causal mask.
+    Parameters
+    ----------
+    record
+        The tensor.
+    actual, truth, noisy
+        It, what double precision makes of the region's inputs, and what arithmetic like its own makes of them.
+    undefined
+        Elements that follow from nothing but by which number a mask leaves out: rows of which it leaves all out, such
+        as padding at the left under a causal mask.
     """
 
     record: TensorRecord
@@ -64,7 +66,22 @@ class _Side:
 
     @property
     def unit(self) -> float:
+        """Unit roundoff that it carries."""
         return unit_roundoff(self.record.dtype)
+
+    def local(self, other: Local | None = None) -> Local:
+        """How far it is off, in the population where that is most against what it may be."""
+        known = 0.0 if other is None else other.error.norm
+        return worst(within_each(self.actual, self.truth, self.noisy, self.unit, known=known))
+
+    def defined(self, undefined: torch.Tensor) -> Behind:
+        """The same with zeros in what is not defined."""
+        if not bool(undefined.any()):
+            return self
+        actual, truth, *noisy = (
+            one.masked_fill(undefined, 0.0) for one in (self.actual, self.truth, *self.noisy)
+        )
+        return replace(self, actual=actual, truth=truth, noisy=tuple(noisy))
 
 
 class Passages:
@@ -171,12 +188,14 @@ def _coarsest(calls: Sequence[Call]) -> float:
     return max((unit_roundoff(record.dtype) for record in made), default=0.0)
 
 
-def _own(run: RegionRun, record: TensorRecord) -> _Side:
+def _own(run: RegionRun, record: TensorRecord) -> Behind:
     """A run's tensor against its own calls."""
     return _by(run, record, {})
 
 
-def _by(run: RegionRun, record: TensorRecord, given: _Given, *, like_its_own: bool = True) -> _Side:
+def _by(
+    run: RegionRun, record: TensorRecord, given: _Given, *, like_its_own: bool = True
+) -> Behind:
     """A tensor against calls on `given` tensors.
 
     `like_its_own` tells whether the same calls in their own dtypes show what arithmetic may be off.
@@ -193,11 +212,11 @@ def _by(run: RegionRun, record: TensorRecord, given: _Given, *, like_its_own: bo
     undefined &= truth.isfinite()
     if float(undefined.double().mean()) > MOST_UNDEFINED:
         raise CannotReplay("what it gives follows from the number by which a mask leaves out")
-    return _Side(record, widened(load(record)), truth, tuple(noisy), undefined)
+    return Behind(record, widened(load(record)), truth, tuple(noisy), undefined)
 
 
 def _verdict(
-    sides: tuple[_Side, _Side],
+    sides: tuple[Behind, Behind],
     target: Measured,
     other: torch.Tensor | None = None,
     *,
@@ -208,31 +227,27 @@ def _verdict(
     `certain` tells whether all that enters them was the reference's.
     """
     undefined = sides[0].undefined | sides[1].undefined
-    sides = _defined(sides[0], undefined), _defined(sides[1], undefined)
+    sides = sides[0].defined(undefined), sides[1].defined(undefined)
     other = None if other is None else torch.where(undefined, sides[0].truth, other)
-    alone = [_local(side, 0.0) for side in sides]
-    for wrong in (0, 1):
-        known = alone[1 - wrong]
-        if known.sound and not alone[wrong].sound and sides[0].unit == sides[1].unit:
-            alone[wrong] = _local(sides[wrong], known.error.norm)
-    if not any(one.sound for one in alone):
-        raise CannotReplay("what either run recorded is far from what its calls give")
-    if all(one.sound for one in alone):
+    alone = both_alone(*sides)
+    neither = "what either run recorded is far from what its calls give"
+    wrong = wrong_of((alone[0].sound, alone[1].sound), neither)
+    if wrong is None:
         apart = None if other is None else _apart(sides, other, alone)
         if apart is not None and not apart.sound:
             if not certain:
                 raise CannotReplay("not all that enters is known in both runs")
+            most = max(one.relative for one in alone)
             words = (
                 "what the two runs call here, run again in double precision on the same inputs, gives results"
-                f" rel {apart.relative:.2g} apart; each run is within {_most_relative(alone):.2g} of its own"
+                f" rel {apart.relative:.2g} apart; each run is within {most:.2g} of its own"
             )
             return fault(target, apart.excess, words)
         return _explained(sides, alone, target)
-    wrong = 0 if alone[1].sound else 1
-    name, right = ("candidate", "reference") if wrong else ("reference", "candidate")
+    off, other_off = alone[wrong].relative, alone[1 - wrong].relative
     words = (
-        f"all calls since what both runs have, run again in double precision on its own inputs: the {name} is off"
-        f" by rel {alone[wrong].relative:.2g}, the {right} by {alone[1 - wrong].relative:.2g}"
+        "all calls since what both runs have, run again in double precision on its own inputs: the"
+        f" {RUNS[wrong]} is off by rel {off:.2g}, the {RUNS[1 - wrong]} by {other_off:.2g}"
     )
     lower = wrong == 0 and sides[0].unit > sides[1].unit
     return fault(
@@ -240,74 +255,7 @@ def _verdict(
     )
 
 
-def _defined(side: _Side, undefined: torch.Tensor) -> _Side:
-    """The side with zeros in what is not defined."""
-    if not bool(undefined.any()):
-        return side
-    actual, truth, *noisy = (
-        one.masked_fill(undefined, 0.0) for one in (side.actual, side.truth, *side.noisy)
-    )
-    return replace(side, actual=actual, truth=truth, noisy=tuple(noisy))
-
-
-def _most_relative(alone: Sequence[Local]) -> float:
-    return max(one.relative for one in alone)
-
-
-def _local(side: _Side, seen: float) -> Local:
-    """How far a tensor is off, in the group of elements where that is most against what it may be.
-
-    `seen` is how far the other run's is, where that is sound.
-    """
-    found = [_in_group(side, side.actual, seen, where) for where in populations(side.truth)]
-    return max(found, key=lambda one: one.excess)
-
-
-def _in_group(side: _Side, actual: torch.Tensor, seen: float, where: torch.Tensor | None) -> Local:
-    return within(actual, side.truth, side.noisy, side.unit, where, seen=seen)
-
-
-def within(
-    actual: torch.Tensor,
-    truth: torch.Tensor,
-    noisy: Sequence[torch.Tensor],
-    unit: float,
-    where: torch.Tensor | None,
-    *,
-    seen: float = 0.0,
-) -> Local:
-    """How far a tensor is from what a chain of calls gives in double precision, and what it may be off.
-
-    Parameters
-    ----------
-    actual, truth
-        The tensor and what double precision gives.
-    noisy
-        What arithmetic like its own gives.
-    unit
-        Its unit roundoff.
-    where
-        Which elements; None for all.
-    seen
-        How far a sound run is off.
-    """
-    norm = size_of(truth, where).norm
-    error = error_of(actual, truth, where)
-    noises = [error_of(one, truth, where).norm for one in noisy]
-    noise = max([seen, *(one for one in noises if math.isfinite(one))])
-    if unit > SINGLE:
-        # As of a single operator: what is computed inside is wider, and the result is rounded once.
-        return Local(error, _margin(unit, error) * max(noise, unit * norm / 4), norm)
-    tolerance = _margin(unit, error) * noise + KERNEL_ROUNDINGS * unit * norm
-    return Local(error, tolerance, norm)
-
-
-def _margin(unit: float, error: Size) -> float:
-    margin = LOCAL_MARGIN if unit <= SINGLE else LOCAL_MARGIN_16_BIT
-    return margin * (1.0 + FEW_ELEMENTS / math.sqrt(error.spread))
-
-
-def _apart(sides: tuple[_Side, _Side], other: torch.Tensor, alone: Sequence[Local]) -> Local:
+def _apart(sides: tuple[Behind, Behind], other: torch.Tensor, alone: Sequence[Local]) -> Local:
     """How far apart the two functions are, against what both runs may be off."""
     truth = sides[0].truth
     left_out = (
@@ -324,7 +272,7 @@ def _apart(sides: tuple[_Side, _Side], other: torch.Tensor, alone: Sequence[Loca
     return Local(error, max(one.tolerance for one in alone), size_of(truth).norm)
 
 
-def _explained(sides: tuple[_Side, _Side], alone: Sequence[Local], target: Measured) -> Judgement:
+def _explained(sides: tuple[Behind, Behind], alone: Sequence[Local], target: Measured) -> Judgement:
     """Both sides are sound by themselves: what is left comes with the inputs."""
     inherited = error_of(sides[1].truth, sides[0].truth).norm
     floor = alone[0].tolerance + alone[1].tolerance

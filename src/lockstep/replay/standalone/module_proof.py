@@ -15,10 +15,10 @@ from lockstep.replay.chain import Chain, is_passed
 from lockstep.replay.chained import ModuleCall
 from lockstep.replay.distance import median_size
 from lockstep.replay.machine import HERE
+from lockstep.replay.margin import Local
 from lockstep.replay.rebuild import torch_dtype
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import load, random_state_of, widened
-from lockstep.replay.side import Local
 from lockstep.replay.standalone.proof import Limit, Proof
 from lockstep.replay.standalone.python_source import as_name, call_source
 
@@ -138,6 +138,5 @@ def _limits(truth: torch.Tensor, found: Sequence[Local]) -> list[Limit]:
     for number, local in enumerate(found):
         median = None if number == len(found) - 1 else median_size(truth)
         up_to = None if median is None else median * SENTINEL_MAGNITUDE
-        allowed = local.tolerance / local.norm if local.norm > 0 else local.tolerance
-        limits.append(Limit(up_to, allowed, None))
+        limits.append(Limit(up_to, local.allowed, None))
     return limits

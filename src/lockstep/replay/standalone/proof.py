@@ -14,15 +14,17 @@ from lockstep.core.records import Call, Conditions, Layout, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.judge.tolerances import SENTINEL_MAGNITUDE, SINGLE
 from lockstep.replay.again import rebuilt_like
+from lockstep.replay.alone import Alone
 from lockstep.replay.decisions import probability_of
 from lockstep.replay.distance import median_size
 from lockstep.replay.held_results import BACKWARD, FORWARD, results_of
 from lockstep.replay.imported import import_named
+from lockstep.replay.margin import Local
 from lockstep.replay.optimizer_update import UpdateRerun
 from lockstep.replay.rebuild import torch_dtype
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, load, outputs_of
-from lockstep.replay.side import Local, Reading, Side, local_error, local_errors
+from lockstep.replay.side import Reading, Side
 from lockstep.replay.standalone.checks import as_real
 from lockstep.replay.standalone.python_source import (
     as_name,
@@ -296,7 +298,7 @@ class _OperatorProof:
         side = self._side_of(record)
         first, *others = side.readings(record)
         alike = [first, *(one for one in others if one.cast == first.cast)]
-        return min(alike, key=lambda one: local_error(side, record, one).excess)
+        return min(alike, key=lambda one: Alone(side, record, one).local().excess)
 
     def _side_of(self, record: TensorRecord) -> Side:
         """Without backward for what is returned: of large results a run with backward keeps gradients alone."""
@@ -304,11 +306,9 @@ class _OperatorProof:
 
     def _expected(self, record: TensorRecord, reading: Reading) -> tuple[torch.Tensor, list[Limit]]:
         """The double-precision result as it is best read, and what a sound kernel may be off."""
-        side = self._side_of(record)
-        locals_ = local_errors(side, record, reading, at_once=False)
-        truth = side.truth(record, reading)
-        narrow = side.unit(record) > SINGLE
-        return truth.clone(), list(_limits(truth, locals_, narrow=narrow))
+        held = Alone(self._side_of(record), record, reading)
+        found = held.locals(at_once=False)
+        return held.truth.clone(), list(_limits(held.truth, found, narrow=held.unit > SINGLE))
 
 
 def _limits(truth: torch.Tensor, found: list[Local], *, narrow: bool) -> Iterator[Limit]:
@@ -316,9 +316,10 @@ def _limits(truth: torch.Tensor, found: list[Local], *, narrow: bool) -> Iterato
         last = number == len(found) - 1
         median = None if last else median_size(truth)
         up_to = None if median is None else median * SENTINEL_MAGNITUDE
-        allowed = local.tolerance / local.norm if local.norm > 0 else local.tolerance
         share = local.allowed_misrounded
-        yield Limit(up_to, allowed, share if narrow and share < 1.0 and len(found) == 1 else None)
+        yield Limit(
+            up_to, local.allowed, share if narrow and share < 1.0 and len(found) == 1 else None
+        )
 
 
 # --- updates ------------------------------------------------------------------------------------------
@@ -354,9 +355,8 @@ def _update_proof(call: Call) -> Proof:
         except CannotReplay as error:
             proof.refused[name] = str(error)
             continue
-        allowed = local.tolerance / local.norm if local.norm > 0 else local.tolerance
         floor = 4.0 * unit_roundoff(record.dtype)
-        proof.hold(name, record, truth, [Limit(None, max(allowed, floor), None)])
+        proof.hold(name, record, truth, [Limit(None, max(local.allowed, floor), None)])
         proof.lines.append(f"check({name!r}, {made})")
     return proof
 
