@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-page kills soak-cache soak-serve docs screenshots clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-page kills soak-cache soak-serve docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -35,6 +35,11 @@ test-torch:
 	.venv-torch-$(VERSION)/bin/python -m pip install -c .venv-torch-$(VERSION)/constraints.txt -e '.[dev,examples]'
 	.venv-torch-$(VERSION)/bin/python -m lockstep.kernels.every_loop
 	.venv-torch-$(VERSION)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
+
+# `lockstep serve --engine ray` on two nodes of Ray, which is installed for it (240 MB).
+test-serve-cluster: $(READY)
+	$(PIP) install -q -c constraints.txt -e '.[dev,serve-cluster]'
+	$(BIN)/python -m pytest -q --every-way tests/wings/serve_cluster $(OPTIONS)
 
 # A minute: lint, types, floors, and what can be tested without a training.
 quick: lint

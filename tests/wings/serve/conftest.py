@@ -26,17 +26,6 @@ def _log_is_heard() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Models of several kinds, one with two versions, one entry that is no model."""
-    folder = tmp_path_factory.mktemp("models")
-    serve_models.linear(folder / "linear" / "1" / "model.onnx")
-    serve_models.linear(folder / "linear" / "3" / "model.onnx", scale=2.0)
-    serve_models.linear(folder / "by_two" / "1" / "model.onnx", batch=2)
-    serve_models.over_the_batch(folder / "over_the_batch" / "1" / "model.onnx")
-    serve_models.logarithm(folder / "logarithm" / "1" / "model.onnx")
-    serve_models.words(folder / "words" / "1" / "model.onnx")
-    serve_models.of_every_kind(folder / "every_kind" / "1" / "model.onnx")
-    broken = folder / "broken" / "1" / "model.onnx"
-    broken.parent.mkdir(parents=True)
-    broken.write_bytes(b"\x08\x01no model")
-    with serving(folder) as one:
+    """Models of several kinds, by this machine."""
+    with serving(serve_models.of_the_clients(tmp_path_factory.mktemp("models"))) as one:
         yield one

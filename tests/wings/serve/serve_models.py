@@ -74,6 +74,21 @@ def of_every_kind(path: Path) -> Path:
     return write(path, nodes, inputs, outputs)
 
 
+def of_the_clients(folder: Path) -> Path:
+    """Models of several kinds, one with two versions, one entry that is no model."""
+    linear(folder / "linear" / "1" / "model.onnx")
+    linear(folder / "linear" / "3" / "model.onnx", scale=2.0)
+    linear(folder / "by_two" / "1" / "model.onnx", batch=2)
+    over_the_batch(folder / "over_the_batch" / "1" / "model.onnx")
+    logarithm(folder / "logarithm" / "1" / "model.onnx")
+    words(folder / "words" / "1" / "model.onnx")
+    of_every_kind(folder / "every_kind" / "1" / "model.onnx")
+    broken = folder / "broken" / "1" / "model.onnx"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"\x08\x01no model")
+    return folder
+
+
 def deep(
     path: Path,
     layers: int = 6,

@@ -42,6 +42,16 @@ def _share(context: click.Context, parameter: click.Parameter, value: str) -> Fr
     return share
 
 
+def _replicas(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int]:
+    least, between, most = value.partition("..")
+    if not least.isdecimal() or (between and not most.isdecimal()):
+        raise click.BadParameter("is a number, or two such as 1..4")
+    found = int(least), int(most or least)
+    if not 1 <= found[0] <= found[1]:
+        raise click.BadParameter("is 1 or more, the smaller of two first")
+    return found
+
+
 @click.command()
 @click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
@@ -87,6 +97,27 @@ def _share(context: click.Context, parameter: click.Parameter, value: str) -> Fr
     default=0,
     show_default=True,
     help="Processes of each version, begun again when they die; 0 runs it in this one.",
+)
+@click.option(
+    "--engine",
+    "engine_name",
+    type=click.Choice(["embedded", "ray"]),
+    default="embedded",
+    show_default=True,
+    help="What runs models: this machine, or a cluster of Ray.",
+)
+@click.option(
+    "--address",
+    metavar="HOST:PORT",
+    help="Of the Ray cluster; without, one is begun here.",
+)
+@click.option(
+    "--replicas",
+    default="1",
+    show_default=True,
+    callback=_replicas,
+    metavar="N|MIN..MAX",
+    help="Of each version in the Ray cluster; as many of them as requests need.",
 )
 @click.option(
     "--threads",
@@ -146,7 +177,8 @@ def _share(context: click.Context, parameter: click.Parameter, value: str) -> Fr
 )
 def serve(
     models: tuple[Path, ...], http_port: int | None, grpc_port: int | None, host: str,
-    token_file: Path | None, device: str, runners: int, threads: int,
+    token_file: Path | None, device: str, runners: int, engine_name: str,
+    address: str | None, replicas: tuple[int, int], threads: int,
     most: int, shadow: tuple[Path, ...], share: Fraction, record: Path | None, waiting: int, timeout: float,
     most_bytes: int,
 ) -> int:  # fmt: skip
@@ -159,6 +191,7 @@ def serve(
     \b
     lockstep serve model.onnx
     lockstep serve models --http 9000 --grpc off
+    lockstep serve models --engine ray --address 10.0.0.1:6379 --replicas 1..8
     lockstep serve quantised.onnx --shadow model.onnx --share 5% --record left
     """
     if http_port is None and grpc_port is None:
@@ -167,6 +200,9 @@ def serve(
         )
     try:
         from lockstep.wings.serve.access import gate_for
+        from lockstep.wings.serve.cluster.engine import ClusterEngine
+        from lockstep.wings.serve.cluster.scale import Scale
+        from lockstep.wings.serve.engine import Engine
         from lockstep.wings.serve.parity.shadowing import Shadowing
         from lockstep.wings.serve.repository import Limits, Repository
         from lockstep.wings.serve.server import Addresses, Bounds, serve_models
@@ -189,5 +225,16 @@ def serve(
     if record is not None and not shadow:
         raise UsageError("--record: keeps what leaves a reference; give one by --shadow")
     shadowing = Shadowing(shadow, share, record, device.split(",")[0], timeout) if shadow else None
-    _event_loop_run()(serve_models(models, limits, addresses, bounds, gate, shadowing, listening))
+    engine: Engine | None = None
+    if engine_name == "ray":
+        if runners or "," in device:
+            raise UsageError(
+                "--engine ray: Ray places replicas; give --replicas, and one --device for all of them"
+            )
+        engine = ClusterEngine(address, Scale(*replicas, timeout_s=timeout))
+    elif address is not None or replicas != (1, 1):
+        raise UsageError("--address, --replicas: are of a Ray cluster; give --engine ray too")
+    _event_loop_run()(
+        serve_models(models, limits, addresses, bounds, gate, shadowing, engine, listening)
+    )
     return ExitCode.AGREES

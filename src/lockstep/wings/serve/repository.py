@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.serve.batcher import Batcher
+from lockstep.wings.serve.engine import EmbeddedEngine, Engine
 from lockstep.wings.serve.failures import NotReadyError, NotThereError, RequestError
 from lockstep.wings.serve.opening import Source, settings_of
 from lockstep.wings.serve.parity.shadow import Shadow
-from lockstep.wings.serve.process_runner import ProcessRunner
-from lockstep.wings.serve.runners import ThreadRunner
 from lockstep.wings.serve.servable import Signature
 from lockstep.wings.serve.servables.kinds import OPENERS
 
@@ -78,9 +76,13 @@ class Repository:
         Files, folders of one model (`1/model.onnx`, `2/model.onnx`), or folders of such folders.
     limits
         How they are run.
+    engine
+        By what; without, as `limits` say, on this machine.
 
     Attributes
     ----------
+    engine
+        What runs them; whoever has it run them begins and closes it.
     shadows
         The references of models, by the model's name.
 
@@ -90,8 +92,9 @@ class Repository:
         If a path is missing, or two models have one name.
     """
 
-    def __init__(self, paths: Sequence[Path], limits: Limits) -> None:
+    def __init__(self, paths: Sequence[Path], limits: Limits, engine: Engine | None = None) -> None:
         self._paths, self._limits = paths, limits
+        self.engine = engine or EmbeddedEngine(limits.processes, limits.timeout_s)
         self._models: dict[str, _Model] = {}
         self._loading = asyncio.Lock()
         self._leaving: dict[asyncio.Task[None], Batcher] = {}
@@ -235,42 +238,14 @@ class Repository:
 
     async def _open(self, name: str, number: int, where: Path, path: Path) -> Version:
         settings = {"threads": self._limits.threads, **await asyncio.to_thread(settings_of, path)}
-        devices = str(settings.get("device", self._limits.device)).split(",")
-        count = max(self._limits.processes, len(devices))
-        sources = [
-            Source(where, device, settings)
-            for device, _ in zip(itertools.cycle(devices), range(count), strict=False)
-        ]
-        runners = await self._runners(sources)
+        source = Source(where, str(settings.get("device", self._limits.device)), settings)
+        runners = await self.engine.open(name, number, source)
         first = runners[0]
         batcher = Batcher(
             runners, first.signature, most=settings.get("most", self._limits.most),
             waiting=self._limits.waiting,
         )  # fmt: skip
         return Version(name, number, first.platform, first.signature, batcher, where)
-
-    async def _runners(self, sources: Sequence[Source]) -> list[ThreadRunner] | list[ProcessRunner]:
-        """One after the other: what a trial of the first shows of batching holds for the rest."""
-        timeout_s = self._limits.timeout_s
-        if not self._limits.processes:
-            threads: list[ThreadRunner] = []
-            for source in sources:
-                known = source.like(threads[0].signature) if threads else source
-                servable = await asyncio.to_thread(known.open)
-                threads.append(
-                    ThreadRunner(servable, known.like(servable.signature).open, timeout_s=timeout_s)
-                )
-            return threads
-        processes: list[ProcessRunner] = []
-        try:
-            for source in sources:
-                known = source.like(processes[0].signature) if processes else source
-                processes.append(await ProcessRunner.started(known, timeout_s=timeout_s))
-        except BaseException:
-            for runner in processes:
-                await runner.close()
-            raise
-        return processes
 
 
 def models_at(path: Path) -> list[tuple[str, Path]]:

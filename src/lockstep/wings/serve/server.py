@@ -13,6 +13,7 @@ import uvicorn
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.serve.access import Gate, guarded
+from lockstep.wings.serve.engine import Engine
 from lockstep.wings.serve.metrics import Metrics
 from lockstep.wings.serve.parity.shadowing import ParityMetrics, Shadowing, begin_shadows
 from lockstep.wings.serve.protocol.bounded_http import bounded_http
@@ -50,6 +51,7 @@ async def serve_models(
     bounds: Bounds,
     gate: Gate,
     shadowing: Shadowing | None,
+    engine: Engine | None,
     listening: Callable[[Repository, dict[str, str]], None],
 ) -> None:
     """Serve models until the process is interrupted.
@@ -68,19 +70,23 @@ async def serve_models(
         Which clients may.
     shadowing
         What models are held against, if anything.
+    engine
+        What runs models, which is begun and closed here; without, this machine does as the limits say.
     listening
         Is called once requests are answered, with the address by transport.
 
     Raises
     ------
     UsageError
-        If a path is no model, or a port is taken.
+        If a path is no model, a port is taken, or the engine cannot begin.
     """
-    repository, metrics = Repository(paths, limits), Metrics()
-    await repository.load_all()
+    repository, metrics = Repository(paths, limits, engine), Metrics()
     told: dict[str, str] = {}
     async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(repository.engine.close)
+        await repository.engine.begin()
         stack.push_async_callback(repository.close)
+        await repository.load_all()
         if shadowing is not None:
             await begin_shadows(repository, shadowing)
             metrics.registry.register(ParityMetrics(repository.shadows))

@@ -1,0 +1,60 @@
+"""The engine of a cluster: each version is an application of Ray Serve, with as many replicas as its requests need."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Sequence
+
+from lockstep.wings.serve.cluster.connection import Connection, connected
+from lockstep.wings.serve.cluster.scale import Scale
+from lockstep.wings.serve.engine import OpenedRunner
+from lockstep.wings.serve.opening import Source
+
+
+class ClusterEngine:
+    """Runs versions in a cluster of Ray.
+
+    Parameters
+    ----------
+    address
+        Of the cluster, as `ray start` has told it; None begins one of this machine.
+    scale
+        How many replicas a version has.
+    """
+
+    def __init__(self, address: str | None, scale: Scale) -> None:
+        self._address, self._scale = address, scale
+        self._connection: Connection | None = None
+        self._prefix, self._numbers = f"lockstep-{uuid.uuid4().hex[:8]}", itertools.count(1)
+
+    async def begin(self) -> None:
+        """Join the cluster; see `Engine`. It is done on the main thread, which Ray asks for."""
+        self._connection = connected(self._address)
+
+    async def open(self, name: str, number: int, source: Source) -> Sequence[OpenedRunner]:
+        """Deploy a version; see `Engine`. There are as many runners as there may be replicas: what they are
+        asked at once tells Ray how many there should be."""
+        from lockstep.wings.serve.cluster.application import Application
+        from lockstep.wings.serve.cluster.ray_runner import RayRunner
+
+        assert self._connection is not None, "begin() comes first"
+        # A cluster of this machine is nobody else's: there is nothing to be shared out.
+        cpus = 0 if self._connection.is_own else source.settings.get("threads") or 1
+        application = Application(
+            f"{self._prefix}-{next(self._numbers)}-{name}-{number}", source, self._scale, cpus=cpus
+        )
+        platform, signature = await application.deployed()
+        runner = RayRunner(
+            application.handle,
+            platform,
+            signature,
+            timeout_s=self._scale.timeout_s,
+            release=application.release,
+        )
+        return [runner] * self._scale.most
+
+    async def close(self) -> None:
+        """Leave the cluster, and nothing of this server in it."""
+        if self._connection is not None:
+            self._connection.leave(self._prefix)
