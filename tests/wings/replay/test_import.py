@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import lockstep
 from lockstep.cli.main import main
 
 FUNCTIONS = """
@@ -53,23 +52,21 @@ with lockstep.record("run", model=model, steps=1, save="tensors"):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording `run` of a training with a function of its own, and that function beside it."""
     folder = tmp_path_factory.mktemp("imports")
     (folder / "own_functions.py").write_text(FUNCTIONS)
     (folder / "dies.py").write_text(DIES)
     (folder / "train.py").write_text(TRAINING)
-    source = str(Path(lockstep.__file__).parents[1])
-    subprocess.run(
-        [sys.executable, "train.py"], cwd=folder, check=True, env={**os.environ, "PYTHONPATH": source}
-    )  # fmt: skip
+    subprocess.run([programs / "python", "train.py"], cwd=folder, check=True)
     return folder
 
 
 @pytest.fixture(autouse=True)
-def in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Work where the training is, and forget what was imported."""
+def in_the_folder(folder: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work where the training is, with processes that start at once, and forget what was imported."""
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "executable", str(programs / "python"))
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
     sys.modules.pop("own_functions", None)

@@ -26,6 +26,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+# Of the table behind a picture: its four thousand cells are one like the other, and a contrast is found of each.
+LEAVE_FEW_ROWS = (
+    "document.querySelectorAll('details.behind tr:nth-child(n+7)').forEach(one => one.remove())"
+)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as started:
@@ -173,6 +179,7 @@ def test_it_is_accessible_and_never_wider_than_the_screen(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for details in page.locator("details.behind").all():
         details.evaluate("one => { one.open = true; }")
+    page.evaluate(LEAVE_FEW_ROWS)
     found = axe_core.Axe().run(page, options={"resultTypes": ["violations"]})["violations"]
     page.close()
     assert [(one["id"], [node["html"][:200] for node in one["nodes"]][:3]) for one in found] == []
