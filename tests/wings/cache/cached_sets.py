@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,13 +52,6 @@ class FromItsOwn(Rows):
         return self.made(index)["x"] + self.generator.random()
 
 
-class FromNowhere(Rows):
-    """Draws from a generator that is made for each sample, which nobody can watch."""
-
-    def __getitem__(self, index: int) -> Any:
-        return self.made(index)["x"] + np.random.default_rng().random()
-
-
 class Counting(Rows):
     """An attribute that changes with each sample."""
 
@@ -102,3 +96,55 @@ class Stream(IterableDataset[Any]):
             yield torch.full((10,), float(index)) + (
                 random.random() * self.noise if self.noise else 0
             )
+
+
+class FromTheClock(Rows):
+    """What nobody can watch."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.made(index)["x"] + time.perf_counter_ns() % 1_000_000
+
+
+class OutOfOneFile(Rows):
+    """Records of one file that stays open, each longer than what is read ahead of half of it."""
+
+    record_bytes = 6000
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+        self.file = open(path, "rb")  # noqa: SIM115, PTH123
+
+    def __getitem__(self, index: int) -> Any:
+        self.file.seek(index * self.record_bytes)
+        return self.file.read(self.record_bytes)
+
+
+class PaddedToTheLongest(Rows):
+    """Batches whose samples are as long as the longest of them."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones(index + 1)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        longest = max(indices) + 1
+        return [torch.nn.functional.pad(self[index], (0, longest - index - 1)) for index in indices]
+
+
+class Normalised(Rows):
+    """By the mean of more numbers than one thread sums."""
+
+    def __getitem__(self, index: int) -> Any:
+        made = torch.randn(150_000, generator=torch.Generator().manual_seed(index))
+        return (made - made.mean()) / made.std()
+
+
+class SeldomRandom(Rows):
+    """Draws from a generator that is made for it, in some samples alone."""
+
+    def __init__(self, make: Any) -> None:
+        super().__init__()
+        self.make = make
+
+    def __getitem__(self, index: int) -> Any:
+        return self.made(index)["x"] + (self.make() if index > 5 else 0)

@@ -142,13 +142,13 @@ def test_code_and_data_that_are_written_anew_are_another_pipeline(
 
 
 @pytest.mark.parametrize(
-    "kind", [sets.FromTorch, sets.FromPython, sets.FromNumpy, sets.FromItsOwn, sets.FromNowhere]
+    "kind", [sets.FromTorch, sets.FromPython, sets.FromNumpy, sets.FromItsOwn, sets.FromTheClock]
 )
 def test_random_samples_are_found_and_never_cached(
     kind: Any, running: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given what a training gets without the cache
-    is_repeatable = kind is not sets.FromNowhere
+    is_repeatable = kind is not sets.FromTheClock
     expected = epochs(kind())
     # when it is trained with the cache
     found = epochs(CachedDataset(kind(), address=running.address, session=kind.__name__))

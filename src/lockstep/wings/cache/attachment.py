@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import torch
+
 from lockstep.wings.cache.client import AGAIN_S, DaemonGoneError, RefusedError
 from lockstep.wings.cache.pipeline_checksum import Pipeline, differences, pipeline_of
 from lockstep.wings.cache.places import Address
 from lockstep.wings.cache.random_watch import RandomWatch
-from lockstep.wings.cache.sample_layout import CannotLayOutError, lay_out
+from lockstep.wings.cache.sample_layout import Laid
 from lockstep.wings.cache.samples import MISSING, OtherPipelineError, Samples, say_gone, say_once
-from lockstep.wings.cache.twin import comes_out_otherwise
+from lockstep.wings.cache.twin import come_out_otherwise
 
-_TWINS = 2
-"""Samples of a new session that are computed twice."""
+_TWINS, _TWINS_OF_BATCHES = 2, 8
+"""Samples of a new session that are computed twice; more where whole batches are, in which the others may matter."""
 
 _MOST_CHANGES = 64
 """How often what a data set is set to may change from outside before this process asks the cache no more."""
@@ -25,6 +27,7 @@ _LOOK_AFTER = 1 << 16
 """Samples after which the whole pipeline is looked at again."""
 
 _RANDOM = "; it is not cached: give transform_key, or cache the data set below what is random"
+_BY_BATCH = ", or by what else is in its batch"
 
 T = TypeVar("T")
 
@@ -48,6 +51,8 @@ class Attachment:
         How many samples there are, 0 where that is not known.
     is_keyed
         Whether random numbers are drawn by a key, and nobody has to watch them.
+    is_in_batches
+        Whether the source computes whole batches.
     """
 
     def __init__(
@@ -60,12 +65,16 @@ class Attachment:
         about: dict[str, str],
         rows: int,
         is_keyed: bool,
+        is_in_batches: bool = False,
     ) -> None:
         self._address, self._session, self._source = address, session, source
         self._ignored, self._about, self._rows, self._is_keyed = ignored, about, rows, is_keyed
         self._process = os.getpid()
         self._samples: Samples | None = None
-        self._refused, self._changes, self._twins, self._again_s = False, 0, _TWINS, 0.0
+        self._twins = _TWINS_OF_BATCHES if is_in_batches else _TWINS
+        self._random = f"{_BY_BATCH if is_in_batches else ''}{_RANDOM}"
+        self._threads = torch.get_num_threads()
+        self._refused, self._changes, self._again_s = False, 0, 0.0
         self._handed_out = 0
         self._describe()
 
@@ -89,12 +98,21 @@ class Attachment:
         shuffled in place."""
         self._handed_out = _LOOK_AFTER
 
-    def samples(self) -> Samples | None:
-        """The session for the pipeline as it is now; None where nothing may be taken from one or given to it."""
-        self._handed_out += 1
+    def samples(self, count: int = 1) -> Samples | None:
+        """The session for the pipeline as it is now; None where nothing may be taken from one or given to it.
+
+        Parameters
+        ----------
+        count
+            How many samples are to be handed out.
+        """
+        self._handed_out += count
         if self._process != os.getpid():
             self._process, self._samples, self._again_s = os.getpid(), None, 0.0
             self.look_again()
+        if self._threads != torch.get_num_threads():
+            self._threads, self._samples = torch.get_num_threads(), None
+            self._again_s = 0.0
         if self._handed_out > _LOOK_AFTER or self._pipeline.has_changed():
             self._handed_out = 0
             self._look_for_changes()
@@ -116,7 +134,13 @@ class Attachment:
     def _attach(self) -> None:
         self._again_s = time.monotonic() + AGAIN_S
         try:
-            self._samples = Samples(self._address, self._session, self._pipeline, self._rows)
+            self._samples = Samples(
+                self._address,
+                self._session,
+                self._pipeline,
+                self._rows,
+                f"{self._threads} threads/",
+            )
         except DaemonGoneError as error:
             say_gone(self._address, error)
         except RefusedError as error:
@@ -146,14 +170,11 @@ class Attachment:
         else:
             self._again_s = 0.0
 
-    def get(self, samples: Samples, row: int, variant: str) -> Any:
-        """A sample, or `MISSING`."""
-        found: Any = self._trying(lambda: samples.get(row, variant))
-        return MISSING if found is None else found[0]
-
-    def get_all(self, samples: Samples, rows: Sequence[int | None]) -> list[Any]:
-        """Samples, `MISSING` for those that are not there."""
-        found = self._trying(lambda: samples.get_all(rows))
+    def get(
+        self, samples: Samples, rows: Sequence[int | None], variants: Sequence[str]
+    ) -> list[Any]:
+        """Samples, `MISSING` for those that are not there, and where there is no row."""
+        found = self._trying(lambda: samples.get(rows, variants))
         return [MISSING] * len(rows) if found is None else found[0]
 
     def _trying(self, work: Callable[[], T]) -> tuple[T] | None:
@@ -188,36 +209,48 @@ class Attachment:
         return f"computing a sample changes the data set ({words}); name what does not matter in ignore=(...)"
 
     def put(
-        self, samples: Samples, found: Sequence[tuple[int, str, Any]], again: Callable[[], Any]
+        self,
+        samples: Samples,
+        found: Sequence[tuple[int | None, str, Any]],
+        again: Callable[[int], Any],
     ) -> bool:
-        """Put samples into the cache: rows, variants and what was computed; `again` computes the first once more."""
+        """Put samples into the cache: rows, variants and what was computed; `again` computes one of them once more."""
+        return self._trying(lambda: self._put(samples, found, again)) == (True,)
 
-        def work() -> bool:
-            if not self._is_the_same_twice(samples, found[0][0], found[0][2], again):
-                return False
-            by_variant: dict[str, list[tuple[int, Any]]] = {}
-            for row, variant, sample in found:
-                by_variant.setdefault(variant, []).append((row, sample))
-            done = [samples.put(some, variant) for variant, some in by_variant.items()]
-            return all(done)
-
-        done = self._trying(work)
-        return done is not None and done[0]
-
-    def _is_the_same_twice(
-        self, samples: Samples, row: int, sample: Any, again: Callable[[], Any]
+    def _put(
+        self,
+        samples: Samples,
+        found: Sequence[tuple[int | None, str, Any]],
+        again: Callable[[int], Any],
     ) -> bool:
-        if samples.proven or not self._twins:
-            return True
-        try:
-            expected = lay_out(sample).checksum
-        except CannotLayOutError:
-            return True
-        other = comes_out_otherwise(again, expected)
-        if other:
-            samples.refuse(f"sample {row} comes out otherwise each time{_RANDOM}")
+        laid = [
+            (place, one)
+            for place, (row, _, sample) in enumerate(found)
+            if row is not None and (one := samples.laid_out(sample)) is not None
+        ]
+        twins = [] if samples.proven else laid[: self._twins]
+        if twins and not self._come_out_the_same(samples, twins, found[twins[0][0]][0] or 0, again):
             return False
-        self._twins -= 1
+        by_variant: dict[str, list[tuple[int, Laid]]] = {}
+        for place, one in laid:
+            by_variant.setdefault(found[place][1], []).append((found[place][0] or 0, one))
+        done = [samples.put(some, variant) for variant, some in by_variant.items()]
+        return len(laid) == len(found) and all(done)
+
+    def _come_out_the_same(
+        self,
+        samples: Samples,
+        twins: Sequence[tuple[int, Laid]],
+        row: int,
+        again: Callable[[int], Any],
+    ) -> bool:
+        other = come_out_otherwise(
+            lambda: [again(place) for place, _ in twins], [one.checksum for _, one in twins]
+        )
+        if other:
+            samples.refuse(f"sample {row} comes out otherwise each time{self._random}")
+            return False
+        self._twins -= len(twins)
         if other is None:
             samples.say_once("whether samples come out the same twice could not be seen")
         elif not self._twins:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from lockstep.core.errors import UsageError
 from lockstep.wings.cache.attachment import Attachment
 from lockstep.wings.cache.places import address_of
 from lockstep.wings.cache.random_watch import drawing_by
-from lockstep.wings.cache.samples import MISSING, Samples
+from lockstep.wings.cache.samples import MISSING
 
 Compute = Callable[[list[Any]], list[Any]]
 TransformKey = Callable[[int], object] | str | None
@@ -80,6 +81,7 @@ class CachedDataset(Dataset[Any]):
         return Attachment(
             self._address, self._session, self.dataset, ignored=self._ignore, rows=len(self.dataset),
             about={"samples": str(len(self.dataset)), "random numbers": drawn}, is_keyed=self._key is not None,
+            is_in_batches=self._whole() is not None,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
@@ -98,21 +100,23 @@ class CachedDataset(Dataset[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         """The sample of an index."""
-        return self._found([index], lambda left: [self._compute(index)])[0]
+        return self._found([index], None)[0]
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         """The samples of several indices, as DataLoader asks for a batch."""
-        whole = getattr(self.dataset, "__getitems__", None)
-        if whole is None or self._key is not None:
-            return self._found(indices, lambda left: [self._compute(one) for one in left])
-        return self._found(indices, whole)
+        return self._found(indices, self._whole())
 
-    def _found(self, indices: Sequence[Any], compute: Compute) -> list[Any]:
+    def _whole(self) -> Compute | None:
+        """What computes a batch, where the data set has that."""
+        return getattr(self.dataset, "__getitems__", None) if self._key is None else None
+
+    def _found(self, indices: Sequence[Any], whole: Compute | None) -> list[Any]:
         """Samples from the cache, and those that are not there as they are computed."""
         if self._attachment is None:  # unpickled in another process
             self._attachment = self._unattached()
         attachment = self._attachment
-        samples = attachment.samples()
+        samples = attachment.samples(len(indices))
+        compute = whole or self._one_by_one
         if samples is None:
             return compute(list(indices))
         length = len(self.dataset)
@@ -120,44 +124,35 @@ class CachedDataset(Dataset[Any]):
             index if type(index) is int and 0 <= index < length else self._row(index)
             for index in indices
         ]
-        if self._key is None and set(map(type, indices)) == {int}:
-            found = attachment.get_all(samples, rows)
-        else:
-            found = [
-                MISSING if row is None else attachment.get(samples, row, self._variant(index))
-                for index, row in zip(indices, rows, strict=True)
-            ]
+        variants = self._variants(indices, whole)
+        found = attachment.get(samples, rows, variants)
         left = [place for place, sample in enumerate(found) if sample is MISSING]
-        return (
-            self._filled(attachment, samples, indices, rows, found, left, compute)
-            if left
-            else found
-        )
-
-    def _filled(
-        self,
-        attachment: Attachment,
-        samples: Samples,
-        indices: Sequence[Any],
-        rows: Sequence[int | None],
-        found: list[Any],
-        left: Sequence[int],
-        compute: Compute,
-    ) -> list[Any]:
-        """What is left is computed, and put into the cache."""
-        wanted = [indices[place] for place in left]
-        computed, is_exact = attachment.computed(
-            samples, lambda: compute(wanted), rows[left[0]] or 0
-        )
-        kept = []
-        for place, sample in zip(left, computed, strict=True):
-            found[place], row = sample, rows[place]
-            if row is not None:
-                kept.append((row, self._variant(indices[place]), sample))
-        if is_exact and kept:
-            first = next(indices[place] for place in left if rows[place] is not None)
-            attachment.put(samples, kept, lambda: self._compute(first))
+        if left:
+            wanted = [indices[place] for place in left]
+            asked = [(rows[place], variants[place]) for place in left]
+            computed, is_exact = attachment.computed(
+                samples, partial(compute, wanted), asked[0][0] or 0
+            )
+            for place, sample in zip(left, computed, strict=True):
+                found[place] = sample
+            if is_exact:
+                again = partial(self._again, wanted, whole)
+                attachment.put(
+                    samples,
+                    [(*one, sample) for one, sample in zip(asked, computed, strict=True)],
+                    again,
+                )
         return found
+
+    def _one_by_one(self, indices: Sequence[Any]) -> list[Any]:
+        return [self._compute(one) for one in indices]
+
+    def _again(self, indices: Sequence[Any], whole: Compute | None, place: int) -> Any:
+        """One of the samples once more; of a batch in another batch, for it must not matter what else is in one."""
+        index = indices[place]
+        if whole is None:
+            return self._compute(index)
+        return whole([index, (index + 1) % len(self.dataset)] if len(indices) == 1 else [index])[0]
 
     def _row(self, index: Any) -> int | None:
         """A whole number from 0 on; None for what the data set has to make of it itself."""
@@ -165,10 +160,20 @@ class CachedDataset(Dataset[Any]):
             return None
         return int(index) if 0 <= index < len(self.dataset) else None
 
+    def _variants(self, indices: Sequence[Any], whole: Compute | None) -> list[str]:
+        """The table of each sample: by the key of the user's, and by what the data set was given."""
+        first = "in batches/" if whole else ""
+        if self._key is None and set(map(type, indices)) == {int}:
+            return [first] * len(indices)
+        return [first + self._variant(index) for index in indices]
+
     def _variant(self, index: Any) -> str:
-        """The table of a sample: by the key of the user's, and by the kind of number that the data set was given."""
         kind = "" if type(index) is int else type(index).__name__
-        return kind if self._key is None else f"{kind}/{self._key_of(int(index))}"
+        return (
+            kind
+            if self._key is None or self._row(index) is None
+            else f"{kind}/{self._key_of(int(index))}"
+        )
 
     def _key_of(self, row: int) -> str:
         return str(self._key(row) if callable(self._key) else self._key)

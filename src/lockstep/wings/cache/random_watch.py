@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
+import os
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +16,36 @@ import torch
 
 _WORDS_BYTES = 624 * 4 + 4
 """State of the Mersenne Twister behind `numpy.random`: 624 words and a position."""
+
+
+class _Entropy:
+    """Counts how often the system was asked for randomness, as by a generator that is made without a seed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._urandom, self._seed = os.urandom, random.Random.seed
+
+    def count_from_now_on(self) -> None:
+        """NumPy, `secrets` and `random` ask by `random._urandom`, `uuid` by `os.urandom`; `Random()` does in C."""
+        watch = self
+
+        def urandom(size: int) -> bytes:
+            watch.count += 1
+            return watch._urandom(size)
+
+        def seed(generator: random.Random, a: Any = None, version: int = 2) -> None:
+            watch.count += a is None
+            watch._seed(generator, a, version)
+
+        changed: Any = random
+        os.urandom, changed._urandom, changed.Random.seed = urandom, urandom, seed
+
+
+@functools.cache
+def _entropy() -> _Entropy:
+    found = _Entropy()
+    found.count_from_now_on()
+    return found
 
 
 class RandomWatch:
@@ -35,6 +67,7 @@ class RandomWatch:
             torch.default_generator.get_state().numpy().tobytes(),
             random.getstate(),
             self._numpy_state(),
+            _entropy().count,
             *(_state(one) for one in self._own),
         )
 
@@ -54,11 +87,14 @@ class RandomWatch:
     def drawn(self, before: tuple[Any, ...]) -> str:
         """Which generators were drawn from since, in words; "" for none."""
         after = self.state()
-        names = ("torch's generator", "the module random", "numpy.random")
+        names = (
+            "torch's generator", "the module random", "numpy.random",
+            "the system (a generator without a seed, a uuid, or the like)",
+        )  # fmt: skip
         found = [
-            name for name, old, new in zip(names, before[:3], after[:3], strict=True) if old != new
+            name for name, old, new in zip(names, before[:4], after[:4], strict=True) if old != new
         ]
-        if before[3:] != after[3:]:
+        if before[4:] != after[4:]:
             found.append("a generator of its own")
         return " and ".join(found)
 

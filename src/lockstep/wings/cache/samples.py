@@ -64,6 +64,8 @@ class Samples:
         What computes the samples.
     rows
         How many there are, 0 where that is not known.
+    kind
+        What makes samples differ besides the pipeline.
 
     Raises
     ------
@@ -75,9 +77,11 @@ class Samples:
         If the daemon refuses for another reason.
     """
 
-    def __init__(self, address: Address, session: str, pipeline: Pipeline, rows: int) -> None:
+    def __init__(
+        self, address: Address, session: str, pipeline: Pipeline, rows: int, kind: str
+    ) -> None:
         self._client: Client = client_of(address)
-        self._session, self._pipeline, self._rows = session, pipeline, rows
+        self._session, self._pipeline, self._rows, self._kind = session, pipeline, rows, kind
         self._tables: dict[str, _MappedTable] = {}
         self._slabs: dict[int, MappedSlab | None] = {}
         self._hits, self._news_after = 0, 8
@@ -97,7 +101,7 @@ class Samples:
                 self._session,
                 self._pipeline.checksum,
                 self._pipeline.description,
-                variant,
+                self._kind + variant,
                 self._rows,
             )
             known = self._tables[variant] = self._mapped(asked)
@@ -118,37 +122,33 @@ class Samples:
         return _MappedTable(Path(found.table), found.rows)
 
     def _grown(self, variant: str, row: int) -> _MappedTable:
-        grown = self._mapped(m.Grow(self._session, variant, 2 * row + 1))
+        grown = self._mapped(m.Grow(self._session, self._kind + variant, 2 * row + 1))
         self._tables[variant] = grown
         return grown
 
-    def get(self, row: int, variant: str = "") -> Any:
-        """A sample, or `MISSING`.
+    def get(self, rows: Sequence[int | None], variants: Sequence[str]) -> list[Any]:
+        """Samples of some rows, each of a variant; `MISSING` for those that are not there, and where there is no row.
 
         Raises
         ------
         DaemonGoneError
-            If the daemon is, and the sample is in a slab that this process does not map.
+            If the daemon is, and a sample is in a slab that this process does not map.
         """
-        table = self._tables.get(variant) or self.table(variant)
-        if row >= table.rows:
-            table = self._grown(variant, row)
-        return self._at(0 if table.is_closed else table.words[row + 1], row)
-
-    def get_all(self, rows: Sequence[int | None]) -> list[Any]:
-        """Samples of the first variant; `MISSING` for those that are not there, and where there is no row.
-
-        Raises
-        ------
-        DaemonGoneError
-            As `get`.
-        """
-        words = self._first.words
-        return [MISSING if row is None else self._at(words[row + 1], row) for row in rows]
+        found = []
+        name, table = variants[0], self.table(variants[0])
+        for row, variant in zip(rows, variants, strict=True):
+            if variant != name:
+                name, table = variant, self.table(variant)
+            if row is None:
+                found.append(MISSING)
+                continue
+            if row >= table.rows:
+                table = self._grown(variant, row)
+            word = table.words[row + 1]
+            found.append(self._at(word, row) if word and not table.words[0] else MISSING)
+        return found
 
     def _at(self, word: int, row: int) -> Any:
-        if not word:
-            return MISSING
         number, offset = place_of(word)
         slab = self._slabs.get(number) or self._leased(number)
         if slab is None:
@@ -205,8 +205,8 @@ class Samples:
         if self._slabs:
             self.tell_news()
 
-    def put(self, samples: Sequence[tuple[int, Any]], variant: str = "") -> bool:
-        """Write samples, as far as there is room and they can be laid out.
+    def put(self, laid: Sequence[tuple[int, Laid]], variant: str = "") -> bool:
+        """Write samples, as far as there is room.
 
         Returns
         -------
@@ -218,17 +218,12 @@ class Samples:
         DaemonGoneError
             If the daemon is.
         """
-        laid = [
-            (row, found) for row, sample in samples if (found := self._laid_out(sample)) is not None
-        ]
-        if not laid:
-            return False
         table = self.table(variant)
         last = max(row for row, _ in laid)
         if last >= table.rows:
             self._grown(variant, last)
         wanted = [[row, one.size] for row, one in laid]
-        placed = self._client.ask(m.Place(self._session, variant, wanted), m.Placed)
+        placed = self._client.ask(m.Place(self._session, self._kind + variant, wanted), m.Placed)
         if placed.say:
             say(placed.say)
         written = [
@@ -237,8 +232,8 @@ class Samples:
             if number and self._write(number, offset, one, row)
         ]
         if written:
-            self._client.tell(m.Written(self._session, variant, written))
-        return len(written) == len(samples)
+            self._client.tell(m.Written(self._session, self._kind + variant, written))
+        return len(written) == len(laid)
 
     def _write(self, number: int, offset: int, laid: Laid, row: int) -> bool:
         slab = self._slabs.get(number) or self._leased(number)
@@ -251,7 +246,8 @@ class Samples:
             return False
         return True
 
-    def _laid_out(self, sample: object) -> Laid | None:
+    def laid_out(self, sample: object) -> Laid | None:
+        """A sample as bytes; None where it holds what cannot be kept, which is said once."""
         try:
             return lay_out(sample)
         except CannotLayOutError as error:

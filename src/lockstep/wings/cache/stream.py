@@ -51,12 +51,12 @@ class CachedStream(IterableDataset[Any]):
         if samples is None:
             yield from self.iterable
             return
-        length = attachment.get(samples, 0, _END + part)
+        length = attachment.get(samples, [0], [_END + part])[0]
         if length is MISSING:
             yield from self._recorded(attachment, samples, part)
             return
         for row in range(length):
-            item = attachment.get(samples, row, part)
+            item = attachment.get(samples, [row], [part])[0]
             if item is MISSING:  # gone, with its slab or the daemon
                 yield from itertools.islice(iter(self.iterable), row, None)
                 return
@@ -71,17 +71,17 @@ class CachedStream(IterableDataset[Any]):
             is_kept = is_kept and is_exact
             if item is end:
                 break
-            if is_kept and attachment.get(samples, row, part) is MISSING:
+            if is_kept and attachment.get(samples, [row], [part])[0] is MISSING:
                 is_kept = attachment.put(samples, [(row, part, item)], self._again(row))
             yield item
             if not is_kept:
                 yield from items
                 return
         if is_kept:
-            attachment.put(samples, [(0, _END + part, row)], lambda: row)
+            attachment.put(samples, [(0, _END + part, row)], lambda place: row)
 
-    def _again(self, row: int) -> Callable[[], Any]:
-        return lambda: next(itertools.islice(iter(self.iterable), row, None))
+    def _again(self, row: int) -> Callable[[int], Any]:
+        return lambda place: next(itertools.islice(iter(self.iterable), row, None))
 
 
 def cached(
