@@ -7,15 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import torch
-
 from lockstep.wings.cache.client import AGAIN_S, DaemonGoneError, RefusedError
 from lockstep.wings.cache.pipeline_checksum import Pipeline, differences, pipeline_of
 from lockstep.wings.cache.places import Address
 from lockstep.wings.cache.random_watch import RandomWatch
 from lockstep.wings.cache.sample_layout import Laid
 from lockstep.wings.cache.samples import MISSING, OtherPipelineError, Samples, say_gone, say_once
-from lockstep.wings.cache.twin import come_out_otherwise
+from lockstep.wings.cache.twin import come_out_otherwise, threads
 
 _TWINS, _TWINS_OF_BATCHES = 2, 8
 """Samples of a new session that are computed twice; more where whole batches are, in which the others may matter."""
@@ -73,7 +71,7 @@ class Attachment:
         self._samples: Samples | None = None
         self._twins = _TWINS_OF_BATCHES if is_in_batches else _TWINS
         self._random = f"{_BY_BATCH if is_in_batches else ''}{_RANDOM}"
-        self._threads = torch.get_num_threads()
+        self._threads = threads()
         self._refused, self._changes, self._again_s = False, 0, 0.0
         self._handed_out = 0
         self._describe()
@@ -110,8 +108,8 @@ class Attachment:
         if self._process != os.getpid():
             self._process, self._samples, self._again_s = os.getpid(), None, 0.0
             self.look_again()
-        if self._threads != torch.get_num_threads():
-            self._threads, self._samples = torch.get_num_threads(), None
+        if self._threads != threads():
+            self._threads, self._samples = threads(), None
             self._again_s = 0.0
         if self._handed_out > _LOOK_AFTER or self._pipeline.has_changed():
             self._handed_out = 0

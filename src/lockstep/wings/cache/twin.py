@@ -23,6 +23,11 @@ _SAME, _OTHER = b"=", b"!"
 _COPIED_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_DIRECT | os.O_NOATIME
 
 
+def threads() -> int:
+    """How many compute here: a sum of several is rounded otherwise than that of one."""
+    return torch.get_num_threads()
+
+
 def come_out_otherwise(compute: Callable[[], list[Any]], expected: Sequence[int]) -> bool | None:
     """Compute samples once more, with other random numbers to be drawn.
 
@@ -43,7 +48,7 @@ def come_out_otherwise(compute: Callable[[], list[Any]], expected: Sequence[int]
         Whether some sample is another one; None where the child came to no end.
     """
     reading, writing = os.pipe()
-    is_threaded = torch.get_num_threads() > 1
+    is_threaded = threads() > 1
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning
