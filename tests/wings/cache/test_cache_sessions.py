@@ -115,9 +115,9 @@ def test_code_and_data_that_are_written_anew_are_another_pipeline(
     (tmp_path / "data" / "class0" / "0.bin").write_bytes(b"one")
     script = (
         "import sys, transforms_of_mine as t\n"
-        "from lockstep.wings.cache.pipeline_checksum import pipeline_of\n"
+        "from lockstep.wings.cache.pipeline_checksum import Pipeline\n"
         "class D:\n    root = sys.argv[1]\n    def __getitem__(self, i): return t.double(i)\n"
-        "print(pipeline_of(D()).checksum)"
+        "print(Pipeline(D()).checksum)"
     )
 
     def checksum() -> str:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from lockstep.wings.cache.client import AGAIN_S, DaemonGoneError, RefusedError
-from lockstep.wings.cache.pipeline_checksum import Pipeline, differences, pipeline_of
+from lockstep.wings.cache.pipeline_checksum import Pipeline, differences
+from lockstep.wings.cache.pipeline_parts import Handles
 from lockstep.wings.cache.places import Address
 from lockstep.wings.cache.random_watch import RandomWatch
 from lockstep.wings.cache.sample_layout import Laid
@@ -22,7 +23,7 @@ _MOST_CHANGES = 64
 """How often what a data set is set to may change from outside before this process asks the cache no more."""
 
 _LOOK_AFTER = 1 << 16
-"""Samples after which the whole pipeline is looked at again."""
+"""Samples after which the whole pipeline is looked at again, if there are so many."""
 
 _RANDOM = "; it is not cached: give transform_key, or cache the data set below what is random"
 _BY_BATCH = ", or by what else is in its batch"
@@ -51,6 +52,8 @@ class Attachment:
         Whether random numbers are drawn by a key, and nobody has to watch them.
     is_in_batches
         Whether the source computes whole batches.
+    handles
+        What was open where the source was looked at in another process.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Attachment:
         rows: int,
         is_keyed: bool,
         is_in_batches: bool = False,
+        handles: Handles | None = None,
     ) -> None:
         self._address, self._session, self._source = address, session, source
         self._ignored, self._about, self._rows, self._is_keyed = ignored, about, rows, is_keyed
@@ -74,6 +78,7 @@ class Attachment:
         self._threads = threads()
         self._refused, self._changes, self._again_s = False, 0, 0.0
         self._handed_out = 0
+        self.handles = handles or {}
         self._describe()
 
     @property
@@ -111,7 +116,10 @@ class Attachment:
         if self._threads != threads():
             self._threads, self._samples = threads(), None
             self._again_s = 0.0
-        if self._handed_out > _LOOK_AFTER or self._pipeline.has_changed():
+        if (
+            self._handed_out > min(_LOOK_AFTER, self._rows or _LOOK_AFTER)
+            or self._pipeline.has_changed()
+        ):
             self._handed_out = 0
             self._look_for_changes()
         is_missing = self._samples is None or not self._samples.is_alive
@@ -124,8 +132,8 @@ class Attachment:
         return None
 
     def _describe(self) -> Pipeline:
-        self._pipeline = pipeline_of(self._source, self._ignored)
-        self._pipeline.description.update(self._about)
+        self._pipeline = Pipeline(self._source, self._ignored, self._about, self.handles)
+        self.handles = self._pipeline.handles
         self._watch = RandomWatch(self._pipeline.generators)
         return self._pipeline
 

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.cache.attachment import Attachment
+from lockstep.wings.cache.pipeline_parts import Handles
 from lockstep.wings.cache.places import address_of
 from lockstep.wings.cache.random_watch import drawing_by
 from lockstep.wings.cache.samples import MISSING
@@ -73,6 +74,7 @@ class CachedDataset(Dataset[Any]):
         self.dataset = dataset
         self._session, self._key, self._ignore = session or "", transform_key, tuple(ignore)
         self._address = address_of(address)
+        self._handles: Handles = {}
         self._attachment: Attachment | None = self._unattached()
         self._attachment.attach()
 
@@ -81,11 +83,13 @@ class CachedDataset(Dataset[Any]):
         return Attachment(
             self._address, self._session, self.dataset, ignored=self._ignore, rows=len(self.dataset),
             about={"samples": str(len(self.dataset)), "random numbers": drawn}, is_keyed=self._key is not None,
-            is_in_batches=self._whole() is not None,
+            is_in_batches=self._whole() is not None, handles=self._handles,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_attachment": None}
+        handles = self._attachment.handles if self._attachment else self._handles
+        words = {where: (said, None) for where, (said, _) in handles.items()}
+        return {**self.__dict__, "_attachment": None, "_handles": words}
 
     def __len__(self) -> int:
         if self._attachment is not None:  # samplers ask at the start of an epoch

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _MOST_LOOKED_AT = 10_000
-_MOST_NAMES = 2_000_000
+_LONGEST = 4096
 
 
 class NamedFiles:
@@ -16,12 +16,10 @@ class NamedFiles:
     def __init__(self) -> None:
         self._names: list[str] = []
 
-    def add(self, name: str | bytes) -> None:
-        """A text, which counts if there is such a file."""
-        if 0 < len(name) < 4096 and len(self._names) < _MOST_NAMES:
-            text = os.fsdecode(name)
-            if "/" in text or "." in text:
-                self._names.append(text)
+    def add_all(self, names: Iterable[str | bytes]) -> None:
+        """Texts, each of which counts if there is such a file."""
+        texts = map(os.fsdecode, names)
+        self._names += [one for one in texts if len(one) < _LONGEST and ("/" in one or "." in one)]
 
     def words(self) -> str:
         """How many there are, and a checksum; "" for none. Of very many, evenly chosen ones are looked at."""
@@ -42,7 +40,7 @@ def _lines(names: list[str]) -> Iterator[str]:
             known = os.stat(name)  # noqa: PTH116
         except (OSError, ValueError):
             continue
-        yield f"{name}\0{known.st_size}\0{known.st_mtime_ns}\n"
+        yield f"{name}\0{known.st_size}\0{known.st_ctime_ns}\n"
         if not os.path.isdir(name):  # noqa: PTH112
             continue
         for line in _lines_below(name):
@@ -64,6 +62,6 @@ def _lines_below(folder: str) -> Iterator[str]:
             known = one.stat(follow_symlinks=False)
         except OSError:
             continue
-        yield f"{one.path}\0{known.st_size}\0{known.st_mtime_ns}\n"
+        yield f"{one.path}\0{known.st_size}\0{known.st_ctime_ns}\n"
         if one.is_dir(follow_symlinks=False):
             yield from _lines_below(one.path)

@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.cache.attachment import Attachment
+from lockstep.wings.cache.pipeline_parts import Handles
 from lockstep.wings.cache.places import address_of
 from lockstep.wings.cache.samples import MISSING, Samples
 
@@ -32,6 +33,7 @@ class CachedStream(IterableDataset[Any]):
             )
         self.iterable = iterable
         self._session, self._address, self._ignore = session, address_of(address), tuple(ignore)
+        self._handles: Handles = {}
         self._attachment: Attachment | None = self._unattached()
         self._attachment.attach()
 
@@ -39,10 +41,13 @@ class CachedStream(IterableDataset[Any]):
         return Attachment(
             self._address, self._session, self.iterable, ignored=self._ignore, rows=0,
             about={"samples": "a stream", "random numbers": "not at all"}, is_keyed=False,
+            handles=self._handles,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_attachment": None}
+        handles = self._attachment.handles if self._attachment else self._handles
+        words = {where: (said, None) for where, (said, _) in handles.items()}
+        return {**self.__dict__, "_attachment": None, "_handles": words}
 
     def __iter__(self) -> Iterator[Any]:
         attachment = self._attachment = self._attachment or self._unattached()
