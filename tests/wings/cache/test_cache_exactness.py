@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import os
 import random
+import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +73,7 @@ def test_what_is_computed_with_other_numbers_of_threads_is_kept_apart(running: R
             # when trainings with more and less threads read them, twice each
             torch.set_num_threads(count)
             expected[count] = [plain[index] for index in range(3)]
-            cached = CachedDataset(plain, address=running.address, session="threads")
+            cached = CachedDataset(plain, address=running.address, session="keys")
             for _ in range(2):
                 # then each gets its own
                 assert all(torch.equal(cached[index], expected[count][index]) for index in range(3))
@@ -109,3 +111,20 @@ def test_a_generator_that_is_made_for_some_samples_alone_is_noticed(
     )  # fmt: skip
     assert seeded[8][0] == seeded[8][0]
     assert running.session(f"{session}, seeded")["samples"] == 1
+
+
+class AsksInAnotherThread(sets.Rows):
+    """While a sample is computed, a thread that hands over the last one asks the system for a key."""
+
+    def __getitem__(self, index: int) -> Any:
+        asking = threading.Thread(target=os.urandom, args=(8,))
+        asking.start()
+        asking.join()
+        return super().__getitem__(index)
+
+
+def test_what_another_thread_asks_the_system_for_makes_no_sample_random(running: Running) -> None:
+    cached = CachedDataset(AsksInAnotherThread(), address=running.address, session="keys")
+    for index in range(12):
+        cached[index]
+    assert running.session("keys")["samples"] == 12

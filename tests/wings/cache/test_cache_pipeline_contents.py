@@ -18,7 +18,7 @@ import polars
 import pytest
 import torch
 
-from lockstep.wings.cache.pipeline_checksum import pipeline_of
+from lockstep.wings.cache.pipeline_checksum import Pipeline
 
 
 class Holds:
@@ -73,7 +73,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("kind", PAIRS)
 def test_other_contents_are_another_pipeline_and_a_copy_is_the_same(kind: str) -> None:
-    one, other = (pipeline_of(Holds(held)).checksum for held in PAIRS[kind])
+    one, other = (Pipeline(Holds(held)).checksum for held in PAIRS[kind])
     assert one != other
     first = PAIRS[kind][0]
     if kind not in (
@@ -81,14 +81,14 @@ def test_other_contents_are_another_pipeline_and_a_copy_is_the_same(kind: str) -
         "mapping proxy",
         "attribute of a tensor",
     ):  # nobody can copy those
-        assert pipeline_of(Holds(copy.deepcopy(first))).checksum == one
+        assert Pipeline(Holds(copy.deepcopy(first))).checksum == one
 
 
 def test_how_far_a_file_in_memory_is_read_is_no_matter() -> None:
     file = io.BytesIO(b"abc")
-    before = pipeline_of(Holds(file)).checksum
+    before = Pipeline(Holds(file)).checksum
     file.read(2)
-    assert pipeline_of(Holds(file)).checksum == before
+    assert Pipeline(Holds(file)).checksum == before
 
 
 held = {"learning rate": 0.1}
@@ -99,13 +99,13 @@ def test_a_name_of_the_module_that_is_an_attribute_s_too_is_no_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # given a data set that asks for `self.held`, and `held` of its module, which it does not ask for
-    before = pipeline_of(Holds(1)).checksum
+    before = Pipeline(Holds(1)).checksum
     monkeypatch.setitem(held, "learning rate", 0.2)
-    assert pipeline_of(Holds(1)).checksum == before
+    assert Pipeline(Holds(1)).checksum == before
     # and a function that takes it
-    asking = pipeline_of(lambda: held).checksum
+    asking = Pipeline(lambda: held).checksum
     monkeypatch.setitem(held, "learning rate", 0.3)
-    assert pipeline_of(lambda: held).checksum != asking
+    assert Pipeline(lambda: held).checksum != asking
 
 
 def test_looking_leaves_what_it_looks_at_as_it_was() -> None:
@@ -116,4 +116,4 @@ def test_looking_leaves_what_it_looks_at_as_it_was() -> None:
             self.held = 1
 
     one = Pair()
-    assert pipeline_of(one).checksum == pipeline_of(one).checksum
+    assert Pipeline(one).checksum == Pipeline(one).checksum

@@ -14,7 +14,7 @@ import secrets
 import sys
 import sysconfig
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from lockstep.wings.cache.plain_words import (
     PLAIN,
     code_digest,
     digest_of,
+    globals_of,
     is_plain,
     names_of,
     words_of,
@@ -122,7 +123,7 @@ class Parts:
         elif id(value) in self._seen:
             self._say(where, f"as {self._seen[id(value)][0]}")
         elif (words := words_of(value)) is not None:
-            self._plain(where, value, words)
+            self._plain(where, value, words, depth)
         elif depth > _DEEPEST:
             self._unknown(where, value)
         else:
@@ -143,7 +144,7 @@ class Parts:
                 self.look(f"{where}.self", value.__self__, depth)
         elif isinstance(value, type):
             self._class(where, value, depth)
-        elif isinstance(value, np.ndarray):
+        elif type(value) is np.ndarray:
             self.look(where, value.tolist(), depth)
         elif isinstance(value, _COLLECTIONS):
             self._collection(where, value, depth)
@@ -164,13 +165,15 @@ class Parts:
             words = f"a {type(value).__qualname__} of its own, {secrets.token_hex(8)}"
         self._handle_says(where, words, value)
 
-    def _plain(self, where: str, value: Any, words: str) -> None:
+    def _plain(self, where: str, value: Any, words: str, depth: int) -> None:
         if isinstance(value, (str, bytes, os.PathLike)):
             self.files.add_all([os.fspath(value)])
         elif isinstance(value, np.memmap):
             self.files.add_all([os.fspath(value.filename or "")])
         elif hasattr(value, "_version"):
             self.settings.tensor(value)
+            for name, one in vars(value).items():  # of boxes, say, whose corners they are
+                self.look(f"{where}.{name}", one, depth + 1)
         self._say(where, words)
 
     # ------------------------------------------------------------------------------- what holds others
@@ -305,13 +308,16 @@ class Parts:
             with suppress(ValueError):  # not set yet
                 self.look(f"{where}<{name}>", cell.cell_contents, depth)
                 self.settings.cells([cell])
-        self._used(where, value.__globals__, names_of(value.__code__), depth)
+        code = value.__code__
+        self._used(where, value.__globals__, globals_of(code), names_of(code), depth)
 
-    def _used(self, where: str, held: dict[str, Any], names: set[str], depth: int) -> None:
-        """Variables of a module that some code names; of the user's modules among them what it names there."""
+    def _used(
+        self, where: str, held: dict[str, Any], variables: Set[str], names: Set[str], depth: int
+    ) -> None:
+        """Variables of a module that some code takes; of the user's modules among them what it names there."""
         used = {
             one
-            for one in names & held.keys()
+            for one in variables & held.keys()
             if one not in self._ignored and not one.startswith("__")
         }
         if used:
@@ -320,7 +326,8 @@ class Parts:
             self.look(f"{where}<{name}>", held[name], depth)
             is_module = isinstance(held[name], types.ModuleType) and held is not vars(held[name])
             if is_module and not self._is_installed(held[name]):
-                self._used(f"{where}<{name}>", vars(held[name]), names - {name}, depth + 1)
+                below = names - {name}
+                self._used(f"{where}<{name}>", vars(held[name]), below, below, depth + 1)
 
     def _module(self, where: str, value: types.ModuleType, depth: int) -> None:
         """A package counts by its version, a module of the user's by its file and by the modules that it uses."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dis
 import enum
+import functools
 import hashlib
+import io
 import os
 import types
 from typing import Any
@@ -16,6 +19,7 @@ _LONG_TEXT = 120
 PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Kinds whose `repr` says all."""
 
+_TAKE_FROM_MODULE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype)
 
 
@@ -32,10 +36,13 @@ def words_of(value: Any) -> str | None:
         return f"{list(value.shape)} {value.dtype} at {value.offset} of {value.filename}"
     if isinstance(value, torch.Tensor):
         return _tensor_words(value)
-    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+    # What a subclass adds, as a mask, comes with what it is made of.
+    if isinstance(value, np.generic) or (kind is np.ndarray and not value.dtype.hasobject):
         return f"{list(value.shape)} {value.dtype} {_array_digest(value)}"
     if kind in (bytearray, memoryview):
         return f"{kind.__name__} {bytes(value)!r}"
+    if kind in (io.BytesIO, io.StringIO):  # how far it is read is no matter
+        return f"{kind.__name__} {_short(repr(value.getvalue()))}"
     if kind is types.CodeType:
         return f"code {code_digest(value)}"
     return str(value) if isinstance(value, _NAMED) else None
@@ -99,7 +106,18 @@ def _constant(value: object) -> str:
     return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 
 
-def names_of(code: types.CodeType) -> set[str]:
-    """Names that some code may use, that of functions inside it too."""
-    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
-    return set(code.co_names).union(*(names_of(one) for one in inner))
+@functools.lru_cache(4096)
+def names_of(code: types.CodeType) -> frozenset[str]:
+    """Names that some code may use, of attributes too, that of functions inside it too."""
+    return frozenset(code.co_names).union(*map(names_of, _inside(code)))
+
+
+@functools.lru_cache(4096)
+def globals_of(code: types.CodeType) -> frozenset[str]:
+    """Names that some code takes from its module: `config` and not `self.config`, of functions inside it too."""
+    own = (one.argval for one in dis.get_instructions(code) if one.opname in _TAKE_FROM_MODULE)
+    return frozenset(own).union(*map(globals_of, _inside(code)))
+
+
+def _inside(code: types.CodeType) -> list[types.CodeType]:
+    return [one for one in code.co_consts if isinstance(one, types.CodeType)]

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,22 +20,33 @@ _WORDS_BYTES = 624 * 4 + 4
 
 
 class _Entropy:
-    """Counts how often the system was asked for randomness, as by a generator that is made without a seed."""
+    """Counts how often a thread asked the system for randomness, as by a generator that is made without a seed.
+
+    Of other threads nothing is counted: those by which a worker hands its samples over ask for keys.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
+        self._of_thread = threading.local()
         self._urandom, self._seed = os.urandom, random.Random.seed
+
+    @property
+    def count(self) -> int:
+        """Of the thread that asks."""
+        return getattr(self._of_thread, "count", 0)
+
+    def _add(self, asked: int) -> None:
+        self._of_thread.count = self.count + asked
 
     def count_from_now_on(self) -> None:
         """NumPy, `secrets` and `random` ask by `random._urandom`, `uuid` by `os.urandom`; `Random()` does in C."""
         watch = self
 
         def urandom(size: int) -> bytes:
-            watch.count += 1
+            watch._add(1)
             return watch._urandom(size)
 
         def seed(generator: random.Random, a: Any = None, version: int = 2) -> None:
-            watch.count += a is None
+            watch._add(a is None)
             watch._seed(generator, a, version)
 
         changed: Any = random
