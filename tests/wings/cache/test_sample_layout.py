@@ -59,7 +59,9 @@ def same(left: Any, right: Any) -> bool:
             return False
         return left.numel() == 0 or (
             left.stride() == right.stride()
-            and torch.equal(left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8))
+            and torch.equal(
+                *(one.contiguous().reshape(-1).view(torch.uint8) for one in (left, right))
+            )
         )
     if isinstance(left, (np.ndarray, np.generic)):
         return (left.dtype, left.shape, left.tobytes()) == (
@@ -105,6 +107,12 @@ def test_a_tensor_that_is_a_part_of_another_brings_only_itself() -> None:
     assert torch.equal(again(torch.ones(1).expand(5)), torch.ones(5))
 
 
+def with_an_attribute() -> torch.Tensor:
+    made = torch.ones(2)
+    made.label = 3  # type: ignore[attr-defined]
+    return made
+
+
 @pytest.mark.parametrize(
     ("sample", "words"),
     [
@@ -116,11 +124,61 @@ def test_a_tensor_that_is_a_part_of_another_brings_only_itself() -> None:
         (torch.ones(2).to_sparse(), "no plain memory"),
         (torch.ones(2, device="meta"), "no plain memory"),
         (torch.nn.Parameter(torch.ones(2)), "Parameter"),
+        (with_an_attribute(), "attributes of its own"),
     ],
 )
 def test_what_cannot_be_laid_out_is_named(sample: object, words: str) -> None:
     with pytest.raises(CannotLayOutError, match=words):
         lay_out(sample)
+
+
+def strided() -> dict[str, Any]:
+    whole = torch.arange(60.0).reshape(3, 4, 5)
+    array = np.arange(24).reshape(4, 6)
+    return {
+        "part": whole[:, 1:3, ::2],
+        "one of many": whole[1, 1, 1:2],
+        "column of a large one": torch.arange(10_000.0).reshape(100, 100)[:, 3],
+        "expanded": torch.ones(3, 1).expand(3, 4),
+        "bfloat16": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3).t(),
+        "size of one": torch.ones(4, 1, 3).as_strided((4, 1, 3), (3, 99, 1)),
+        "backwards": array[::-1, ::-2],
+        "part of an array": array[1:, 2:4],
+        "column-major": np.asfortranarray(array),
+        "broadcast": np.broadcast_to(np.float32(3), (2, 3)),
+    }
+
+
+@pytest.mark.parametrize("name", strided())
+def test_what_is_strided_comes_back_strided(name: str) -> None:
+    # an operation that goes through its elements in their order would otherwise round otherwise
+    sample = strided()[name]
+    found = again(sample)
+    assert same(found, sample)
+    if isinstance(sample, torch.Tensor):
+        assert found.stride() == sample.stride()
+    else:
+        assert found.strides == sample.strides
+
+
+def test_what_shares_memory_in_a_sample_does_so_afterwards() -> None:
+    # given an input and its target, one element further, and the same array under two names
+    chunk, array = torch.arange(9), np.arange(4.0)
+    sample = {"x": chunk[:-1], "y": chunk[1:], "a": array, "b": array, "apart": torch.zeros(8)}
+    for one in (sample, again(sample)):
+        # when one of them is written to
+        one["x"].mul_(2)
+        one["a"] += 1
+        # then the other one is, too
+        assert one["y"].tolist() == [2, 4, 6, 8, 10, 12, 14, 8]
+        assert one["b"].tolist() == [1, 2, 3, 4]
+        assert not one["apart"].any()
+
+
+def test_parts_that_share_a_large_array_are_not_kept() -> None:
+    whole = torch.zeros(100_000)
+    with pytest.raises(CannotLayOutError, match="give it copies"):
+        lay_out([whole[::50_000], whole[10:90_000:40_000]])
 
 
 @given(st.binary(max_size=200), st.integers(0, 300))

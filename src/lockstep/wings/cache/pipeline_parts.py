@@ -170,7 +170,7 @@ class Parts:
             self.files.add_all([os.fspath(value)])
         elif isinstance(value, np.memmap):
             self.files.add_all([os.fspath(value.filename or "")])
-        elif hasattr(value, "_version"):
+        elif hasattr(type(value), "_version"):
             self.settings.tensor(value)
             for name, one in vars(value).items():  # of boxes, say, whose corners they are
                 self.look(f"{where}.{name}", one, depth + 1)

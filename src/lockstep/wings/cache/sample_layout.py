@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ import xxhash
 
 from lockstep.core.errors import LockstepError
 from lockstep.core.records import Array
+from lockstep.wings.cache.array_memory import Spread, dense_strides, reach, sharing
 
-MAGIC = b"LSC1"
+MAGIC = b"LSC2"
 HEAD = struct.Struct("<4sIQQQ")
 """Magic, bytes of the description, bytes of the whole, row, checksum of what follows."""
 
@@ -28,6 +30,7 @@ _ALIGNMENT = 64
 _DEEPEST = 32
 _MOST_LEAVES = 4096
 _MOST_PLANS = 1024
+_MOST_SPREAD = 1 << 34
 _NUMPY_KINDS = "biufcSUMm"
 _DTYPES = {
     str(one).removeprefix("torch."): one
@@ -37,7 +40,8 @@ _DTYPES = {
     )
 }  # fmt: skip
 
-_NUMPY_NAMES = {name: np.dtype(name) for name in _DTYPES if name != "bfloat16"}
+_CARRIERS = {name: np.dtype("int16" if name == "bfloat16" else name) for name in _DTYPES}
+"""NumPy's kinds of the same width."""
 
 Make = Callable[[Array], Any]
 
@@ -75,23 +79,27 @@ class Laid:
 
     def parts(self, row: int) -> list[bytes | memoryview]:
         """What is to be written, in order, without gaps."""
-        start = HEAD.size + len(self.description)
-        found: list[bytes | memoryview] = [self.description]
-        at = start
-        for offset, leaf in (
-            (_data_start(len(self.description)) + off, leaf) for off, leaf in self.leaves
-        ):
-            found += [bytes(offset - at), leaf] if offset > at else [leaf]
-            at = offset + leaf.nbytes
         head = HEAD.pack(MAGIC, len(self.description), self.size, row, self.checksum)
-        return [head, *found]
+        return [head, *self._content()]
+
+    def _content(self) -> Iterator[bytes | memoryview]:
+        yield self.description
+        start = _data_start(len(self.description))
+        at = HEAD.size + len(self.description)
+        for offset, leaf in self.leaves:
+            if start + offset > at:
+                yield bytes(start + offset - at)
+            yield leaf
+            at = start + offset + leaf.nbytes
+        if self.size > at:
+            yield bytes(self.size - at)
 
     @property
     def checksum(self) -> int:
-        """Of description and leaves."""
-        digest = xxhash.xxh3_64(self.description)
-        for _, leaf in self.leaves:
-            digest.update(leaf)
+        """Of all that is behind the head."""
+        digest = xxhash.xxh3_64()
+        for one in self._content():
+            digest.update(one)
         return digest.intdigest()
 
 
@@ -108,7 +116,9 @@ def lay_out(sample: object) -> Laid:
         If it holds anything else, or a tensor that is not plain memory of the CPU.
     """
     writing = _Writing()
-    description = json.dumps(writing.node(sample, 0), separators=(",", ":")).encode()
+    node = writing.node(sample, 0)
+    writing.lay_arrays()
+    description = json.dumps(node, separators=(",", ":")).encode()
     return Laid(description, writing.leaves, writing.end)
 
 
@@ -118,10 +128,11 @@ class _Writing:
     def __init__(self) -> None:
         self.leaves: list[tuple[int, memoryview]] = []
         self.end = 0
+        self._arrays: list[Spread] = []
 
     def node(self, value: Any, depth: int) -> list[Any]:
         kind = type(value)
-        if depth > _DEEPEST or len(self.leaves) > _MOST_LEAVES:
+        if depth > _DEEPEST or len(self.leaves) + len(self._arrays) > _MOST_LEAVES:
             raise CannotLayOutError(
                 f"it is nested deeper than {_DEEPEST}, or has over {_MOST_LEAVES} leaves"
             )
@@ -139,7 +150,11 @@ class _Writing:
         if kind is torch.Tensor:
             return self._tensor(value)
         if kind is np.ndarray or kind is np.memmap or isinstance(value, np.generic):
-            return self._array(value, "g" if isinstance(value, np.generic) else "a")
+            if value.dtype.kind not in _NUMPY_KINDS:
+                raise CannotLayOutError(f"it holds an array of {value.dtype}")
+            if isinstance(value, np.generic):
+                return ["g", value.dtype.str, self._bytes(value.tobytes())]
+            return self._array("a", value.dtype.str, np.asarray(value))
         if value is None or kind is bool:
             return ["c", value]
         if kind is int and -(1 << 63) <= value < 1 << 63:
@@ -170,24 +185,48 @@ class _Writing:
             raise CannotLayOutError(
                 f"it holds a tensor that is no plain memory of the CPU ({words})"
             )
-        order = _order_of(value.shape, value.stride()) if not value.is_contiguous() else None
-        dense = (value if order is None else value.permute(order)).contiguous()
-        data = dense.reshape(-1).view(torch.uint8).numpy() if dense.numel() else b""
-        return ["x", name, list(value.shape), order, self._bytes(data)]
+        if vars(value):
+            raise CannotLayOutError("it holds a tensor with attributes of its own")
+        plain_value = value.view(torch.int16) if value.dtype is torch.bfloat16 else value
+        return self._array("x", name, plain_value.numpy())
 
-    def _array(self, value: Any, form: str) -> list[Any]:
-        if value.dtype.kind not in _NUMPY_KINDS:
-            raise CannotLayOutError(f"it holds an array of {value.dtype}")
-        found = np.asarray(value)
-        order = None if found.flags.c_contiguous else _order_of(found.shape, found.strides)
-        dense = np.ascontiguousarray(found if order is None else found.transpose(order))
-        data = dense.reshape(-1).view(np.uint8) if dense.nbytes else b""
-        return [form, found.dtype.str, list(found.shape), order, self._bytes(data)]
+    def _array(self, form: str, name: str, value: Array) -> list[Any]:
+        strides = None if value.strides == dense_strides(value) else list(value.strides)
+        node = [form, name, list(value.shape), strides, 0]
+        if value.nbytes:
+            self._arrays.append(Spread(node, value))
+        return node
 
+    def lay_arrays(self) -> None:
+        """Lay out arrays once all are known: those that share memory do so when they are read, too."""
+        for group in sharing(self._arrays):
+            if len(group) == 1:
+                self._alone(group[0])
+                continue
+            first = min(one.low for one in group) // 16 * 16
+            region = np.zeros(max(one.high for one in group) - first, np.uint8)
+            if region.nbytes > 2 * sum(one.array.nbytes for one in group):
+                raise CannotLayOutError(
+                    "it holds small parts of a large array that share memory; give it copies"
+                )
+            for one in group:
+                one.copied_into(region, first)
+            offset = self._bytes(region)
+            for one in group:
+                one.node[4] = offset + one.address - first
 
-def _order_of(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """The dimensions from the one with the longest steps to that with the shortest, as they lie in memory."""
-    return sorted(range(len(shape)), key=lambda one: (-abs(strides[one]), -shape[one], one))
+    def _alone(self, one: Spread) -> None:
+        """Contiguous as it is; else with the gaps between its elements, unless those are most of it."""
+        array = one.array
+        if array.flags.c_contiguous:
+            one.node[4] = self._bytes(array.reshape(-1).view(np.uint8))
+        elif one.high - one.low <= 2 * array.nbytes:
+            region = np.zeros(one.high - one.low, np.uint8)
+            one.copied_into(region, one.low)
+            one.node[4] = self._bytes(region) + one.address - one.low
+        else:
+            one.node[0] = one.node[0].upper()
+            one.node[4] = self._bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def head_of(data: bytes) -> tuple[int, int, int, int]:
@@ -212,13 +251,8 @@ def check(entry: Array) -> None:
     DamagedSampleError
         If they are not what was written.
     """
-    description_bytes, size, _, checksum = head_of(entry[: HEAD.size].tobytes())
-    description = entry[HEAD.size : HEAD.size + description_bytes].tobytes()
-    digest = xxhash.xxh3_64(description)
-    start = _data_start(description_bytes)
-    for offset, length in _extents(_loaded(description)):
-        digest.update(entry[start + offset : start + offset + length].data)
-    if size > entry.nbytes or digest.intdigest() != checksum:
+    _, size, _, checksum = head_of(entry[: HEAD.size].tobytes())
+    if size > entry.nbytes or xxhash.xxh3_64_intdigest(entry[HEAD.size : size].data) != checksum:
         raise DamagedSampleError("a sample's bytes are not what was written")
 
 
@@ -273,8 +307,11 @@ def _plan(node: list[Any], start: int) -> Make:
         return lambda entry: {key: make(entry) for key, make in pairs}
     if form == "c":
         return lambda entry: node[1]
-    if form in ("x", "a", "g"):
+    if form in "xXaA":
         return _plan_of_array(node, start)
+    if form == "g":
+        kind, at = np.dtype(node[1]), start + node[2]
+        return lambda entry: np.ndarray((), kind, entry, at)[()]
     return _plan_of_value(node, start)
 
 
@@ -292,56 +329,32 @@ def _plan_of_value(node: list[Any], start: int) -> Make:
 
 
 def _plan_of_array(node: list[Any], start: int) -> Make:
-    form, name, shape, order, offset = node
-    shape, at = tuple(shape), start + offset
-    count = math.prod(shape)
-    steps = _strides(shape, order)
-    if form == "x":
-        return _plan_of_tensor(name, shape, order, at)
-    kind = np.dtype(name)
-    strides = tuple(step * kind.itemsize for step in steps)
-    if form == "g":
-        return lambda entry: np.ndarray(shape, kind, entry, at)[()]
-    if not count or not kind.itemsize:
-        return lambda entry: np.empty(shape, kind)
-    return lambda entry: np.ndarray(shape, kind, entry, at, strides)
+    form, name, shape, strides, offset = node
+    shape, strides, at = tuple(shape), strides and tuple(strides), start + offset
+    kind = _CARRIERS[name] if form in "xX" else np.dtype(name)
+    array, from_numpy = np.ndarray, torch.from_numpy
+    if form == "x" and not strides and name != "bfloat16" and math.prod(shape):  # as most are
+        return lambda entry: from_numpy(array(shape, kind, entry, at))
+    make: Make = partial(_array_of, shape, kind, at, strides, form in "XA")
+    if form in "aA":
+        return make
+    if name == "bfloat16":
+        return lambda entry: from_numpy(make(entry)).view(torch.bfloat16)
+    return lambda entry: from_numpy(make(entry))
 
 
-def _plan_of_tensor(name: str, shape: tuple[int, ...], order: list[int] | None, at: int) -> Make:
-    dtype, steps, count = _DTYPES[name], _strides(shape, order), math.prod(shape)
-    if not count:
-        return lambda entry: torch.empty_strided(shape, steps, dtype=dtype)
-    kind = _NUMPY_NAMES.get(name)
-    if kind is not None:  # one call of torch where it has two
-        array, from_numpy = np.ndarray, torch.from_numpy
-        if order is None:
-            return lambda entry: from_numpy(array(shape, kind, entry, at))
-        strides = tuple(step * kind.itemsize for step in steps)
-        return lambda entry: from_numpy(array(shape, kind, entry, at, strides))
-    return lambda entry: torch.frombuffer(entry, dtype=dtype, count=count, offset=at).as_strided(
-        shape, steps
+def _array_of(
+    shape: tuple[int, ...], kind: Any, at: int, strides: Any, is_spread: bool, entry: Array
+) -> Array:
+    if not math.prod(shape) or not kind.itemsize:
+        return np.empty(shape, kind)
+    if not is_spread:
+        return np.ndarray(shape, kind, entry, at, strides)
+    before, behind = reach(shape, strides)
+    if before + behind > _MOST_SPREAD:
+        raise ValueError("an array is spread too far")
+    spread = np.ndarray(
+        shape, kind, np.zeros(before + behind + kind.itemsize, np.uint8), before, strides
     )
-
-
-def _strides(shape: tuple[int, ...], order: list[int] | None) -> tuple[int, ...]:
-    """Steps in elements of a dense array whose dimensions lie in this order."""
-    steps, step = [0] * len(shape), 1
-    for dimension in reversed(order if order is not None else range(len(shape))):
-        steps[dimension] = step
-        step *= max(shape[dimension], 1)
-    return tuple(steps)
-
-
-def _extents(node: list[Any]) -> list[tuple[int, int]]:
-    """Offset and bytes of each leaf, in order."""
-    form = node[0]
-    if form in ("l", "t"):
-        return [one for child in node[1] for one in _extents(child)]
-    if form == "d":
-        return [one for _, child in node[1] for one in _extents(child)]
-    if form == "c":
-        return []
-    if form in ("x", "a", "g"):
-        width = _DTYPES[node[1]].itemsize if form == "x" else np.dtype(node[1]).itemsize
-        return [(node[4], math.prod(node[2]) * width)]
-    return [(node[1], 8 if form in ("i", "f") else node[2])]
+    spread[...] = np.ndarray(shape, kind, entry, at)
+    return spread
