@@ -41,13 +41,16 @@ def dense_strides(array: Array) -> tuple[int, ...]:
 
 
 def sharing(arrays: Sequence[Spread]) -> list[list[Spread]]:
-    """Groups of arrays whose memory meets."""
-    groups: list[list[Spread]] = []
+    """Groups of arrays whose memory meets; in the order of the arrays, wherever these happen to lie."""
+    groups: list[list[tuple[int, Spread]]] = []
     end = 0
-    for one in sorted(arrays, key=lambda one: one.low):
+    for place, one in sorted(enumerate(arrays), key=lambda pair: pair[1].low):
         if not groups or one.low >= end:
             groups.append([])
             end = one.high
-        groups[-1].append(one)
+        groups[-1].append((place, one))
         end = max(end, one.high)
-    return groups
+    in_order = sorted(
+        (sorted(group, key=lambda pair: pair[0]) for group in groups), key=lambda group: group[0][0]
+    )
+    return [[one for _, one in group] for group in in_order]
