@@ -73,7 +73,7 @@ def test_what_is_computed_with_other_numbers_of_threads_is_kept_apart(running: R
             # when trainings with more and less threads read them, twice each
             torch.set_num_threads(count)
             expected[count] = [plain[index] for index in range(3)]
-            cached = CachedDataset(plain, address=running.address, session="keys")
+            cached = CachedDataset(plain, address=running.address, session="threads")
             for _ in range(2):
                 # then each gets its own
                 assert all(torch.equal(cached[index], expected[count][index]) for index in range(3))
