@@ -28,6 +28,7 @@ import struct
 import sys
 import threading
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import entry_points
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -43,6 +44,17 @@ LOADED = (
     "lockstep.capture.bootstrap",
     "lockstep.replay",
     "lockstep.cli.main",
+    "lockstep.cli.compare",
+    "lockstep.cli.record",
+    "lockstep.cli.show",
+    "lockstep.replay.verdict",
+    "lockstep.replay.worker",
+    "lockstep.wings.check.command",
+    "lockstep.wings.replay.command",
+    "lockstep.wings.watch.follow_command",
+    "lockstep.wings.watch.overflow_command",
+    "polars._utils.parquet",
+    "rich.console",
     "transformers.models.gpt2.modeling_gpt2",
 )
 """As optimizers, recordings, comparisons, command lines and most of the trainings from libraries do."""
@@ -55,6 +67,8 @@ def warm_up() -> None:
     """Load what trainings load; nothing may start a thread, which would not come along with a fork."""
     for name in LOADED:
         importlib.import_module(name)
+    for entry in entry_points(group="lockstep"):
+        entry.load()
     import torch
 
     from lockstep.devices.tensor_numbers import prepare_kernels
