@@ -9,9 +9,9 @@ off is what the whole chain is off in its own dtypes, and for inputs off by thei
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -22,25 +22,21 @@ from lockstep.judge.tolerances import SINGLE
 from lockstep.replay.budget import BASE_BYTES, TooLarge
 from lockstep.replay.chained import Chained, Link, ModuleCall
 from lockstep.replay.distance import error_of, perturbed, size_of
-from lockstep.replay.doubles import WRITTEN_OUT
 from lockstep.replay.held_results import RECORDED, Held, Result
 from lockstep.replay.layouts import laid
 from lockstep.replay.machine import HERE, Machine
 from lockstep.replay.margin import Local, within_each, worst
-from lockstep.replay.rebuild import tensors_in
+from lockstep.replay.one_call import RESULTS, OneCall, one_call
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.region import CASTS, Step, passed_to, step_of
 from lockstep.replay.rerun import (
-    REFUSALS,
     Alter,
     Precision,
-    double_of,
+    leaving_no_trace,
     load,
     random_state_of,
+    torch_may_refuse,
     widened,
 )
-
-_RESULTS = (Role.OUTPUT, Role.BUFFER)
 
 _DOUBLE_BYTES, _COPIES = 8, 3.0
 
@@ -101,7 +97,7 @@ class Chain:
     def __init__(self, module: ModuleCall, machine: Machine, memory_bytes: int) -> None:
         self.module, self.machine = module, machine
         self.refused: dict[int, str] = {}
-        self.steps: dict[int, Step] = {}
+        self.steps: dict[int, OneCall] = {}
         _check_memory(module, memory_bytes)
         for call in module.inside:
             try:
@@ -117,11 +113,11 @@ class Chain:
             why = next(iter(self.refused.values()), "no operator was recorded in it")
             raise CannotReplay(f"none of its calls can be run again: {why}")
 
-    def _step(self, call: Call) -> Step:
+    def _step(self, call: Call) -> OneCall:
         state = random_state_of(call)
         if call.random_state is not None and (state is None or self.machine.device.type != "cpu"):
             raise CannotReplay(_DRAWS)
-        return step_of(call, draws=state is not None)
+        return one_call(call, draws=state is not None)
 
     def run(
         self,
@@ -148,11 +144,9 @@ class Chain:
             If torch refuses.
         """
         run = _Run(precision, machine, alter)
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            with machine.at_work():
-                for call in self.module.inside:
-                    self._ran(call, run, probe)
+        with leaving_no_trace(), torch.no_grad(), machine.at_work():
+            for call in self.module.inside:
+                self._ran(call, run, probe)
         return {
             number: widened(tensor.cpu())
             for number, tensor in run.made.items()
@@ -162,38 +156,23 @@ class Chain:
     def _ran(self, call: Call, run: _Run, probe: bool) -> None:
         if call.id not in self.refused:
             try:
-                self._called(self.steps[call.id], run)
+                with torch_may_refuse():
+                    self._called(self.steps[call.id], run)
                 return
             except CannotReplay as error:
-                why = str(error)
-            except REFUSALS as error:
-                why = f"torch refuses: {str(error).partition(chr(10))[0] or type(error).__name__}"
-            if not probe:
-                raise CannotReplay(why)
-            self.refused[call.id] = why
-        for record in call.with_role(*_RESULTS):
+                if not probe:
+                    raise
+                self.refused[call.id] = str(error)
+        for record in call.with_role(*RESULTS):
             run.made.pop(record.content.id, None)  # it enters as it was recorded
 
-    def _called(self, step: Step, run: _Run) -> None:
-        double = run.precision is Precision.DOUBLE
-        passed = {
-            index: passed_to(self.giver(run.made, record), record, step, run.precision, run.entering)
-            for index, record in step.rebuilt.inputs.items()
-        }  # fmt: skip
-        function, op = step.rebuilt.function, step.call.site.op
-        if double:
-            function = CASTS.get(op) or WRITTEN_OUT.get(op, function)
-        args, kwargs = step.rebuilt.filled(
-            passed, double_of if double else run.machine.dtype_of, run.machine.device
-        )
+    def _called(self, step: OneCall, run: _Run) -> None:
+        passed = step.passed(partial(self.giver, run.made), run.entering, run.precision)
         state = random_state_of(step.call)
         if state is not None:
             torch.set_rng_state(state)
-        results = tensors_in(function(*args, **kwargs))
-        for record in step.call.with_role(*_RESULTS):
-            behind = record.index - len(results)
-            found = results[record.index] if behind < 0 else passed.get(behind)
-            if found is None or tuple(found.shape) != record.shape:
+        for record, found in step.results(passed, run.precision, run.machine):
+            if found is None:
                 raise CannotReplay("the re-run gives no such result")
             if is_floating(record.dtype):
                 run.made[record.content.id] = found
@@ -214,7 +193,7 @@ class Chain:
                 for record in call.with_role(Role.INPUT)
                 if is_passed(record) and record.content.id not in seen
             )
-            seen |= {record.content.id for record in call.with_role(Role.INPUT, *_RESULTS)}
+            seen |= {record.content.id for record in call.with_role(Role.INPUT, *RESULTS)}
             refused = self.refused.get(call.id, "")
             yield Link(call.id, math.nan if refused else self._error(call), refused, unmade)
 
@@ -222,7 +201,7 @@ class Chain:
         """How far what was recorded of a call is from the chain in double precision."""
         found = [
             error_of(widened(load(record)), truth).norm / (size_of(truth).norm or 1.0)
-            for record in call.with_role(*_RESULTS)
+            for record in call.with_role(*RESULTS)
             if record.content.loader is not None
             and (truth := self.truth.get(record.content.id)) is not None
         ]
@@ -241,7 +220,7 @@ class Chain:
         makers = [
             call
             for call in self.module.inside
-            if record.content.id in {one.content.id for one in call.with_role(*_RESULTS)}
+            if record.content.id in {one.content.id for one in call.with_role(*RESULTS)}
         ]
         if not makers:
             return "no recorded call in it gives it"
@@ -314,7 +293,7 @@ def _check_memory(module: ModuleCall, memory_bytes: int) -> None:
     contents = {
         record.content.id: record.content.numel
         for call in module.inside
-        for record in call.with_role(Role.INPUT, *_RESULTS)
+        for record in call.with_role(Role.INPUT, *RESULTS)
     }
     needed = BASE_BYTES + int(_COPIES * _DOUBLE_BYTES * sum(contents.values()))
     if needed > memory_bytes:

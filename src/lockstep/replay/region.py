@@ -6,63 +6,32 @@ A single call is re-run from what was recorded to go in. Here a call takes what 
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.measure.masks import LEAVES_OUT
 from lockstep.replay.budget import BASE_BYTES, TooLarge
-from lockstep.replay.decisions import probability_of
-from lockstep.replay.doubles import WRITTEN_OUT
-from lockstep.replay.rebuild import Rebuilt, rebuild, tensors_in
+from lockstep.replay.one_call import RESULTS, OneCall, one_call
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import (
     LARGE,
-    REFUSALS,
     Alter,
     Precision,
-    cast_of,
-    double_of,
+    leaving_no_trace,
     load,
+    torch_may_refuse,
     widened,
 )
-
-_RESULTS = (Role.OUTPUT, Role.BUFFER)
-
-_NEVER_AGAIN = (Family.RANDOM, Family.UNINITIALISED)
 
 _DOUBLE_BYTES = 8
 
 _ONE_CALL = 3.0
 """How many times the bytes of its tensors, in double precision, one call takes while it runs."""
-
-
-def _as_double(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.float64)
-
-
-CASTS: dict[str, Callable[..., Any]] = {
-    f"torch.Tensor.{name}": _as_double for name in ("float", "half", "bfloat16", "double")
-}
-"""What rounds to a dtype that no argument names: in double precision it rounds to none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One call, ready to be run; `writes` tells whether it writes to an argument."""
-
-    call: Call
-    rebuilt: Rebuilt
-    cast: torch.dtype | None
-    writes: bool
 
 
 class RegionRun:
@@ -83,7 +52,7 @@ class RegionRun:
 
     def __init__(self, calls: Sequence[Call], target: TensorRecord) -> None:
         self.target = target
-        self._steps = [step_of(call) for call in _makers(calls, target)]
+        self._steps = [one_call(call) for call in _makers(calls, target)]
         self._last_use = _last_uses(self._steps, target.content.id)
         self._loaded: dict[int, torch.Tensor] = {}
 
@@ -96,7 +65,7 @@ class RegionRun:
             for record in step.call.with_role(Role.INPUT):
                 if record.content.id not in made:
                     found.setdefault(record.content.id, record)
-            made |= {record.content.id for record in step.call.with_role(*_RESULTS)}
+            made |= {record.content.id for record in step.call.with_role(*RESULTS)}
         if self.target.content.id not in made:
             found.setdefault(self.target.content.id, self.target)
         return list(found.values())
@@ -105,9 +74,7 @@ class RegionRun:
     def work(self) -> int:
         """Elements that are written in one run."""
         return sum(
-            record.content.numel
-            for step in self._steps
-            for record in step.call.with_role(*_RESULTS)
+            record.content.numel for step in self._steps for record in step.call.with_role(*RESULTS)
         )
 
     def check_memory(self, memory_bytes: int) -> None:
@@ -123,7 +90,7 @@ class RegionRun:
         for position, step in enumerate(self._steps):
             own = {
                 record.content.id: record.content.numel
-                for record in step.call.with_role(Role.INPUT, *_RESULTS)
+                for record in step.call.with_role(Role.INPUT, *RESULTS)
                 if unit_roundoff(record.dtype) > 0
             }
             alive.update(own)
@@ -159,18 +126,11 @@ class RegionRun:
         CannotReplay
             If torch refuses, the calls draw random numbers, or the result has another shape.
         """
-        try:
-            with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")
-                before = torch.get_rng_state()
-                found = self._run(precision, given or {}, alter, alter_masks)
-                if not torch.equal(before, torch.get_rng_state()):
-                    raise CannotReplay("it draws random numbers")
-        except CannotReplay:
-            raise
-        except REFUSALS as error:
-            first = str(error).partition("\n")[0] or type(error).__name__
-            raise CannotReplay(f"torch refuses: {first}") from error
+        with torch_may_refuse(), leaving_no_trace(), torch.no_grad():
+            before = torch.get_rng_state()
+            found = self._run(precision, given or {}, alter, alter_masks)
+            if not torch.equal(before, torch.get_rng_state()):
+                raise CannotReplay("it draws random numbers")
         if tuple(found.shape) != self.target.shape:
             raise CannotReplay("the re-run gives another shape")
         return widened(found)
@@ -198,10 +158,7 @@ class RegionRun:
             return entered[number]
 
         for position, step in enumerate(self._steps):
-            passed = {
-                index: passed_to(made.get(record.content.id), record, step, precision, entering)
-                for index, record in step.rebuilt.inputs.items()
-            }
+            passed = step.passed(lambda record: made.get(record.content.id), entering, precision)
             self._keep(made, step, passed, precision, alter_masks)
             for record in step.call.with_role(Role.INPUT):
                 if self._last_use.get(record.content.id, -1) <= position:
@@ -213,25 +170,16 @@ class RegionRun:
     def _keep(
         self,
         made: dict[int, torch.Tensor],
-        step: Step,
+        one: OneCall,
         passed: dict[int, torch.Tensor],
         precision: Precision,
         alter_masks: Alter | None,
     ) -> None:
         """Run one call and keep what it gives by the number of the content that was recorded."""
-        double = precision is Precision.DOUBLE
-        function, op = step.rebuilt.function, step.call.site.op
-        if double:
-            function = CASTS.get(op) or WRITTEN_OUT.get(op, function)
-        args, kwargs = step.rebuilt.filled(passed, double_of if double else _same)
-        results = tensors_in(function(*args, **kwargs))
-        for record in step.call.with_role(*_RESULTS):
-            behind = record.index - len(results)
-            found = results[record.index] if behind < 0 else passed.get(behind)
-            if found is None or tuple(found.shape) != record.shape:
-                continue
-            mask = alter_masks is not None and leaves_out(found)
-            made[record.content.id] = alter_masks(found) if alter_masks and mask else found
+        for record, found in one.results(passed, precision):
+            if found is not None:
+                mask = alter_masks is not None and leaves_out(found)
+                made[record.content.id] = alter_masks(found) if alter_masks and mask else found
 
     def _load(self, record: TensorRecord) -> torch.Tensor:
         if record.content.numel >= LARGE:
@@ -248,28 +196,11 @@ def leaves_out(tensor: torch.Tensor) -> bool:
     return bool(((tensor == 0) | (tensor <= LEAVES_OUT)).all())
 
 
-def passed_to(
-    made: torch.Tensor | None,
-    record: TensorRecord,
-    step: Step,
-    precision: Precision,
-    entering: Callable[[TensorRecord], torch.Tensor],
-) -> torch.Tensor:
-    """What one argument is: what the region made, or what enters, rounded as autocast does."""
-    tensor = entering(record) if made is None else made
-    if step.cast is not None and (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
-        if precision is Precision.OWN:
-            tensor = tensor.to(step.cast)
-        elif made is None:
-            tensor = widened(tensor.to(step.cast))
-    return tensor.clone() if step.writes else tensor
-
-
 def _makers(calls: Sequence[Call], target: TensorRecord) -> list[Call]:
     """The calls that a tensor was computed by, in order of time."""
     wanted, found = {target.content.id}, []
     for call in sorted(calls, key=lambda one: one.sequence, reverse=True):
-        results = {record.content.id for record in call.with_role(*_RESULTS)}
+        results = {record.content.id for record in call.with_role(*RESULTS)}
         if results & wanted:
             found.append(call)
             wanted -= results
@@ -277,29 +208,7 @@ def _makers(calls: Sequence[Call], target: TensorRecord) -> list[Call]:
     return found[::-1]
 
 
-def step_of(call: Call, *, draws: bool = False) -> Step:
-    """A call, ready to be run; one that drops elements only if it `draws` from a state that is known.
-
-    Raises
-    ------
-    CannotReplay
-        If it cannot be run again.
-    """
-    family = family_of(call.site.op)
-    if family in _NEVER_AGAIN:
-        raise CannotReplay("its result does not follow from its inputs")
-    if family is Family.DROPOUT and not draws and probability_of(call) > 0:
-        raise CannotReplay("it drops elements at random")
-    if "raised" in call.arguments:
-        raise CannotReplay("it raised an error")
-    name = call.site.op.rpartition(".")[2]
-    writes = name.endswith("_") or any(
-        not record.name.startswith("result") for record in call.with_role(*_RESULTS)
-    )
-    return Step(call, rebuild(call), cast_of(call), writes)
-
-
-def _last_uses(steps: Sequence[Step], target: int) -> dict[int, int]:
+def _last_uses(steps: Sequence[OneCall], target: int) -> dict[int, int]:
     """Position of the last call that takes each content."""
     uses: dict[int, int] = defaultdict(int)
     for position, step in enumerate(steps):
@@ -307,7 +216,3 @@ def _last_uses(steps: Sequence[Step], target: int) -> dict[int, int]:
             uses[record.content.id] = position
     uses[target] = len(steps)
     return uses
-
-
-def _same(dtype: torch.dtype) -> torch.dtype:
-    return dtype

@@ -52,6 +52,24 @@ REFUSALS = (
 """What torch raises where a call cannot be made with these arguments or this dtype."""
 
 
+@contextmanager
+def torch_may_refuse() -> Iterator[None]:
+    """Say what torch refuses as a reason why a call cannot be run again.
+
+    Raises
+    ------
+    CannotReplay
+        If it does.
+    """
+    try:
+        yield
+    except CannotReplay:
+        raise
+    except REFUSALS as error:
+        first = str(error).partition("\n")[0] or type(error).__name__
+        raise CannotReplay(f"torch refuses: {first}") from error
+
+
 class Precision(Enum):
     """In which numbers a call is run again."""
 
@@ -162,16 +180,10 @@ class Rerun:
         CannotReplay
             If torch refuses.
         """
-        try:
-            with _alone(self.random_state()), torch.set_grad_enabled(backward), machine.at_work():
-                rounded = self.cast if cast and machine.dtype is None else None
-                return self._run(precision, backward, alter, rounded, machine)
-        except CannotReplay:
-            raise
-        except REFUSALS as error:
-            raise CannotReplay(
-                f"torch refuses: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-            ) from error
+        alone = leaving_no_trace(self.random_state())
+        with torch_may_refuse(), alone, torch.set_grad_enabled(backward), machine.at_work():
+            rounded = self.cast if cast and machine.dtype is None else None
+            return self._run(precision, backward, alter, rounded, machine)
 
     def _run(
         self,
@@ -371,7 +383,7 @@ def _in_a_row(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _alone(random_state: torch.Tensor | None) -> Iterator[None]:
+def leaving_no_trace(random_state: torch.Tensor | None = None) -> Iterator[None]:
     """Leave no trace: neither in the random stream, which begins as it did, nor in the list of warnings."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -8,7 +8,6 @@ import torch
 
 from lockstep.core.dtypes import is_floating
 from lockstep.core.records import Call, Conditions, Layout, TensorRecord
-from lockstep.core.site import Role
 from lockstep.core.text import printable
 from lockstep.judge.tolerances import SENTINEL_MAGNITUDE
 from lockstep.replay.chain import Chain, is_passed
@@ -16,6 +15,7 @@ from lockstep.replay.chained import ModuleCall
 from lockstep.replay.distance import median_size
 from lockstep.replay.machine import HERE
 from lockstep.replay.margin import Local
+from lockstep.replay.one_call import RESULTS
 from lockstep.replay.rebuild import torch_dtype
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import load, random_state_of, widened
@@ -24,8 +24,6 @@ from lockstep.replay.standalone.python_source import as_name, call_source
 
 _ALL_THERE_IS = 1 << 62
 """Bytes: it was run again before it is written down."""
-
-_RESULTS = (Role.OUTPUT, Role.BUFFER)
 
 
 def module_proof(module: ModuleCall, *, like_its_own: bool) -> Proof:
@@ -77,7 +75,7 @@ class _Writer:
 
     def leave_out(self, call: Call) -> None:
         """The lines go on from what was recorded of a call."""
-        for record in call.with_role(*_RESULTS):
+        for record in call.with_role(*RESULTS):
             self.made.pop(record.content.id, None)
         self.proof.lines.append(f"# as recorded, not run: {printable(call.site.op)}")
 
@@ -106,8 +104,8 @@ class _Writer:
 
     def _keep(self, call: Call, passed: dict[int, str]) -> None:
         """Give names to what a call gave: results first, then the arguments that it wrote to."""
-        returned = sum(record.name.startswith("result") for record in call.with_role(*_RESULTS))
-        for record in call.with_role(*_RESULTS):
+        returned = sum(record.name.startswith("result") for record in call.with_role(*RESULTS))
+        for record in call.with_role(*RESULTS):
             if not is_floating(record.dtype):
                 self.made.pop(record.content.id, None)
                 continue
