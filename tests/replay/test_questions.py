@@ -1,0 +1,29 @@
+"""Questions about recorded calls: each has somebody who answers it, and believes no answer of another form."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstep.replay import questions, verdict
+from lockstep.replay.messages import answer_in
+from lockstep.replay.questions import Imports, Question
+from lockstep.replay.refusals import CannotReplay
+
+QUESTIONS = [
+    one
+    for one in vars(questions).values()
+    if isinstance(one, type) and issubclass(one, Question) and one is not Question
+]
+
+
+def test_every_question_has_one_who_answers_it() -> None:
+    assert set(QUESTIONS) == set(verdict._ANSWERS)
+
+
+@pytest.mark.parametrize("said", ["1", "true", '"\\u001b"', "[1]", '{"kind": 1}'])
+@pytest.mark.parametrize(
+    "kind", [one for one in QUESTIONS if one is not Imports], ids=lambda one: one.__name__
+)
+def test_an_answer_of_another_form_is_none(kind: type[Question[object]], said: str) -> None:
+    with pytest.raises(CannotReplay, match="gave no answer"):
+        answer_in(f'{{"answer": {said}}}'.encode(), kind.read)
