@@ -167,8 +167,15 @@ def _audited(training: Training, recording: Path) -> dict[str, Any]:
         "judged": tally.judged,
         "beyond": [_said(one) for one in tally.beyond],
         "not_judged": tally.not_judged.total(),
-        "reasons": {reason: count for reason, _, count in tally.reasons()},
+        "reasons": _by_reason(tally.not_judged),
     }
+
+
+def _by_reason(not_judged: Counter[tuple[str, str]]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for (_, reason), count in not_judged.items():
+        found[reason] += count
+    return found
 
 
 def _said(one: Beyond) -> dict[str, Any]:

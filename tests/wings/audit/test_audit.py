@@ -189,7 +189,7 @@ def test_a_fault_of_a_kernel_or_an_update_is_named_and_nothing_else(
     assert printed.startswith("BEYOND ITS FLOOR in 2 steps: 2 of ")
     assert f"{module or '(model)'} / {op} #0" in printed
     assert f"{Path(__file__).name}:" in printed
-    assert "times its floor" in printed
+    assert "times what is allowed" in printed
 
 
 def test_steps_operators_and_modules_are_chosen(

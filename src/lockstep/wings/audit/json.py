@@ -6,6 +6,7 @@ from typing import Any
 
 from lockstep.replay.held_results import Held
 from lockstep.report.json_text import enveloped
+from lockstep.report.rerun_results import refusals_json
 from lockstep.wings.audit.tally import Beyond, Tally
 
 
@@ -21,10 +22,7 @@ def audit_json(tally: Tally, code: int | None = None) -> dict[str, Any]:
         "calls_left": tally.calls_left,
         "trained": tally.trained or None,
         "beyond": [_beyond(one) for one in tally.beyond],
-        "not_judged": [
-            {"op": op, "reason": reason, "count": count}
-            for (op, reason), count in sorted(tally.not_judged.items())
-        ],
+        "not_judged": refusals_json(tally.not_judged),
     }
     return enveloped(values if code is None else {**values, "exit_code": code})
 

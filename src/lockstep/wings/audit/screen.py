@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
+from lockstep.report.rerun_results import add_refusals, figures
 from lockstep.report.table import add_more
 from lockstep.wings.audit.tally import Beyond, Tally
-
-_MOST_REASONS = 8
-_MOST_NAMES = 4
 
 
 def headline(tally: Tally) -> str:
@@ -53,7 +51,7 @@ def render(tally: Tally, *, limit: int) -> Page:
     if len(found) > limit:
         add_line(text, "")
     add_more(text, len(found) - limit)
-    _add_not_judged(text, tally)
+    add_refusals(text, "Not judged", tally.not_judged)
     if tally.left_out:
         add_line(text, "")
         ranks = ", all ranks together" if len(tally.ranks) > 1 else ""
@@ -72,20 +70,8 @@ def render(tally: Tally, *, limit: int) -> Page:
 def _add_beyond(text: Page, one: Beyond) -> None:
     source = f"  {one.source}" if one.source else ""
     add_line(text, f"{one.site}{source}")
-    add_paragraph(text, f"{one.role} {one.name}: {_figures(one)}")
+    add_paragraph(text, f"{one.role} {one.name}: {figures(one.worst)}")
     add_paragraph(text, f"{_often(one)}; {_beside_host(one)}")
-
-
-def _figures(one: Beyond) -> str:
-    held = one.worst
-    if math.isnan(held.epsilons):
-        return f"{held.error:.2%} of its elements are not what the operator gives for its inputs"
-    if not math.isfinite(held.error):
-        return "inf or NaN stands where double precision gives a number, or the other way round"
-    return (
-        f"off double precision by rel {held.error:.2g} ({held.epsilons:.3g} eps), allowed"
-        f" {held.allowed:.2g}: {held.excess:.3g} times its floor"
-    )
 
 
 def _often(one: Beyond) -> str:
@@ -103,16 +89,3 @@ def _beside_host(one: Beyond) -> str:
         off = f", off by rel {host.error:.2g}" if not math.isnan(host.epsilons) else ""
         return f"this machine's own kernel gives the sound result{off}"
     return "this machine's own kernel is as far off: the kernel, or the re-run, is at fault"
-
-
-def _add_not_judged(text: Page, tally: Tally) -> None:
-    reasons = list(tally.reasons())
-    if not reasons:
-        return
-    add_line(text, "")
-    add_line(text, "Not judged")
-    for reason, ops, count in reasons[:_MOST_REASONS]:
-        names = ", ".join(ops[:_MOST_NAMES]) + (", ..." if len(ops) > _MOST_NAMES else "")
-        add_paragraph(text, f"{count}: {reason} ({names})", indent="    ", first="  ")
-    if len(reasons) > _MOST_REASONS:
-        add_line(text, f"  and {len(reasons) - _MOST_REASONS} more reasons (--json lists them)")

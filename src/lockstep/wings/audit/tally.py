@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lockstep.core.records import Call
@@ -123,15 +122,6 @@ class Tally:
         found.steps.add(call.step)
         found.ranks.add(call.rank)
         self.beyond_times += 1
-
-    def reasons(self) -> Iterator[tuple[str, list[str], int]]:
-        """Why results were not judged: reason, operators, how many; most first."""
-        by_reason: dict[str, Counter[str]] = {}
-        for (op, reason), count in self.not_judged.items():
-            by_reason.setdefault(reason, Counter())[op] += count
-        for reason, ops in sorted(by_reason.items(), key=lambda item: (-item[1].total(), item[0])):
-            names = [op for op, _ in sorted(ops.items(), key=lambda item: (-item[1], item[0]))]
-            yield reason, names, ops.total()
 
 
 def _place(call: Call, result: Result) -> Place:

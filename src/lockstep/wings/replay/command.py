@@ -19,6 +19,7 @@ from lockstep.replay.imported import import_of
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
 from lockstep.report.json_text import enveloped, json_text
+from lockstep.report.rerun_results import refusals_json
 from lockstep.store.reader import Recording, open_recording
 from lockstep.store.record_command import new_place, program
 from lockstep.wings.replay.chosen_calls import (
@@ -289,10 +290,7 @@ def _json(done: list[ReplayedCall], context: _Context) -> dict[str, object]:
         "explained": None if story is None else story.explained,
         "held": sum(len(one.held) for one in done),
         "beyond": sum(one.worst > 1.0 for one in done),
-        "not_run_again": [
-            {"op": op, "reason": reason, "count": count}
-            for (op, reason), count in sorted(not_run_again(done).items())
-        ],
+        "not_run_again": refusals_json(not_run_again(done)),
         "smaller_inputs": smaller_json(context.smaller),
         "calls": [call_json(one) for one in done],
     }

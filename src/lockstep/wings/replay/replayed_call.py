@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -91,7 +91,7 @@ class ReplayedCall:
         return Conclusion.SOMETIMES if any(again) else Conclusion.PERSISTENT
 
 
-def not_run_again(calls: list[ReplayedCall]) -> dict[tuple[str, str], int]:
+def not_run_again(calls: Iterable[ReplayedCall]) -> dict[tuple[str, str], int]:
     """Results that could not be run again: how many, by operator and reason."""
     found: dict[tuple[str, str], int] = {}
     for one in calls:

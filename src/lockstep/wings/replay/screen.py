@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from lockstep.replay.held_results import RECORDED, Held, Result
 from lockstep.replay.refusals import NO_OPERATOR
 from lockstep.replay.smaller.cut import shapes_of
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
+from lockstep.report.rerun_results import add_refusals, figures
 from lockstep.report.table import add_more
 from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall, not_run_again
 from lockstep.wings.replay.smaller_inputs import SmallerInputs
 from lockstep.wings.replay.story import Story
-
-_MOST_REASONS = 8
 
 _WORDS = {
     Conclusion.SOUND: "sound: what was recorded and what was run again is what double precision makes of the inputs",
@@ -93,7 +91,7 @@ def render_all(calls: Sequence[ReplayedCall], machine: str, *, limit: int) -> Pa
                 add_result(text, result)
         add_paragraph(text, _words(one, machine))
     add_more(text, len(beyond) - limit)
-    _add_refusals(text, calls)
+    add_refusals(text, "Not run again", not_run_again(calls))
     add_import_advice(text, calls)
     return text
 
@@ -127,7 +125,7 @@ def add_result(text: Page, result: Result) -> None:
     add_line(text, f"  {result.role.value} {result.name}{again}")
     for held, times in _runs(result.held):
         maker = f"{held.maker}, {times} times" if times > 1 else held.maker
-        add_line(text, f"    {maker:24} {_numbers(held)}")
+        add_line(text, f"    {maker:24} {figures(held)}")
     if result.refused:
         add_line(text, f"    not run again: {result.refused}")
 
@@ -140,31 +138,7 @@ def _runs(held: Sequence[Held]) -> list[tuple[Held, int]]:
     return list(found.items())
 
 
-def _numbers(held: Held) -> str:
-    verdict = "sound" if held.sound else f"{_figure(held.excess)} times what is allowed"
-    if math.isnan(held.epsilons):
-        return verdict if held.sound else f"{held.error:.2%} of its elements are others"
-    off = f"off by {held.error:7.2g} ({_figure(held.epsilons)} eps), allowed {held.allowed:.2g}"
-    return f"{off}: {verdict}"
-
-
-def _figure(value: float) -> str:
-    return f"{value:.3g}"
-
-
 def _words(one: ReplayedCall, machine: str) -> str:
     again = sum(held.maker != RECORDED for held in one.held) // max(1, len(one.results))
     words = _WORDS[one.conclusion].format(machine=machine)
     return f"{words} ({counted(again, 're-run')})" if again > 1 else words
-
-
-def _add_refusals(text: Page, calls: Sequence[ReplayedCall]) -> None:
-    refused = sorted(not_run_again(list(calls)).items(), key=lambda item: (-item[1], item[0]))
-    if not refused:
-        return
-    add_line(text, "")
-    add_line(text, "Not run again")
-    for (op, reason), count in refused[:_MOST_REASONS]:
-        times = f" ({count} times)" if count > 1 else ""
-        add_paragraph(text, f"{op}: {reason}{times}")
-    add_more(text, len(refused) - _MOST_REASONS, indent="  ", more="(--json lists them)")
