@@ -9,6 +9,8 @@ from typing import Any
 
 from lockstep.core.records import Call
 from lockstep.replay.held_results import RECORDED, Held, Result
+from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.replays import Replays
 from lockstep.wings.replay.chosen_calls import Chosen
 
 
@@ -89,6 +91,28 @@ class ReplayedCall:
         if all(again):
             return Conclusion.TRANSIENT
         return Conclusion.SOMETIMES if any(again) else Conclusion.PERSISTENT
+
+
+def replayed(chosen: Chosen, emulation: str, replays: Replays, repeat: int = 1) -> ReplayedCall:
+    """Run a call again.
+
+    Parameters
+    ----------
+    chosen
+        The call.
+    emulation
+        The emulated device that it was recorded on, or "".
+    replays
+        Where it is run.
+    repeat
+        How often.
+    """
+    same = replays.is_like(chosen.call, emulation)
+    try:
+        results = replays.again(chosen.call, repeat=repeat, like=chosen.like)
+    except (CannotReplay, MemoryError) as error:
+        return ReplayedCall(chosen, (), str(error) or "it takes too much memory", same)
+    return ReplayedCall(chosen, tuple(results), "", same)
 
 
 def not_run_again(calls: Iterable[ReplayedCall]) -> dict[tuple[str, str], int]:

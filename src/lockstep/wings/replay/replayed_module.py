@@ -18,7 +18,7 @@ from lockstep.replay.replays import Replays
 from lockstep.store.reader import Recording
 from lockstep.store.record_command import command_for_tensors
 from lockstep.wings.replay.chosen_calls import Chosen
-from lockstep.wings.replay.replayed_call import ReplayedCall, call_json, result_json
+from lockstep.wings.replay.replayed_call import ReplayedCall, call_json, replayed, result_json
 
 _FORWARD = (Role.INPUT, Role.OUTPUT, Role.BUFFER)
 _MOST_NAMED = 6
@@ -186,11 +186,7 @@ def _sound_here(alone: Sequence[ReplayedCall]) -> bool:
 def _alone(call: Call, run: str, emulation: str, replays: Replays) -> ReplayedCall:
     """One call's forward on its own recorded inputs."""
     forward = replace(call, records=call.with_role(*_FORWARD))
-    chosen, same = Chosen(run, forward), replays.is_like(call, emulation)
-    try:
-        return ReplayedCall(chosen, tuple(replays.again(forward, repeat=1)), "", same)
-    except (CannotReplay, MemoryError) as error:
-        return ReplayedCall(chosen, (), str(error) or "it takes too much memory", same)
+    return replayed(Chosen(run, forward), emulation, replays)
 
 
 def module_json(one: ReplayedModule) -> dict[str, Any]:
