@@ -20,8 +20,9 @@ from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.replay.functions import function_of
 from lockstep.replay.rebuild import rebuild
+from lockstep.replay.recorded_tensors import load, widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, Rerun, load, outputs_of, widened
+from lockstep.replay.rerun import Precision, Rerun, outputs_of
 from lockstep.store.reader import Recording, open_recording
 
 Program = Callable[[Tensor, Tensor], Tensor]

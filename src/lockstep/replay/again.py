@@ -27,8 +27,9 @@ from lockstep.replay.machine import HERE, Machine
 from lockstep.replay.margin import Local, within
 from lockstep.replay.optimizer_update import UpdateRerun
 from lockstep.replay.rebuild import CPU, Rebuilt, rebuild
+from lockstep.replay.recorded_tensors import LARGE, widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import LARGE, Precision, Rerun, Results, outputs_of, widened
+from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of
 from lockstep.replay.side import Reading, Side
 
 

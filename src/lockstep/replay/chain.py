@@ -27,16 +27,10 @@ from lockstep.replay.layouts import laid
 from lockstep.replay.machine import HERE, Machine
 from lockstep.replay.margin import Local, within_each, worst
 from lockstep.replay.one_call import RESULTS, OneCall, one_call
+from lockstep.replay.recorded_tensors import load, random_state_of, widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import (
-    Alter,
-    Precision,
-    leaving_no_trace,
-    load,
-    random_state_of,
-    torch_may_refuse,
-    widened,
-)
+from lockstep.replay.rerun import Alter, Precision
+from lockstep.replay.torch_state import leaving_no_trace, torch_may_refuse
 
 _DOUBLE_BYTES, _COPIES = 8, 3.0
 

@@ -12,8 +12,9 @@ from lockstep.judge.tolerances import ROUNDING_LEAVES, SINGLE, TEN_BITS_ALIKE
 from lockstep.replay.alone import Alone
 from lockstep.replay.distance import error_of, rounded
 from lockstep.replay.margin import Local
+from lockstep.replay.recorded_tensors import widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, outputs_of, widened
+from lockstep.replay.rerun import Precision, outputs_of
 
 Round = Callable[[torch.Tensor], torch.Tensor]
 

@@ -24,8 +24,8 @@ from lockstep.replay.distance import error_of, size_of, ulp_shares
 from lockstep.replay.lower_precision import recognised
 from lockstep.replay.margin import Local
 from lockstep.replay.pairing import Pairing
+from lockstep.replay.recorded_tensors import widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import widened
 from lockstep.replay.two_runs import FOLLOWS_OWN, RUNS, both_alone, fault, wrong_of
 
 

@@ -11,12 +11,14 @@ import torch
 from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.replay.autocast import cast_of
 from lockstep.replay.decisions import probability_of
 from lockstep.replay.doubles import WRITTEN_OUT
 from lockstep.replay.machine import HERE, Machine
 from lockstep.replay.rebuild import Rebuilt, rebuild, tensors_in
+from lockstep.replay.recorded_tensors import double_of, widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, cast_of, double_of, widened
+from lockstep.replay.rerun import Precision
 
 RESULTS = (Role.OUTPUT, Role.BUFFER)
 """What a call gives forward."""

@@ -24,8 +24,8 @@ from lockstep.replay.layouts import laid
 from lockstep.replay.machine import Machine
 from lockstep.replay.margin import Local, Margin
 from lockstep.replay.rebuild import optimizer_settings, torch_dtype
+from lockstep.replay.recorded_tensors import load, widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import load, widened
 
 _NOT_PER_PARAMETER = frozenset({"lbfgs", "sparseadam", "optimizer"})
 """Classes whose update of one parameter needs more than that parameter."""

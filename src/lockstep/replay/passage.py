@@ -31,9 +31,10 @@ from lockstep.measure.measured_pair import Measured
 from lockstep.replay.distance import error_of, perturbed, size_of
 from lockstep.replay.margin import Local, within_each, worst
 from lockstep.replay.pairing import records_of
+from lockstep.replay.recorded_tensors import load, widened
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.region import RegionRun
-from lockstep.replay.rerun import Precision, load, widened
+from lockstep.replay.rerun import Precision
 from lockstep.replay.two_runs import RUNS, both_alone, fault, wrong_of
 
 _MOST_WORK = 1 << 32

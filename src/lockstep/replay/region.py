@@ -17,16 +17,10 @@ from lockstep.core.site import Role
 from lockstep.measure.masks import LEAVES_OUT
 from lockstep.replay.budget import BASE_BYTES, TooLarge
 from lockstep.replay.one_call import RESULTS, OneCall, one_call
+from lockstep.replay.recorded_tensors import LARGE, load, widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import (
-    LARGE,
-    Alter,
-    Precision,
-    leaving_no_trace,
-    load,
-    torch_may_refuse,
-    widened,
-)
+from lockstep.replay.rerun import Alter, Precision
+from lockstep.replay.torch_state import leaving_no_trace, torch_may_refuse
 
 _DOUBLE_BYTES = 8
 

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-import numpy as np
 import torch
 
-from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.mapped import release_pages
-from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.replay.autocast import cast_of
 from lockstep.replay.doubles import WRITTEN_OUT
 from lockstep.replay.layouts import laid, laid_together
 from lockstep.replay.machine import HERE, Machine
-from lockstep.replay.rebuild import Rebuilt, tensors_in, torch_dtype
+from lockstep.replay.rebuild import Rebuilt, tensors_in
+from lockstep.replay.recorded_tensors import (
+    LARGE,
+    double_of,
+    in_a_row,
+    load,
+    random_state_of,
+    rounds,
+    widened,
+)
 from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.torch_state import leaving_no_trace, torch_may_refuse
 
 Alter = Callable[[torch.Tensor], torch.Tensor]
 """Changes a floating-point tensor before the call sees it: rounds or perturbs it."""
-
-LARGE = 1 << 21
-"""Elements from which on a tensor is not kept for later but read, or made, again."""
 
 _TRUSTS_INDICES = re.compile(r"^aten\..*(backward|unpool|embedding_bag)")
 """Operators that are called with indices which an earlier one gave."""
@@ -37,37 +39,6 @@ _NO_INDEX = 101
 """Magnitude below which a whole number may stand for no index at all: losses ignore -100."""
 
 _GRADIENTS = (Role.GRAD_INPUT, Role.PARAM_GRAD)
-
-REFUSALS = (
-    RuntimeError,
-    TypeError,
-    ValueError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    AssertionError,
-    OverflowError,
-    LookupError,
-)
-"""What torch raises where a call cannot be made with these arguments or this dtype."""
-
-
-@contextmanager
-def torch_may_refuse() -> Iterator[None]:
-    """Say what torch refuses as a reason why a call cannot be run again.
-
-    Raises
-    ------
-    CannotReplay
-        If it does.
-    """
-    try:
-        yield
-    except CannotReplay:
-        raise
-    except REFUSALS as error:
-        first = str(error).partition("\n")[0] or type(error).__name__
-        raise CannotReplay(f"torch refuses: {first}") from error
 
 
 class Precision(Enum):
@@ -92,38 +63,6 @@ class Results:
 
     outputs: dict[int, torch.Tensor]
     gradients: dict[tuple[int, int], tuple[torch.Tensor, ...]] = field(default_factory=dict)
-
-
-def load(record: TensorRecord) -> torch.Tensor:
-    """A whole tensor on the CPU in its recorded dtype.
-
-    Raises
-    ------
-    CannotReplay
-        If it was not saved whole.
-    """
-    dtype = torch_dtype(record.dtype)
-    if record.content.numel == 0:
-        return torch.empty(record.shape, dtype=dtype)
-    try:
-        array = record.load()
-    except LookupError as error:
-        raise CannotReplay("not every tensor of it was saved whole") from error
-    tensor = torch.from_numpy(np.array(array)).to(dtype)
-    release_pages(array)
-    return tensor
-
-
-def widened(tensor: torch.Tensor) -> torch.Tensor:
-    """Floating-point tensors in double precision, others as they are."""
-    return tensor.to(double_of(tensor.dtype))
-
-
-def double_of(dtype: torch.dtype) -> torch.dtype:
-    """The double-precision partner of a dtype."""
-    if dtype.is_complex:
-        return torch.complex128
-    return torch.float64 if dtype.is_floating_point else dtype
 
 
 class Rerun:
@@ -207,11 +146,11 @@ class Rerun:
         leaves = {
             index: leaf.requires_grad_()
             for index, leaf in inputs.items()
-            if index in wanted and _rounds(leaf)
+            if index in wanted and rounds(leaf)
         }
         cast = cast if precision is Precision.OWN else None
         passed = {
-            index: leaf.to(cast) if cast and _rounds(leaf) else leaf
+            index: leaf.to(cast) if cast and rounds(leaf) else leaf
             for index, leaf in inputs.items()
         }
         results, written = self._called(passed, precision, machine)
@@ -222,7 +161,7 @@ class Rerun:
                 outputs[record.index] = written[position]
         gradients = self._gradients(outputs, leaves, alter) if backward else {}
         kept = {
-            key: _in_a_row(value.detach().cpu())
+            key: in_a_row(value.detach().cpu())
             for key, value in outputs.items()
             if not backward or value.numel() < LARGE  # gradients are what is asked for
         }
@@ -289,7 +228,7 @@ class Rerun:
         alter: Alter | None,
         cast: torch.dtype | None,
     ) -> torch.Tensor:
-        if not _rounds(tensor):
+        if not rounds(tensor):
             return tensor.clone()
         if precision is Precision.OWN:
             value = alter(tensor) if alter else tensor
@@ -319,7 +258,7 @@ class Rerun:
             made: tuple[torch.Tensor | None, ...] = torch.autograd.grad(
                 sources, list(leaves.values()), cotangents, retain_graph=True, allow_unused=True
             )
-            gradients = [None if one is None else _in_a_row(one.cpu()) for one in made]
+            gradients = [None if one is None else in_a_row(one.cpu()) for one in made]
             found.update(self._by_input(dict(zip(leaves, gradients, strict=True)), occurrence))
         return found
 
@@ -337,70 +276,6 @@ class Rerun:
             ]
             alternatives = (gradient, sum(same[1:], same[0])) if len(same) > 1 else (gradient,)
             yield (index, occurrence), alternatives
-
-
-def random_state_of(call: Call) -> torch.Tensor | None:
-    """What a call drew its random numbers from, where it was saved and is one of the CPU's generator."""
-    state = call.random_state
-    if state is None or state.loader is None or state.dtype != "uint8":
-        return None
-    loaded = torch.from_numpy(np.array(state.load()))
-    return loaded if loaded.shape == torch.get_rng_state().shape else None
-
-
-def cast_of(call: Call) -> torch.dtype | None:
-    """Dtype that autocast gave the inputs of a call before it computed, where it did.
-
-    It shows in an output whose dtype is not that of the inputs though no argument asks for one.
-    Normalisations take parameters of a wider dtype as they are; moving data promotes.
-    """
-    family = family_of(call.site.op)
-    outputs = {r.dtype for r in call.with_role(Role.OUTPUT) if unit_roundoff(r.dtype) > 0}
-    inputs = [r.dtype for r in call.with_role(Role.INPUT) if unit_roundoff(r.dtype) > 0]
-    if len(outputs) != 1 or not inputs or family is Family.MOVEMENT:
-        return None
-    output = next(iter(outputs))
-    asked = any(
-        isinstance(value, str) and value.startswith("torch.") for value in call.arguments.values()
-    )
-    if asked or all(dtype == output for dtype in inputs):
-        return None
-    if family is Family.NORMALISATION and inputs[0] == output:
-        return None
-    cast = torch_dtype(output)
-    if cast.is_complex or any(torch_dtype(dtype).is_complex for dtype in inputs):
-        return None  # a transform or a magnitude: autocast knows real numbers alone
-    return cast
-
-
-def _rounds(tensor: torch.Tensor) -> bool:
-    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
-
-
-def _in_a_row(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements one behind the other, as they are compared; copied once, not at each comparison."""
-    return tensor.contiguous() if tensor.layout is torch.strided else tensor
-
-
-@contextmanager
-def leaving_no_trace(random_state: torch.Tensor | None = None) -> Iterator[None]:
-    """Leave no trace: neither in the random stream, which begins as it did, nor in the list of warnings."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if random_state is not None:
-            torch.set_rng_state(random_state)
-        yield
-
-
-@contextmanager
-def plain_kernels() -> Iterator[None]:
-    """Run without oneDNN; `torch.backends.mkldnn.flags` does the same with a warning about TF32."""
-    enabled = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(enabled)
 
 
 def outputs_of(results: Results, record: TensorRecord) -> tuple[torch.Tensor, ...]:

@@ -13,17 +13,11 @@ from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import SINGLE
 from lockstep.replay.distance import perturbed, populations
+from lockstep.replay.recorded_tensors import LARGE, widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import (
-    LARGE,
-    Precision,
-    Rerun,
-    Results,
-    outputs_of,
-    plain_kernels,
-    widened,
-)
+from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of
 from lockstep.replay.roundoff import carrier
+from lockstep.replay.torch_state import plain_kernels
 
 
 @dataclass(frozen=True, slots=True)

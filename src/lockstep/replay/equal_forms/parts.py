@@ -13,7 +13,7 @@ from lockstep.devices.support.support_list import Standing, SupportList
 from lockstep.replay.equal_forms.forms import forms_of
 from lockstep.replay.rebuild import tensors_in
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import REFUSALS
+from lockstep.replay.torch_state import REFUSALS
 
 _MOST_DEEP = 8
 # fmt: off

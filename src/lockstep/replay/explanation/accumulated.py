@@ -13,8 +13,8 @@ from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.explanation.other_precisions import FORMATS, half_step
 from lockstep.replay.rebuild import Rebuilt, Slot
+from lockstep.replay.recorded_tensors import load
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import load
 
 _AT_ONCE = (1, 2, 4, 8, 16, 32, 64, 128)
 """Terms that are summed wider before their sum is rounded."""

@@ -10,8 +10,8 @@ import torch
 from lockstep.core.operators import Trait, operator_of
 from lockstep.replay.explanation.argument_names import arguments_of
 from lockstep.replay.rebuild import Rebuilt, Slot
+from lockstep.replay.recorded_tensors import load
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import load
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,9 @@ from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.explanation.update_attempts import made, taken, update_of
 from lockstep.replay.held_results import BACKWARD
 from lockstep.replay.rebuild import Rebuilt, rebuild
+from lockstep.replay.recorded_tensors import load, widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, Rerun, Results, load, outputs_of, widened
+from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of
 from lockstep.replay.roundoff import carrier
 
 Change = Callable[[TensorRecord, torch.Tensor], torch.Tensor]

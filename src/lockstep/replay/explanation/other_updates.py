@@ -26,8 +26,8 @@ from lockstep.replay.explanation.update_attempts import (
     with_argument,
     with_tensor,
 )
+from lockstep.replay.recorded_tensors import load
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import load
 
 _DECAYED_OTHERWISE = {
     "torch.optim.AdamW": "torch.optim.Adam",

@@ -12,8 +12,8 @@ from lockstep.core.records import TensorRecord
 from lockstep.replay.explanation.error_shapes import everywhere
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Mismatch
+from lockstep.replay.recorded_tensors import load, widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import load, widened
 
 _MOST_TERMS = 64
 """Tensors that are tried as a term."""

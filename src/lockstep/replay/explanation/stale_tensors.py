@@ -16,8 +16,8 @@ from lockstep.replay.explanation.changed_inputs import arriving, with_other
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.rebuild import Rebuilt
+from lockstep.replay.recorded_tensors import load
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import load
 
 
 def stale(mismatch: Mismatch) -> Iterator[Prediction]:

@@ -17,8 +17,8 @@ from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.held_results import UPDATED
 from lockstep.replay.machine import HERE
 from lockstep.replay.optimizer_update import UpdateRerun
+from lockstep.replay.recorded_tensors import load
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import load
 
 _numbers = itertools.count(1)
 

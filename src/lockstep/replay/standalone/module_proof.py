@@ -17,8 +17,8 @@ from lockstep.replay.machine import HERE
 from lockstep.replay.margin import Local
 from lockstep.replay.one_call import RESULTS
 from lockstep.replay.rebuild import torch_dtype
+from lockstep.replay.recorded_tensors import load, random_state_of, widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import load, random_state_of, widened
 from lockstep.replay.standalone.proof import Limit, Proof
 from lockstep.replay.standalone.python_source import as_name, call_source
 

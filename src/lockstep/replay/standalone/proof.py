@@ -22,8 +22,9 @@ from lockstep.replay.imported import import_named
 from lockstep.replay.margin import Local
 from lockstep.replay.optimizer_update import UpdateRerun
 from lockstep.replay.rebuild import torch_dtype
+from lockstep.replay.recorded_tensors import load
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, Rerun, load, outputs_of
+from lockstep.replay.rerun import Precision, Rerun, outputs_of
 from lockstep.replay.side import Reading, Side
 from lockstep.replay.standalone.checks import as_real
 from lockstep.replay.standalone.python_source import (

@@ -15,8 +15,9 @@ from lockstep.reading import every_call
 from lockstep.replay.budget import check_call
 from lockstep.replay.machine import machine_of
 from lockstep.replay.rebuild import rebuild
+from lockstep.replay.recorded_tensors import LARGE
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import LARGE, Precision, Rerun, outputs_of
+from lockstep.replay.rerun import Precision, Rerun, outputs_of
 from lockstep.store.reader import open_recording
 from lockstep.wings.interop.faces.api_calls import ApiPass
 from lockstep.wings.interop.faces.hdf5_passes import (
