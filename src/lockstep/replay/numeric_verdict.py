@@ -26,7 +26,7 @@ from lockstep.replay.margin import Local
 from lockstep.replay.pairing import Pairing
 from lockstep.replay.recorded_tensors import widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.two_runs import FOLLOWS_OWN, RUNS, both_alone, fault, wrong_of
+from lockstep.replay.two_runs import FOLLOWS_OWN, RUNS, both_alone, explained, fault, wrong_of
 
 
 def numeric(
@@ -50,7 +50,7 @@ def numeric(
         return _neither(held, alone, inherited, output)
     wrong = wrong_of((alone[0].sound, alone[1].sound), "")
     if wrong is None:
-        return _explained(alone, inherited, pairing, output)
+        return _sound(alone, inherited, pairing, output)
     rounding = recognised(held[wrong], alone[wrong])
     lower = rounding or (held[wrong].unit > SINGLE and alone[0].excess <= ROUNDS_MORE_OFTEN)
     return fault(
@@ -107,23 +107,17 @@ def _setting_shows(own: Alone, replaced: Alone, output: Measured) -> Judgement |
     return fault(output, beside.excess, words)
 
 
-def _explained(
+def _sound(
     alone: tuple[Local, Local], inherited: float, pairing: Pairing, output: Measured
 ) -> Judgement:
-    """Both sides are sound by themselves: what is left comes with the inputs."""
+    """Both are sound by themselves; whether the operator is ill-conditioned besides."""
     scale = output.norm if output.norm > 0 else 1.0
-    floor = alone[0].tolerance + alone[1].tolerance
-    kappa = _condition(inherited / scale, pairing) if inherited > floor else 0.0
-    amplified = kappa > AMPLIFIED
-    return Judgement.handed_on(
-        output,
-        floor=floor,
-        inherited=inherited,
-        kind=Kind.AMPLIFIED if amplified else None,
-        words=f"ill-conditioned here: the operator amplifies differences {kappa:.2g} times"
-        if amplified
-        else "",
-    )
+    beyond = inherited > alone[0].tolerance + alone[1].tolerance
+    kappa = _condition(inherited / scale, pairing) if beyond else 0.0
+    if not kappa > AMPLIFIED:
+        return explained(output, alone, inherited)
+    words = f"ill-conditioned here: the operator amplifies differences {kappa:.2g} times"
+    return explained(output, alone, inherited, kind=Kind.AMPLIFIED, words=words)
 
 
 def _condition(relative: float, pairing: Pairing) -> float:

@@ -7,24 +7,21 @@ import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.mapped import release_pages
 from lockstep.core.operators import canonical_name
-from lockstep.core.records import PIECE, Array, Call, Layout, Pieces, TensorRecord
+from lockstep.core.records import PIECE, Call, Layout, TensorRecord
 from lockstep.core.site import Role
-from lockstep.judge.tolerances import SINGLE
 from lockstep.replay.distance import Size, error_of, size_of, together
+from lockstep.replay.elements import Elements
 from lockstep.replay.layouts import laid
 from lockstep.replay.machine import Machine
 from lockstep.replay.margin import Local, Margin
-from lockstep.replay.rebuild import optimizer_settings, torch_dtype
-from lockstep.replay.recorded_tensors import load, widened
+from lockstep.replay.rebuild import optimizer_settings
+from lockstep.replay.recorded_tensors import widened
 from lockstep.replay.refusals import CannotReplay
 
 _NOT_PER_PARAMETER = frozenset({"lbfgs", "sparseadam", "optimizer"})
@@ -41,23 +38,7 @@ _CHUNK_ELEMENTS = 8 * PIECE
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """One parameter or state after an update, of both runs.
-
-    Parameters
-    ----------
-    alone
-        Local errors of the reference's and the candidate's.
-    inherited
-        How far the two would be apart if both updates were exact.
-    """
-
-    alone: tuple[Local, Local]
-    inherited: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """Some elements of one run: norm of the double-precision result, what was recorded off it, a re-run in its own
     dtype off it, and norm before the update."""
 
@@ -88,9 +69,9 @@ class UpdateRerun:
             raise CannotReplay("its parameter or gradient was not recorded")
         self._call = call
         self._entering = {
-            **{_key(record): _Elements(record) for record in call.with_role(Role.STATE)},
-            "param": _Elements(parameters[0]),
-            "grad": _Elements(gradients[0]),
+            **{_key(record): Elements(record) for record in call.with_role(Role.STATE)},
+            "param": Elements(parameters[0]),
+            "grad": Elements(gradients[0]),
         }
 
     def chunks(self) -> Iterator[slice]:
@@ -115,11 +96,11 @@ class UpdateRerun:
         parts = [
             self.part(record, chunk, None if flat is None else flat[chunk])[1] for chunk in chunks
         ]
-        return _local(parts, unit_roundoff(record.dtype))
+        return local_of(parts, unit_roundoff(record.dtype))
 
     def part(
         self, record: TensorRecord, chunk: slice, made: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, _Part]:
+    ) -> tuple[torch.Tensor, Part]:
         """Some elements of a parameter or a state in double precision, and how far off the recorded ones are.
 
         `made` stands for the recorded ones where it is given.
@@ -129,7 +110,7 @@ class UpdateRerun:
         CannotReplay
             If torch refuses, or the optimizer keeps no such state.
         """
-        key, recorded = _key(record), _Elements(record)
+        key, recorded = _key(record), Elements(record)
         truth = self._stepped(chunk, double=True).get(key)
         actual = recorded.part(chunk)
         if made is not None and truth is not None:
@@ -142,7 +123,7 @@ class UpdateRerun:
             own = None
         before = self._entering.get(key)
         exact = widened(truth)
-        return exact, _Part(
+        return exact, Part(
             size_of(exact),
             error_of(widened(actual), exact),
             error_of(widened(own), exact) if own is not None else Size(0.0),
@@ -274,73 +255,13 @@ class UpdateRerun:
         return {**after, "param": parameter.detach()}
 
 
-def replayed(
-    left: UpdateRerun, right: UpdateRerun, reference: TensorRecord, candidate: TensorRecord
-) -> Replayed:
-    """Replay both updates for one parameter or state.
-
-    Raises
-    ------
-    CannotReplay
-        If torch refuses, or the optimizer keeps no such state.
-    """
-    units = unit_roundoff(reference.dtype), unit_roundoff(candidate.dtype)
-    if min(units) < SINGLE:
-        raise CannotReplay("it was computed in double precision itself")
-    chunks = list(left.chunks())
-    if chunks != list(right.chunks()):
-        raise CannotReplay("the two optimizers keep other states")
-    of_left, of_right, apart = [], [], []
-    for chunk in chunks if reference.content.numel > 1 else chunks[:1]:
-        one, two = left.part(reference, chunk), right.part(candidate, chunk)
-        apart.append(error_of(two[0], one[0]))
-        of_left.append(one[1])
-        of_right.append(two[1])
-    alone = _local(of_left, units[0]), _local(of_right, units[1])
-    return Replayed(alone, together(apart).norm)
-
-
-def _local(parts: Sequence[_Part], unit: float) -> Local:
-    """Local error of a parameter or a state, and what a sound kernel may be off."""
+def local_of(parts: Sequence[Part], unit: float) -> Local:
+    """Local error of a parameter or a state by its parts, and what a sound kernel may be off."""
     error, noise = (together(part.error for part in parts), together(part.noise for part in parts))
     norm = max(
         together(part.norm for part in parts).norm, together(part.before for part in parts).norm
     )
     return Local(error, Margin.of_update(unit, norm).tolerance(error, noise.norm), norm)
-
-
-class _Elements:
-    """The elements of one recorded tensor, copied part by part; in its own shape where all are asked for."""
-
-    def __init__(self, record: TensorRecord) -> None:
-        self.numel = record.content.numel
-        self.layout = record.layout
-        self._record = record
-        self._dtype = torch_dtype(record.dtype)
-
-    def part(self, chunk: slice) -> torch.Tensor:
-        """Some elements; a single one is part of every chunk."""
-        stop = min(chunk.stop, self.numel)
-        if self.numel <= 1 or (chunk.start == 0 and stop == self.numel):
-            return load(self._record)
-        elements = self._opened
-        if isinstance(elements, np.ndarray):
-            part = elements.reshape(-1)[chunk.start : stop]
-        else:
-            part = elements.part(chunk.start, stop)
-        tensor = torch.from_numpy(np.array(part)).to(self._dtype)
-        if isinstance(elements, np.ndarray):
-            release_pages(elements)
-        else:
-            elements.release(chunk.start, stop)
-        return tensor
-
-    @cached_property
-    def _opened(self) -> Array | Pieces:
-        try:
-            return self._record.content.opened()
-        except LookupError as error:
-            raise CannotReplay("not every tensor of it was saved whole") from error
 
 
 def _key(record: TensorRecord) -> str:

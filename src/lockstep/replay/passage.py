@@ -35,7 +35,7 @@ from lockstep.replay.recorded_tensors import load, widened
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.region import RegionRun
 from lockstep.replay.rerun import Precision
-from lockstep.replay.two_runs import RUNS, both_alone, fault, wrong_of
+from lockstep.replay.two_runs import RUNS, both_alone, explained, fault, wrong_of
 
 _MOST_WORK = 1 << 32
 """Elements that one comparison may write in re-runs of regions; what comes then is left to the next judge."""
@@ -244,7 +244,8 @@ def _verdict(
                 f" rel {apart.relative:.2g} apart; each run is within {most:.2g} of its own"
             )
             return fault(target, apart.excess, words)
-        return _explained(sides, alone, target)
+        inherited = error_of(sides[1].truth, sides[0].truth).norm
+        return explained(target, alone, inherited)
     off, other_off = alone[wrong].relative, alone[1 - wrong].relative
     words = (
         "all calls since what both runs have, run again in double precision on its own inputs: the"
@@ -271,10 +272,3 @@ def _apart(sides: tuple[Behind, Behind], other: torch.Tensor, alone: Sequence[Lo
     masked = left_out & ((truth.abs() > SENTINEL_MAGNITUDE) | (other.abs() > SENTINEL_MAGNITUDE))
     error = error_of(torch.where(masked, truth, other), truth)
     return Local(error, max(one.tolerance for one in alone), size_of(truth).norm)
-
-
-def _explained(sides: tuple[Behind, Behind], alone: Sequence[Local], target: Measured) -> Judgement:
-    """Both sides are sound by themselves: what is left comes with the inputs."""
-    inherited = error_of(sides[1].truth, sides[0].truth).norm
-    floor = alone[0].tolerance + alone[1].tolerance
-    return Judgement.handed_on(target, floor=floor, inherited=inherited)

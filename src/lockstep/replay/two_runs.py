@@ -72,3 +72,24 @@ def fault(
         rounding=rounding,
         words=words,
     )
+
+
+def explained(
+    target: Measured,
+    alone: tuple[Local, Local],
+    inherited: float,
+    *,
+    kind: Kind | None = None,
+    words: str = "",
+) -> Judgement:
+    """Both runs are sound by themselves, and what is left comes with their inputs.
+
+    Parameters
+    ----------
+    alone
+        Their local errors.
+    inherited
+        How far the two would be apart if both were exact, in the tensor's unit.
+    """
+    floor = alone[0].tolerance + alone[1].tolerance
+    return Judgement.handed_on(target, floor=floor, inherited=inherited, kind=kind, words=words)
