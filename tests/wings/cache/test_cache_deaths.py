@@ -22,6 +22,7 @@ from lockstep.wings.cache import messages as m
 from lockstep.wings.cache import samples as cache_samples
 from lockstep.wings.cache.client import Client, asked
 from lockstep.wings.cache.places import address_of
+from lockstep.wings.cache.sample_layout import MAGIC
 
 
 @pytest.fixture(autouse=True)
@@ -146,11 +147,13 @@ def test_a_writer_that_dies_leaves_no_half_of_a_sample(start: Start) -> None:
     checksum, about = held._pipeline.checksum, held._pipeline.description
     # given a writer that has places for all samples, has written into some of them and dies
     writer = Client(address_of(running.address))
-    attached = writer.ask(m.Attach("half", checksum, about, "", 12), m.Attached)
-    placed = writer.ask(m.Place("half", "", [[row, 4200] for row in range(12)]), m.Placed)
+    assert held._samples is not None
+    variant = held._samples._kind
+    attached = writer.ask(m.Attach("half", checksum, about, variant, 12), m.Attached)
+    placed = writer.ask(m.Place("half", variant, [[row, 4200] for row in range(12)]), m.Placed)
     slab = writer.ask(m.Lease(placed.places[0][0]), m.Leased)
     with open(slab.file, "r+b") as file:  # noqa: PTH123
-        file.write(b"LSC1 and no more")
+        file.write(MAGIC + b" and no more")
     writer.close()
     assert attached.proven == 0
     # then no reader takes that for a sample

@@ -90,8 +90,8 @@ def test_a_second_process_reads_what_the_first_has_put_there(
 class Arrays(Dataset[object]):
     """Samples of several kinds, with settings of its own."""
 
-    def __init__(self, scale: float = 1.0, count: int = 6) -> None:
-        self.scale, self.count, self.computed = scale, count, []
+    def __init__(self, scale: float = 1.0, count: int = 6, width: int = 100) -> None:
+        self.scale, self.count, self.width, self.computed = scale, count, width, []
 
     def __len__(self) -> int:
         return self.count
@@ -99,15 +99,16 @@ class Arrays(Dataset[object]):
     def __getitem__(self, index: int) -> object:
         if not 0 <= index < self.count:
             raise IndexError(index)
-        return np.arange(index, index + 100, dtype=np.float32) * self.scale, torch.full(
+        return np.arange(index, index + self.width, dtype=np.float32) * self.scale, torch.full(
             (50,), index
         )
 
 
-def test_what_is_written_into_a_sample_nobody_else_sees(running: Running) -> None:
-    # given a sample from the cache, and another view of it
-    cached = CachedDataset(Arrays(scale=3.0), address=running.address)
-    plain = Arrays(scale=3.0)
+@pytest.mark.parametrize("width", [100, 20_000])
+def test_what_is_written_into_a_sample_nobody_else_sees(width: int, running: Running) -> None:
+    # given a sample from the cache, small or large, and another view of it
+    plain = Arrays(scale=3.0, width=width)
+    cached = CachedDataset(Arrays(scale=3.0, width=width), address=running.address)
     cached[2]
     array, tensor = cached[2]
     second, _ = cached[2]
@@ -118,7 +119,7 @@ def test_what_is_written_into_a_sample_nobody_else_sees(running: Running) -> Non
     assert np.array_equal(second, plain[2][0])
     assert np.array_equal(cached[2][0], plain[2][0])
     del array, tensor, second
-    for index in (1, 2, 3):
+    for index in (1, 2, 3, 1, 2, 3):
         assert np.array_equal(cached[index][0], plain[index][0])
         assert torch.equal(cached[index][1], plain[index][1])
 
@@ -126,30 +127,32 @@ def test_what_is_written_into_a_sample_nobody_else_sees(running: Running) -> Non
 class Leaves(Dataset[Any]):
     """Samples that a function makes of a list."""
 
-    def __init__(self, kind: Any, dtype: str) -> None:
-        self.kind, self.dtype = kind, dtype
+    def __init__(self, kind: Any, dtype: str, width: int) -> None:
+        self.kind, self.dtype, self.width = kind, dtype, width
 
     def __len__(self) -> int:
         return 4
 
     def __getitem__(self, index: int) -> Any:
-        made = self.kind([[float(index)] * 3, [2.0] * 3])
+        made = self.kind([[float(index)] * self.width, [2.0] * self.width])
         return made.to(getattr(torch, self.dtype)) if isinstance(made, torch.Tensor) else made
 
 
 @pytest.mark.parametrize(
     "kind", [np.array, torch.tensor, lambda values: {"a": [np.array(values).T]}]
 )
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "width"), [("float32", 3), ("float32", 9_000), ("bfloat16", 9_000)]
+)
 def test_two_views_of_a_sample_do_not_see_each_other(
-    kind: Any, dtype: str, running: Running
+    kind: Any, dtype: str, width: int, running: Running
 ) -> None:
     def leaf(sample: Any) -> Any:
         return sample["a"][0] if isinstance(sample, dict) else sample
 
     # given samples of one leaf, made anew each time, and each held while the same one is asked for again
-    plain = Leaves(kind, dtype)
-    cached = CachedDataset(Leaves(kind, dtype), address=running.address)
+    plain = Leaves(kind, dtype, width)
+    cached = CachedDataset(Leaves(kind, dtype, width), address=running.address)
     for _ in range(3):
         first, second = cached[1], cached[1]
         # when one of them is written to, then the other stays, and later ones are right
@@ -158,8 +161,8 @@ def test_two_views_of_a_sample_do_not_see_each_other(
         assert leaf(cached[2]).tolist() == leaf(plain[2]).tolist()
 
 
-def test_a_hit_is_a_view_of_the_slab(running: Running) -> None:
-    cached = CachedDataset(Arrays(scale=5.0), address=running.address)
+def test_a_hit_of_a_large_sample_is_a_view_of_the_slab(running: Running) -> None:
+    cached = CachedDataset(Arrays(scale=5.0, width=20_000), address=running.address)
     cached[4]
     running.stat()  # answered behind what was said before: the sample is there
     array, _ = cached[4]

@@ -19,7 +19,8 @@ from lockstep.wings.cache.sample_layout import (
     check,
     head_of,
     lay_out,
-    sample_of,
+    made,
+    plan_of,
 )
 
 _arrays = hnp.arrays(
@@ -48,7 +49,7 @@ def again(sample: object, row: int = 7) -> Any:
     description_bytes, size, found, _ = head_of(entry[: HEAD.size].tobytes())
     assert (size, found) == (laid.size, row)
     check(entry)
-    return sample_of(entry, entry[HEAD.size : HEAD.size + description_bytes].tobytes())
+    return made(plan_of(entry[HEAD.size : HEAD.size + description_bytes].tobytes()), entry)
 
 
 def same(left: Any, right: Any) -> bool:
@@ -201,7 +202,7 @@ def test_damaged_bytes_are_refused(garbage: bytes, cut: int) -> None:
     try:
         description_bytes, size, _, _ = head_of(entry[: HEAD.size].tobytes())
         assert size <= 1 << 64
-        sample_of(entry, entry[HEAD.size : HEAD.size + description_bytes].tobytes())
+        made(plan_of(entry[HEAD.size : HEAD.size + description_bytes].tobytes()), entry)
         check(entry)
     except DamagedSampleError:
         pass

@@ -23,7 +23,7 @@ _MOST_CHANGES = 64
 """How often what a data set is set to may change from outside before this process asks the cache no more."""
 
 _LOOK_AFTER = 1 << 16
-"""Samples after which the whole pipeline is looked at again, if there are so many."""
+"""Samples after which the whole pipeline is looked at again, its files too."""
 
 _RANDOM = "; it is not cached: give transform_key, or cache the data set below what is random"
 _BY_BATCH = ", or by what else is in its batch"
@@ -77,7 +77,7 @@ class Attachment:
         self._random = f"{_BY_BATCH if is_in_batches else ''}{_RANDOM}"
         self._threads = threads()
         self._refused, self._changes, self._again_s = False, 0, 0.0
-        self._handed_out = 0
+        self._unseen = self._unseen_files = 0
         self.handles = handles or {}
         self._describe()
 
@@ -99,7 +99,7 @@ class Attachment:
     def look_again(self) -> None:
         """Look at the whole pipeline again before the next sample, as at the start of an epoch: lists may have been
         shuffled in place."""
-        self._handed_out = _LOOK_AFTER
+        self._unseen_files = _LOOK_AFTER
 
     def samples(self, count: int = 1) -> Samples | None:
         """The session for the pipeline as it is now; None where nothing may be taken from one or given to it.
@@ -109,19 +109,20 @@ class Attachment:
         count
             How many samples are to be handed out.
         """
-        self._handed_out += count
+        self._unseen += count
+        self._unseen_files += count
         if self._process != os.getpid():
             self._process, self._samples, self._again_s = os.getpid(), None, 0.0
             self.look_again()
         if self._threads != threads():
             self._threads, self._samples = threads(), None
             self._again_s = 0.0
-        if (
-            self._handed_out > min(_LOOK_AFTER, self._rows or _LOOK_AFTER)
-            or self._pipeline.has_changed()
-        ):
-            self._handed_out = 0
-            self._look_for_changes()
+        if self._unseen_files > _LOOK_AFTER:
+            self._unseen = self._unseen_files = 0
+            self._look_for_changes(None)
+        elif self._unseen > (self._rows or _LOOK_AFTER) or self._pipeline.has_changed():
+            self._unseen = 0
+            self._look_for_changes(self._pipeline.files)
         is_missing = self._samples is None or not self._samples.is_alive
         if is_missing and not self._refused and time.monotonic() >= self._again_s:
             self._attach_or_say()
@@ -131,8 +132,8 @@ class Attachment:
         samples.let_go()
         return None
 
-    def _describe(self) -> Pipeline:
-        self._pipeline = Pipeline(self._source, self._ignored, self._about, self.handles)
+    def _describe(self, files: str | None = None) -> Pipeline:
+        self._pipeline = Pipeline(self._source, self._ignored, self._about, self.handles, files)
         self.handles = self._pipeline.handles
         self._watch = RandomWatch(self._pipeline.generators)
         return self._pipeline
@@ -165,9 +166,9 @@ class Attachment:
         self._refused = True
         say_once(f"{why}; samples are loaded as without the cache")
 
-    def _look_for_changes(self) -> None:
+    def _look_for_changes(self, files: str | None) -> None:
         before = self._pipeline.checksum
-        if self._describe().checksum == before:
+        if self._describe(files).checksum == before:
             return
         self._changes += 1
         self._samples, self._refused = None, False
@@ -207,7 +208,9 @@ class Attachment:
         if not self._pipeline.has_changed():
             return ""
         before = self._pipeline
-        if self._describe().checksum == before.checksum:  # a file was opened, or the like
+        if (
+            self._describe(before.files).checksum == before.checksum
+        ):  # a file was opened, or the like
             return ""
         words = differences(
             before.description, self._pipeline.description, now="now", then="before"

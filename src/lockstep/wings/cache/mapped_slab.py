@@ -1,8 +1,8 @@
 """A slab as a reader maps it: private, so that what a training writes into a sample stays its own.
 
-A sample is a view of the file's pages as long as nobody in this process has written to them; Linux tells that of each
-page (`/proc/self/pagemap`, bit 61: a page of the file, not a copy; Documentation/admin-guide/mm/pagemap.rst). Where
-it does not, and where an earlier view of the same sample still lives, the sample is read from the file, as a copy.
+A large sample is a view of the file's pages as long as nobody in this process has written to them; Linux tells that of
+each page (`/proc/self/pagemap`, bit 61: a page of the file, no copy; Documentation/admin-guide/mm/pagemap.rst). Where it
+does not, and where an earlier view of the same sample still lives, it is copied; so are small ones.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import mmap
 import os
 import tempfile
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,18 @@ from lockstep.wings.cache.sample_layout import (
     HEAD,
     MAGIC,
     DamagedSampleError,
+    Make,
     check,
-    head_of,
-    sample_of,
+    made,
+    plan_of,
 )
 
 _unpack = HEAD.unpack_from
 _PAGE_BITS = mmap.PAGESIZE.bit_length() - 1
 _NO_RESERVE = 0x4000
+_COPIED_BYTES = 1 << 15
+"""Up to so many a copy takes less time than asking whether pages were written to."""
+
 _CLEAN = bytes(one for one in range(256) if not one & 0xC0 or one & 0x20)
 """The highest byte of a page's word: neither present nor swapped out, or of the file."""
 
@@ -44,11 +49,14 @@ class Pages:
             self._file = -1
         self.can_tell = self._file >= 0 and self._tells()
 
-    def written(self, start: int, size: int) -> bool:
-        """Whether some page that these addresses lie on was written to; True where that cannot be told."""
+    def of(self, start: int, size: int) -> tuple[int, int]:
+        """Where the words of the pages lie that some addresses are on: their bytes, and where they begin."""
         first = start >> _PAGE_BITS
-        length = (((start + size - 1) >> _PAGE_BITS) - first + 1) * 8
-        words = os.pread(self._file, length, first * 8)
+        return (((start + size - 1) >> _PAGE_BITS) - first + 1) * 8, first * 8
+
+    def written(self, length: int, at: int) -> bool:
+        """Whether some of these pages were written to; True where that cannot be told."""
+        words = os.pread(self._file, length, at)
         return len(words) != length or bool(words[7::8].translate(None, _CLEAN))
 
     def _tells(self) -> bool:
@@ -62,7 +70,9 @@ class Pages:
             start = whole.__array_interface__["data"][0]
             page = mmap.PAGESIZE
             try:
-                return self.written(start, page) and not self.written(start + page, page)
+                return self.written(*self.of(start, page)) and not self.written(
+                    *self.of(start + page, page)
+                )
             except OSError:
                 return False
 
@@ -88,6 +98,18 @@ class _Bytes(np.ndarray[Any, np.dtype[np.uint8]]):
     all views of a sample hold the part of the slab that is the sample's, and while one of them lives, that does."""
 
 
+@dataclass(slots=True)
+class _Given:
+    """A sample that this process was given: its row, where it ends, what makes it, and its pages' words."""
+
+    row: int
+    end: int
+    make: Make
+    view: weakref.ref[Array]
+    length: int
+    at: int
+
+
 class MappedSlab:
     """One of them.
 
@@ -110,10 +132,12 @@ class MappedSlab:
 
     def __init__(self, file: Path, size: int, *, is_sealed: bool, is_checked: bool) -> None:
         self._file = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._shared = mmap.mmap(self._file, size, prot=mmap.PROT_READ)
+        self._bytes = memoryview(self._shared)
         self._mapped = _map_privately(self._file, size)
         self._whole: Array = np.frombuffer(self._mapped, np.uint8).view(_Bytes)
         self._start: int = self._whole.__array_interface__["data"][0]
-        self._given: dict[int, weakref.ref[Array]] = {}
+        self._given: dict[int, _Given] = {}
         self._unchecked: set[int] | None = set() if is_checked else None
         self._is_sealed = is_sealed
         self._pages = pages()
@@ -126,41 +150,51 @@ class MappedSlab:
         DamagedSampleError
             If another lies there, or none.
         """
-        magic, description_bytes, size, found, _ = _unpack(self._mapped, offset)
-        if magic != MAGIC or found != row or self._is_written(offset, size):
+        given = self._given.get(offset)
+        if given is None:
+            return self._first(offset, row)
+        pages = self._pages
+        if (
+            given.row != row
+            or given.view() is not None  # which may be written to at any time
+            or not pages.can_tell
+            or pages.written(given.length, given.at)
+        ):
+            return self._copied(offset, row)
+        entry = self._whole[offset : given.end]
+        given.view = weakref.ref(entry)
+        return given.make(entry)
+
+    def _first(self, offset: int, row: int) -> Any:
+        """A small sample, or one that was not given before: what its head says is kept, for a slab is never changed.
+
+        It was never written to itself; but a neighbour on the same page may have been, before this one was there: not
+        so where all was there from the beginning.
+        """
+        magic, description_bytes, size, found, _ = _unpack(self._bytes, offset)
+        if magic != MAGIC or found != row or size <= _COPIED_BYTES:
+            return self._copied(offset, row)
+        where = self._pages.of(self._start + offset, size)
+        if not self._is_sealed and (not self._pages.can_tell or self._pages.written(*where)):
             return self._copied(offset, row)
         entry = self._whole[offset : offset + size]
-        if self._unchecked is not None:
-            self._look(entry, offset)
-        self._given[offset] = weakref.ref(entry)
+        self._look(entry, offset)
         start = offset + HEAD.size
-        return sample_of(entry, self._mapped[start : start + description_bytes])
-
-    def _is_written(self, offset: int, size: int) -> bool:
-        """Whether this process may have written to a sample's pages, or has an earlier view of it still.
-
-        What was never given was never written to; but a neighbour on the same page may have been, before this one
-        was there: not so where all was there from the beginning.
-        """
-        given = self._given.get(offset)
-        if given is None and self._is_sealed:
-            return False
-        if given is not None and given() is not None:
-            return True
-        return not self._pages.can_tell or self._pages.written(self._start + offset, size)
+        make = plan_of(bytes(self._bytes[start : start + description_bytes]))
+        self._given[offset] = _Given(row, offset + size, make, weakref.ref(entry), *where)
+        return made(make, entry)
 
     def _copied(self, offset: int, row: int) -> Any:
-        description_bytes, size, found, _ = head_of(os.pread(self._file, HEAD.size, offset))
-        if found != row:
-            raise DamagedSampleError("another sample lies there")
-        copied = bytearray(size)
-        if os.preadv(self._file, [copied], offset) != size:
+        magic, description_bytes, size, found, _ = _unpack(self._bytes, offset)
+        if magic != MAGIC or found != row:
+            raise DamagedSampleError("another sample lies there, or none")
+        entry = bytearray(self._bytes[offset : offset + size])
+        if len(entry) != size:
             raise DamagedSampleError("a slab ends within a sample")
-        entry = np.frombuffer(copied, np.uint8)
         self._look(entry, offset)
-        return sample_of(entry, bytes(copied[HEAD.size : HEAD.size + description_bytes]))
+        return made(plan_of(bytes(entry[HEAD.size : HEAD.size + description_bytes])), entry)
 
-    def _look(self, entry: Array, offset: int) -> None:
+    def _look(self, entry: Array | bytearray, offset: int) -> None:
         if self._unchecked is not None and offset not in self._unchecked:
             check(entry)
             self._unchecked.add(offset)
@@ -186,6 +220,8 @@ class MappedSlab:
             os.close(self._file)
             self._file = -1
         self._whole = np.empty(0, np.uint8)
+        self._bytes.release()
+        self._shared.close()
         try:
             self._mapped.close()
         except BufferError:

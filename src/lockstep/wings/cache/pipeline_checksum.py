@@ -27,6 +27,8 @@ class Pipeline:
         What else makes pipelines differ, by name.
     handles
         What was open when it was looked at before.
+    files
+        What was found of its files before, if they are not to be looked at again.
 
     Attributes
     ----------
@@ -38,6 +40,8 @@ class Pipeline:
         Of the description.
     handles
         What is open, or was None.
+    files
+        What was found of its files.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class Pipeline:
         ignored: Iterable[str] = (),
         about: Mapping[str, str] | None = None,
         handles: Handles | None = None,
+        files: str | None = None,
     ) -> None:
         parts = Parts(frozenset(ignored), handles or {})
         parts.look_at(source)
@@ -54,8 +59,9 @@ class Pipeline:
         found["default dtype"] = str(torch.get_default_dtype())
         for package in sorted(parts.packages | {"numpy", "torch"}):
             found[f"package {package}"] = version(package)
-        if words := parts.files.words():
-            found["files"] = words
+        self.files = parts.files.words() if files is None else files
+        if self.files:
+            found["files"] = self.files
         self.description = {**_shortened(found), **(about or {})}
         self.generators, self.handles = parts.generators, parts.handles
         self._settings = parts.settings

@@ -43,7 +43,10 @@ _DTYPES = {
 _CARRIERS = {name: np.dtype("int16" if name == "bfloat16" else name) for name in _DTYPES}
 """NumPy's kinds of the same width."""
 
-Make = Callable[[Array], Any]
+Entry = Any
+"""The bytes of a sample: an array of uint8, or a bytearray."""
+
+Make = Callable[[Entry], Any]
 
 
 class CannotLayOutError(LockstepError):
@@ -243,7 +246,7 @@ def head_of(data: bytes) -> tuple[int, int, int, int]:
     return description_bytes, size, row, checksum
 
 
-def check(entry: Array) -> None:
+def check(entry: Entry) -> None:
     """Hold a sample's bytes against their checksum.
 
     Raises
@@ -251,25 +254,21 @@ def check(entry: Array) -> None:
     DamagedSampleError
         If they are not what was written.
     """
-    _, size, _, checksum = head_of(entry[: HEAD.size].tobytes())
-    if size > entry.nbytes or xxhash.xxh3_64_intdigest(entry[HEAD.size : size].data) != checksum:
+    _, size, _, checksum = head_of(bytes(entry[: HEAD.size]))
+    if (
+        size > len(entry)
+        or xxhash.xxh3_64_intdigest(memoryview(entry)[HEAD.size : size]) != checksum
+    ):
         raise DamagedSampleError("a sample's bytes are not what was written")
 
 
-def sample_of(entry: Array, description: bytes) -> Any:
-    """The sample that lies in these bytes; its tensors and arrays are views of them.
-
-    Parameters
-    ----------
-    entry
-        uint8, its length that of the whole sample; what holds a view keeps it.
-    description
-        As it stands in it.
+def plan_of(description: bytes) -> Make:
+    """What makes samples of a description; kept, since most samples of a data set have the same one.
 
     Raises
     ------
     DamagedSampleError
-        If its description is none.
+        If it is none.
     """
     make = _plans.get(description)
     if make is None:
@@ -279,6 +278,24 @@ def sample_of(entry: Array, description: bytes) -> Any:
             make = _plans[description] = _plan(_loaded(description), _data_start(len(description)))
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise DamagedSampleError("a sample's description is none") from error
+    return make
+
+
+def made(make: Make, entry: Entry) -> Any:
+    """The sample that lies in these bytes; its tensors and arrays are views of them.
+
+    Parameters
+    ----------
+    make
+        Its plan.
+    entry
+        Its bytes; what holds a view keeps them.
+
+    Raises
+    ------
+    DamagedSampleError
+        If it is shorter than its description.
+    """
     try:
         return make(entry)
     except (ValueError, TypeError, RuntimeError, struct.error) as error:
@@ -299,6 +316,9 @@ def _plan(node: list[Any], start: int) -> Make:
     form = node[0]
     if form in ("l", "t"):
         makes = [_plan(one, start) for one in node[1]]
+        if form == "t" and len(makes) == 2:  # as most are
+            first, second = makes
+            return lambda entry: (first(entry), second(entry))
         if form == "l":
             return lambda entry: [make(entry) for make in makes]
         return lambda entry: tuple([make(entry) for make in makes])
@@ -319,13 +339,13 @@ def _plan_of_value(node: list[Any], start: int) -> Make:
     form, at = node[0], start + node[1]
     if form in ("i", "f"):
         unpack = struct.Struct("<q" if form == "i" else "<d").unpack_from
-        return lambda entry: unpack(entry.data, at)[0]
+        return lambda entry: unpack(entry, at)[0]
     end = at + node[2]
     if form == "b":
-        return lambda entry: entry[at:end].tobytes()
+        return lambda entry: bytes(entry[at:end])
     if form == "s":
-        return lambda entry: entry[at:end].tobytes().decode("utf-8", "surrogatepass")
-    return lambda entry: int(entry[at:end].tobytes())
+        return lambda entry: bytes(entry[at:end]).decode("utf-8", "surrogatepass")
+    return lambda entry: int(bytes(entry[at:end]))
 
 
 def _plan_of_array(node: list[Any], start: int) -> Make:
@@ -344,7 +364,7 @@ def _plan_of_array(node: list[Any], start: int) -> Make:
 
 
 def _array_of(
-    shape: tuple[int, ...], kind: Any, at: int, strides: Any, is_spread: bool, entry: Array
+    shape: tuple[int, ...], kind: Any, at: int, strides: Any, is_spread: bool, entry: Entry
 ) -> Array:
     if not math.prod(shape) or not kind.itemsize:
         return np.empty(shape, kind)

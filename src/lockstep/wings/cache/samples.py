@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from lockstep.wings.cache.sample_layout import (
     Laid,
     lay_out,
 )
-from lockstep.wings.cache.slabs import place_of
+from lockstep.wings.cache.slabs import ALIGNMENT, OFFSET_BITS, OFFSET_MASK
 
 MISSING: Any = object()
 """What is given where there is no sample in the cache."""
@@ -139,30 +140,28 @@ class Samples:
         for row, variant in zip(rows, variants, strict=True):
             if variant != name:
                 name, table = variant, self.table(variant)
-            if row is None:
-                found.append(MISSING)
-                continue
-            if row >= table.rows:
+            if row is not None and row >= table.rows:
                 table = self._grown(variant, row)
-            word = table.words[row + 1]
-            found.append(self._at(word, row) if word and not table.words[0] else MISSING)
-        return found
-
-    def _at(self, word: int, row: int) -> Any:
-        number, offset = place_of(word)
-        slab = self._slabs.get(number) or self._leased(number)
-        if slab is None:
-            return MISSING
-        try:
-            sample = slab.sample(offset, row)
-        except DamagedSampleError as error:
-            say_once(f"the cache: {error}; it is loaded as without it")
-            return MISSING
-        self._hits += 1
+            word = 0 if row is None or table.words[0] else table.words[row + 1]
+            sample = self._at(word, row) if word and row is not None else MISSING
+            self._hits += sample is not MISSING
+            found.append(sample)
         if self._hits >= self._news_after:
             self._news_after = min(2 * self._news_after, _NEWS_AFTER)
             self.tell_news()
-        return sample
+        return found
+
+    def _at(self, word: int, row: int) -> Any:
+        slab = self._slabs.get(word >> OFFSET_BITS) or self._leased(word >> OFFSET_BITS)
+        if slab is None:
+            return MISSING
+        try:
+            return slab.sample((word & OFFSET_MASK) * ALIGNMENT, row)
+        except DamagedSampleError as error:
+            say_once(f"the cache: {error}; it is loaded as without it")
+            return MISSING
+        except (ValueError, TypeError, struct.error):  # another thread has just let go of the slab
+            return MISSING
 
     def _leased(self, number: int) -> MappedSlab | None:
         found = self._client.ask(m.Lease(number), m.Leased)

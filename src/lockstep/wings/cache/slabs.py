@@ -13,19 +13,22 @@ from pathlib import Path
 ALIGNMENT = 64
 """Each sample begins at a multiple of so many bytes."""
 
-_OFFSET_BITS = 36
+OFFSET_BITS = 36
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+"""Of a word in a table, which says where a sample lies."""
+
 _PAGE = 4096
 _LEAST_SLAB, _MOST_SLAB = 1 << 16, 1 << 28
 
 
 def word_of(slab: int, offset: int) -> int:
     """A place as a table keeps it, in 64 bits: never 0, for slabs count from 1."""
-    return slab << _OFFSET_BITS | offset // ALIGNMENT
+    return slab << OFFSET_BITS | offset // ALIGNMENT
 
 
 def place_of(word: int) -> tuple[int, int]:
     """The slab and the offset in bytes."""
-    return word >> _OFFSET_BITS, (word & ((1 << _OFFSET_BITS) - 1)) * ALIGNMENT
+    return word >> OFFSET_BITS, (word & OFFSET_MASK) * ALIGNMENT
 
 
 def slab_bytes(bound_bytes: int) -> int:
