@@ -286,3 +286,20 @@ def test_a_model_that_hangs_does_not_keep_the_server_from_ending(
 
 def test_a_hung_thread_holds_no_interpreter_back() -> None:
     assert all(one.daemon for one in threading.enumerate() if one.name == "lockstep-serve")
+
+
+def test_of_two_folders_of_one_number_that_which_is_written_so_is_the_version(
+    tmp_path: Path,
+) -> None:
+    # Given version 1, beside folders that a number could be read from too
+    python_model(tmp_path, "twice", TROUBLE)
+    for other in ("01", "\N{ARABIC-INDIC DIGIT TWO}"):
+        shutil.copytree(tmp_path / "twice" / "1", tmp_path / "twice" / other)
+
+    async def go() -> list[tuple[int, Path]]:
+        repository = await repository_of(tmp_path)
+        assert repository.versions("twice") == ["1"]
+        await repository.close()
+        return repository_module.versions_of(tmp_path / "twice")
+
+    assert asyncio.run(go()) == [(1, tmp_path / "twice" / "1")]

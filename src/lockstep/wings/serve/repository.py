@@ -277,6 +277,6 @@ def versions_of(path: Path) -> list[tuple[int, Path]]:
 
 
 def _numbered(path: Path) -> list[tuple[int, Path]]:
-    return sorted(
-        (int(one.name), one) for one in path.iterdir() if one.is_dir() and one.name.isdecimal()
-    )
+    """Folders by the number that they are named by, as it is written: `01` is no version 1 beside `1`."""
+    named = (one for one in path.iterdir() if one.is_dir() and one.name.isdecimal())
+    return sorted((int(one.name), one) for one in named if str(int(one.name)) == one.name)
