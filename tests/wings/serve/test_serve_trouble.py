@@ -303,3 +303,47 @@ def test_of_two_folders_of_one_number_that_which_is_written_so_is_the_version(
         return repository_module.versions_of(tmp_path / "twice")
 
     assert asyncio.run(go()) == [(1, tmp_path / "twice" / "1")]
+
+
+CARELESS = """
+import numpy as np
+from lockstep.wings.serve.servable import Signature, TensorSpec
+
+class Careless:
+    platform = "python"
+    signature = Signature(
+        (TensorSpec("x", np.dtype("float32"), (-1, 2)),), (TensorSpec("y", np.dtype("float32"), (-1, 2)),)
+    )
+
+    def __init__(self):
+        self.buffer = np.zeros((1, 2), "float32")
+
+    def infer(self, inputs):
+        x = inputs["x"]
+        x /= 255
+        self.buffer[:] = x
+        return {"y": self.buffer}
+
+def load(version_dir):
+    return Careless()
+"""
+
+
+def test_a_model_may_write_into_what_it_is_given_and_gives_one_buffer_again_and_again(
+    tmp_path: Path,
+) -> None:
+    python_model(tmp_path, "careless", CARELESS)
+    # Given requests as they come from JSON, which may be written to, and from binary bodies, which may not
+    asked = [np.full((1, 2), 255 * number, "float32") for number in range(6)]
+    asked[3].setflags(write=False)
+
+    async def go() -> list[Any]:
+        repository = await repository_of(tmp_path)
+        batcher = repository.get("careless").batcher
+        found = await asyncio.gather(*(batcher.infer({"x": one}) for one in asked))
+        await repository.close()
+        return [one["y"] for one in found]
+
+    # When all have been run, then each answer is its own, and what was asked is what it was
+    assert [one[0, 0] for one in asyncio.run(go())] == [0, 1, 2, 3, 4, 5]
+    assert [one[0, 0] for one in asked] == [0, 255, 510, 765, 1020, 1275]

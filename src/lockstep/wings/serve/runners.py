@@ -44,7 +44,7 @@ class ThreadRunner:
             self._servable = await self._opened()
         try:
             return await asyncio.wait_for(
-                self._worker.call(checked, self._servable, inputs), self._timeout_s
+                self._worker.call(_apart, self._servable, inputs), self._timeout_s
             )
         except asyncio.TimeoutError as error:
             self._worker.end()
@@ -102,6 +102,17 @@ class Worker:
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
+
+
+def _apart(servable: Servable, inputs: Arrays) -> dict[str, Array]:
+    """What a servable gives that may write into its inputs, and give the same buffer each time: both are copied.
+
+    What was asked is still to be held against a reference, and an answer is sent while the next run is at work.
+    """
+    if getattr(servable, "leaves_arrays_alone", False):
+        return checked(servable, inputs)
+    results = checked(servable, {name: one.copy() for name, one in inputs.items()})
+    return {name: results[name].copy() for name in (one.name for one in servable.signature.outputs)}
 
 
 def checked(servable: Servable, inputs: Arrays) -> dict[str, Array]:

@@ -82,7 +82,7 @@ class Reference:
             for name, one in inputs.items()
             if name.startswith(SERVED)
         }
-        reference = self._plain.infer(asked)
+        reference = _run(self._plain, asked)
         moved = self._moved(asked, reference)
         found = [
             judged(name, reference[name], one, asked, moved[name]) for name, one in served.items()
@@ -102,7 +102,7 @@ class Reference:
         for number in range(_DRAWS):
             draw = np.random.default_rng(number)
             given = {name: neighbours(one, draw) for name, one in asked.items()}
-            for name, value in model.infer(given).items():
+            for name, value in _run(model, given).items():
                 if value.dtype.kind == "f" and value.shape == reference[name].shape:
                     moved[name].append(value)
         return moved
@@ -114,6 +114,12 @@ class Reference:
             return keep(kept, asked, reference=self._path, served=self._served)
         except (LockstepError, OSError, ValueError) as error:
             return {"not_kept": message(str(error))}
+
+
+def _run(model: Servable, inputs: Arrays) -> dict[str, Array]:
+    """What a model gives that may write into its inputs, and give the same buffer each time."""
+    given = model.infer({name: one.copy() for name, one in inputs.items()})
+    return {name: one.copy() for name, one in given.items()}
 
 
 def refuse_unlike(model: str, served: Signature, reference: Signature) -> None:

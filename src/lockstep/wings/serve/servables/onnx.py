@@ -48,6 +48,8 @@ class OnnxServable:
     """
 
     platform = "onnxruntime"
+    leaves_arrays_alone = True
+    """It writes into no input, and its results are nobody else's."""
 
     def __init__(
         self, path: Path, device: str, content: bytes | None = None, *, threads: int = 0
