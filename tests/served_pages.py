@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,10 +75,10 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def serving(*folders: Path) -> Iterator[Served]:
-    """A server over these folders; what it says at its end is no traceback."""
+def serving(*folders: Path, programs: Path) -> Iterator[Served]:
+    """A server over these folders, of that folder's `lockstep`; what it says at its end is no traceback."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "lockstep", "ui", *map(str, folders)],
+        [str(programs / "lockstep"), "ui", *map(str, folders)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(folders[0]),
     )  # fmt: skip
     assert process.stdout is not None

@@ -93,6 +93,7 @@ CONTAINERS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("level", LEVELS)
 def test_tensors_in_any_container_are_recorded_with_their_gradients(

@@ -55,6 +55,7 @@ def batch() -> tuple[Tensor, ...]:
     return (torch.randn(3, 4),)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("use_reentrant", MODES)
 @pytest.mark.parametrize("level", ["module", "api", "aten"])
 @pytest.mark.parametrize("save", ["stats", "sketch", "tensors"])

@@ -60,6 +60,7 @@ def eager(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     return recorded(tmp_path_factory.mktemp("eager") / "ref", "eager", eagerly=False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "graph breaks"])
 def test_every_call_is_seen_as_in_the_eager_run(tmp_path: Path, eager: Recording, way: str) -> None:
     recording = recorded(tmp_path / "compiled", way)

@@ -110,6 +110,7 @@ def graphs() -> dict[str, int]:
     return found
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_compiled_module_is_recorded_at_its_boundary(

@@ -56,6 +56,7 @@ def eager(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     return recorded(tmp_path_factory.mktemp("eager") / "ref", "eager")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_loss_gradient_and_update_has_a_partner(
     tmp_path: Path, eager: Recording, way: str
@@ -75,6 +76,7 @@ def test_every_loss_gradient_and_update_has_a_partner(
     assert not_seen(recording)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["whole", "in place", "a function over the model", "a method"])
 def test_and_so_it_has_where_it_was_compiled_before(
     tmp_path: Path, eager: Recording, way: str

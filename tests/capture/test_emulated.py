@@ -112,6 +112,7 @@ def compared(tmp_path: Path, device: str, **options: Any) -> Comparison:
     return lockstep.compare_recordings(tmp_path / "ref", tmp_path / "cand")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("device", "level"),
     [
@@ -133,6 +134,7 @@ def test_a_coarse_device_does_not_agree(tmp_path: Path, device: str) -> None:
     assert compared(tmp_path, device).verdict == "diverged"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "module", "phase"),
     [

@@ -52,6 +52,7 @@ RECURRENT: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("kind", RECURRENT)

@@ -87,6 +87,7 @@ def _accumulating(loader: Callable[..., Any], rows: slice) -> Training:
     return Training(model, step, optimizers=[optimizer])
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("level", ["module", "api", "aten"])
 @pytest.mark.parametrize("rows", [slice(None), slice(5, 6)], ids=["all", "one row"])
 @pytest.mark.parametrize("name", LOADERS)

@@ -61,6 +61,7 @@ OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], torch.optim.Optimizer]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("level", ["module", "api", "aten"])
 def test_every_optimizer_is_recorded_before_and_after(

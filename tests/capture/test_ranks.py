@@ -126,6 +126,7 @@ def test_a_training_on_ranks_is_not_changed(name: str, rank: int, recorded: Path
     assert manifest.stopped_because == ""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in RECORDED if ":api:" in name])
 def test_what_is_recorded_of_ranks_has_numbers_that_can_be(name: str, recorded: Path) -> None:
     # given recordings of trainings that free, fill and share their memory

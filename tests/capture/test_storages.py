@@ -57,6 +57,7 @@ def _set(x: Tensor) -> None:
 OPERATIONS = {"grown": _grown, "freed": _freed_and_filled_again, "set": _set}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("save", ["sketch", "tensors"])
 @pytest.mark.parametrize("level", ["module", "api", "aten"])
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -306,11 +306,15 @@ def test_children_that_come_in_any_order_are_compared_each_with_itself(
     assert any("(sweep.py 012, child 4) with the candidate's" in note for note in comparison.notes)
 
 
-def test_data_workers_leave_nothing_and_load_the_same(workplace: Workplace) -> None:
+@pytest.mark.parametrize(
+    "methods", ["fork", pytest.param("fork forkserver spawn", marks=pytest.mark.exhaustive)]
+)
+def test_data_workers_leave_nothing_and_load_the_same(workplace: Workplace, methods: str) -> None:
     # Given a loader with workers of every start method, that draws random numbers in them
     workplace.script(
         "train.py",
         """
+        import sys
         import torch
         from torch.utils.data import DataLoader, Dataset
         from tiny import build, fingerprint
@@ -326,7 +330,8 @@ def test_data_workers_leave_nothing_and_load_the_same(workplace: Workplace) -> N
 
         if __name__ == "__main__":
             model, optimizer = build()
-            for method, count in (("fork", 2), ("forkserver", 1), ("spawn", 1)):
+            for method in sys.argv[1:]:
+                count = 2 if method == "fork" else 1
                 loader = DataLoader(
                     Numbers(), batch_size=4, shuffle=True, num_workers=count,
                     multiprocessing_context=method,
@@ -343,14 +348,17 @@ def test_data_workers_leave_nothing_and_load_the_same(workplace: Workplace) -> N
 
     # When it runs bare and recorded, each start method within a chosen step
     bare, recorded = workplace.run_together(
-        ("python", "train.py"),
-        ("lockstep", "record", "-o", "ref", "--steps", "0:6", "--", "python", "train.py"),
-    )
+        ("python", "train.py", *methods.split()),
+        ("lockstep", "record", "-o", "ref", "--steps", "0:6",
+         "--", "python", "train.py", *methods.split()),
+    )  # fmt: skip
 
     # Then the numbers are the same, and only the training process is recorded
     assert (bare.code, recorded.code, recorded.theirs) == (0, 0, bare.err)
     assert recorded.out == bare.out
-    assert complete(lockstep.open(workplace.path / "ref")) == {"rank0": (0, 1, 2, 3, 4, 5)}
+    assert complete(lockstep.open(workplace.path / "ref")) == {
+        "rank0": tuple(range(2 * len(methods.split())))
+    }
 
 
 def test_a_python_that_skips_the_hook_is_explained(workplace: Workplace) -> None:

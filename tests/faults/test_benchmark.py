@@ -26,14 +26,29 @@ def run(programs: Path, *arguments: str) -> str:
     return done.stdout
 
 
+FEW = ("output-scaled-code", "matmul-fp16", "gradient-hook", "all-reduce-missing")
+ALL = (
+    *FEW, "weight-gradient-scaled", "learning-rate", "init-scaled", "batch-one-element", "inf-saturated",
+)  # fmt: skip
+"""A fault for each way of planting one."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(FEW, id="few"), pytest.param(ALL, id="all", marks=pytest.mark.exhaustive)],
+)
+def kinds(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Which faults are planted: in code, in a kernel, in a gradient and on two ranks, or all."""
+    found: tuple[str, ...] = request.param
+    return found
+
+
 @pytest.fixture(scope="module")
-def answers(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """One fault per way of planting, and two twins, judged from tensors and from sketches."""
+def answers(
+    kinds: tuple[str, ...], programs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
+    """These faults, and two twins, judged from tensors and from sketches."""
     results = tmp_path_factory.mktemp("results") / "results.jsonl"
-    kinds = (
-        "output-scaled-code", "matmul-fp16", "weight-gradient-scaled", "gradient-hook", "learning-rate",
-        "init-scaled", "batch-one-element", "all-reduce-missing", "inf-saturated",
-    )  # fmt: skip
     twins = ("same-again", "nothing-planted")
     run(
         programs,
@@ -46,12 +61,12 @@ def answers(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[di
 
 
 def test_every_planted_fault_changes_the_training_and_is_named(
-    answers: list[dict[str, Any]],
+    kinds: tuple[str, ...], answers: list[dict[str, Any]]
 ) -> None:
     # given faults planted in the code, in kernels, in the set-up and on two ranks
     faults = [row for row in answers if row["group"] != "twin"]
     # then each changed something, and each was named where it is
-    assert len(faults) == 9 * 2
+    assert len(faults) == len(kinds) * 2
     assert all(row["changed"] for row in faults)
     named = {(row["case"], row["weight"]): row["score"] for row in faults}
     assert {case: score for case, score in named.items() if score != "exact"} == {}

@@ -13,7 +13,7 @@ from fuzzer import Fuzzer
 from mutations import Mutation, Promise, mutate
 from oracle import MEMORY_BYTES, Answer, Runner, complaint
 
-SHORT = 24
+SHORT = 16
 
 
 @pytest.fixture(scope="module")

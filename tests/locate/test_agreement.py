@@ -211,6 +211,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:Dep
 WEIGHTS = pytest.mark.parametrize("weight", ["sketch", "tensors"])
 
 
+@pytest.mark.sampled(3)
 @WEIGHTS
 @pytest.mark.parametrize("reference", [unchanged, compiled])
 def test_a_gradient_that_is_halved_in_compiled_code_is_an_origin(
@@ -244,6 +245,7 @@ def test_the_same_formula_written_by_hand_agrees(runs: Runs, weight: str) -> Non
     assert (found.verdict, found.origins) == (Verdict.AGREE, ())
 
 
+@pytest.mark.sampled(3)
 @WEIGHTS
 @pytest.mark.parametrize("activation", [gelu_with_another_constant, gelu_a_little_larger])
 def test_a_small_mistake_in_a_long_formula_is_no_noise(

@@ -151,6 +151,7 @@ def compared(name: str, **candidate: object) -> Comparison:
     return lockstep.compare_recordings(recorded(name), recorded(name, **candidate))  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TRAININGS)
 def test_other_rounding_of_what_is_computed_out_of_sight_is_no_other_batch(name: str) -> None:
     # given a device that sums in another order, also where nothing is recorded
@@ -160,6 +161,7 @@ def test_other_rounding_of_what_is_computed_out_of_sight_is_no_other_batch(name:
     assert sum(finding.outcome is Outcome.AGREE for finding in found.findings) > found.compared / 2
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", TRAININGS)
 @pytest.mark.parametrize("device", ["", "reorder"])
 def test_a_mistake_there_is_named_where_it_comes_into_sight(name: str, device: str) -> None:

@@ -195,6 +195,7 @@ def test_the_same_call_with_another_result_is_a_fault(save: str) -> None:
     assert (origin.kind, origin.phase) == (Kind.FAULT, Phase.FORWARD)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("eps", [1.001e-5, 1e-3], ids=["harmless", "harmful"])
 @pytest.mark.parametrize("share", [0.02, 1e-3])
 def test_a_fault_beside_another_setting_is_both(eps: float, share: float) -> None:

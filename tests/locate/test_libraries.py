@@ -161,6 +161,7 @@ def compared(runs: Runs, way: Way, change: str) -> Comparison:
     return lockstep.compare_recordings(runs.of(way), runs.of(way, change))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_recording_changes_no_bit(runs: Runs, way: Way, tmp_path: Path) -> None:
     # Given a training that was recorded, and the same bare
@@ -190,6 +191,7 @@ def names_of(rank: RankRecording, step: int, role: Role) -> list[str]:
     return sorted({record.name for call in calls for record in call.records if record.role is role})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_another_kernel_of_attention_agrees(runs: Runs, way: Way) -> None:
     # Given the same training with attention in one operator, whose padding is masked otherwise

@@ -128,6 +128,7 @@ def test_state_that_differs_behind_steps_that_were_not_recorded_is_no_agreement(
     assert "states of the optimizer: 0.weight|exp_avg" in headline(found)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("start", ["fresh", "resumed"])
 @pytest.mark.parametrize("kernel", ["", "foreach", "fused"])

@@ -207,6 +207,7 @@ def test_written_by_hand_agrees_with_the_library(recordings: Recordings, what: s
     assert any(method.startswith("content (nearest sketch, rel ") for method in methods(forth))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("what", "number"),
     [(what, number) for what, (_, _, faults) in BY_HAND.items() for number in range(len(faults))],

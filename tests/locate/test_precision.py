@@ -105,6 +105,7 @@ def test_from_whole_tensors_it_is_known_exactly(
     assert "estimated" not in name
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("save", ["sketch", "tensors"])
 @pytest.mark.parametrize("layer", ["enter", "first", "leave"])
 def test_one_layer_that_rounds_is_a_fault(
@@ -203,6 +204,7 @@ def test_one_block_under_autocast_is_a_difference_of_set_up(
     assert "blocks.0" not in origin.reason
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("whole", [False, True], ids=["sketch", "tensors"])
 @pytest.mark.parametrize(
     ("how", "dtype"),

@@ -301,6 +301,7 @@ def in_16_bit(path: Path, dtype: torch.dtype, function: Callable[..., Tensor]) -
     return path
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("case", BY_PARTS)
 def test_several_roundings_to_16_bits_are_noise(

@@ -84,6 +84,7 @@ def files_with(formula: Formula, directory: Path, *, wrong: bool) -> tuple[Tenso
     return TensorFiles(directory), expected
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("other", [5, 9])
 @pytest.mark.parametrize("wrong", [False, True])
 @pytest.mark.parametrize("name", [*FORMULAS, *LARGER])

@@ -113,6 +113,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form.values()))
 def test_a_wrong_operator_is_named_from_two_such_dumps(
     form: dict[str, str], trained: Trained, tmp_path: Path

@@ -48,6 +48,7 @@ FORMS: list[tuple[Make, dict[str, object]]] = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("form", "options"), FORMS)
 def test_a_dump_names_the_wrong_operator_beside_a_dump_and_beside_a_recording(
     form: Make, options: dict[str, object], recordings: tuple[Path, Path, Path], tmp_path: Path

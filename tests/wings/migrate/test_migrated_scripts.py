@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -43,18 +42,17 @@ for step in range(3):
 """
 
 
-def printed(path: Path, code: str) -> str:
+def printed(python: Path, path: Path, code: str) -> str:
     path.write_text(code)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(path)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([python, str(path)], capture_output=True, text=True, check=True)
     return done.stdout
 
 
-def test_a_guarded_script_prints_the_same_to_the_last_bit(tmp_path: Path) -> None:
-    after = migrated(GUARDED)
+def test_a_guarded_script_prints_the_same_to_the_last_bit(programs: Path, tmp_path: Path) -> None:
+    after, python = migrated(GUARDED), programs / "python"
     assert after != GUARDED
-    assert printed(tmp_path / "after.py", after) == printed(tmp_path / "before.py", GUARDED)
+    before = printed(python, tmp_path / "before.py", GUARDED)
+    assert printed(python, tmp_path / "after.py", after) == before
 
 
 UNGUARDED = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from served_pages import Served, serving
@@ -15,7 +16,7 @@ from lockstep.testing.made_training import MadeTraining
 
 @pytest.fixture(scope="session")
 def served(
-    tmp_path_factory: pytest.TempPathFactory, lockstep_faulty_pair: FaultyPair
+    programs: Path, tmp_path_factory: pytest.TempPathFactory, lockstep_faulty_pair: FaultyPair
 ) -> Iterator[Served]:
     """Two runs that part, one in a folder below, and a damaged one whose name is markup."""
     folder = tmp_path_factory.mktemp("runs")
@@ -23,5 +24,5 @@ def served(
     shutil.copytree(lockstep_faulty_pair.candidate, folder / "below" / "candidate")
     damaged = write_recording(folder / "<b>damaged", MadeTraining())
     (damaged / "manifest.json").write_text("{")
-    with serving(folder) as server:
+    with serving(folder, programs=programs) as server:
         yield server

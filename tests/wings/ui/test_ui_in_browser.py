@@ -237,7 +237,9 @@ for step in range(200):
 
 
 @pytest.mark.exhaustive
-def test_two_hundred_steps_of_gpt2_are_followed_to_the_operator(page: Any, tmp_path: Path) -> None:
+def test_two_hundred_steps_of_gpt2_are_followed_to_the_operator(
+    page: Any, programs: Path, tmp_path: Path
+) -> None:
     # given two runs that part at step 120 by the eps of one layer norm
     pytest.importorskip("transformers")
     script = tmp_path / "gpt2.py"
@@ -258,7 +260,7 @@ def test_two_hundred_steps_of_gpt2_are_followed_to_the_operator(page: Any, tmp_p
         )
 
     # when
-    with serving(tmp_path / "runs") as served:
+    with serving(tmp_path / "runs", programs=programs) as served:
         clicks = clicks_to_the_operator(page, served, "ref", "cand")
 
         # then

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -142,7 +141,10 @@ def test_what_is_compared_step_by_step_is_what_compare_finds(tmp_path: Path) -> 
 
 
 def test_a_stop_that_the_whole_comparison_does_not_confirm_is_no_agreement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    programs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     # Given a reference, and a comparison by the step that takes noise for a fault
     class Suspicious(GrowingComparison):
@@ -154,7 +156,7 @@ def test_a_stop_that_the_whole_comparison_does_not_confirm_is_no_agreement(
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
-    command = ["--", sys.executable, "train.py"]
+    command = ["--", str(programs / "python"), "train.py"]
     assert main(["record", "-o", "ref", "--steps", "0:10", *command]) == 0
     monkeypatch.setattr(follow_command, "GrowingComparison", Suspicious)
     # When the same training follows it, and is asked to end
