@@ -272,3 +272,25 @@ def test_what_is_other_about_the_golden_is_said_in_words() -> None:
     )
     assert golden.name == "cpu-cuda-NVIDIA-H100-x86-64-torch2.12.1"
     assert differing_words(HERE, HERE) == ""
+
+
+def test_each_machine_s_golden_may_hold_other_steps(gate: Gate, tmp_path: Path) -> None:
+    # given a golden of this machine, and one of another that comes first by name and holds fewer steps
+    training = Made()
+    gate(training, FIRST)
+    (own,) = (one for one in (tmp_path / "golden").iterdir() if one.is_dir())
+    other = shutil.copytree(own, own.with_name("aaa"))
+    for file in other.rglob("manifest.json"):
+        manifest = json.loads(file.read_text())
+        manifest |= {"options": {**manifest.get("options", {}), "steps": "0:1"}}
+        manifest |= {"platform": {"machine": "another"}}
+        file.write_text(json.dumps(manifest))
+    training.recorded.clear()
+
+    # when
+    gated = gate(training)
+
+    # then this machine's is what the training is recorded like, and held against
+    assert [one.steps for one in training.recorded] == ["0:1", "0:2"]
+    assert gated.variant == own.name
+    assert gated.exit_code is ExitCode.AGREES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -156,15 +156,22 @@ def gate_training(
         raise UsageError(
             f"{golden.path}: is a plain recording, which keeps no history; give a new folder to make a golden in"
         )
-    options = _options(golden, steps, ends_early=ends_early, update=update)
+    options = _options(golden.variants[:1], steps, ends_early=ends_early, update=update)
     failed = training.record(candidate, options)
-    recording = open_recording(candidate)
     if failed.startswith("nothing"):
         return Gated(golden.path, candidate, failed=failed)
-    here = machine_of(recording)
+    here = machine_of(open_recording(candidate))
+    if golden.variants:
+        variant = nearest(golden.variants, here)
+        own = _options([variant], steps, ends_early=ends_early, update=update)
+        if own != options:  # which machine this is, the training has told
+            say(f"training once more, as {variant.name} was recorded")
+            options, failed = own, training.record(candidate, own)
+            if failed.startswith("nothing"):
+                return Gated(golden.path, candidate, failed=failed)
     gated = Gated(golden.path, candidate, failed=failed)
     if golden.variants:
-        gated = _compared(gated, nearest(golden.variants, here), here)
+        gated = _compared(gated, variant, here)
     if update is None:
         return gated
     refused = _why_not(gated, update)
@@ -174,11 +181,13 @@ def gate_training(
     return dataclasses.replace(gated, updated=here.name)
 
 
-def _options(golden: Golden, steps: str, *, ends_early: bool, update: Update | None) -> Options:
-    """As the golden was recorded, so that the two can be held against each other."""
-    if not golden.variants:
+def _options(
+    like: Sequence[Variant], steps: str, *, ends_early: bool, update: Update | None
+) -> Options:
+    """As a variant of the golden was recorded, so that the two can be held against each other."""
+    if not like:
         return Options(steps=steps or STEPS, exit_after=ends_early)
-    known = golden.variants[0].recording.manifest.options
+    known = like[0].recording.manifest.options
     if steps and steps != known.steps and update is None:
         raise UsageError(
             f"--steps {steps}: the golden holds {known.steps}; leave it out, or replace the golden with --update"
