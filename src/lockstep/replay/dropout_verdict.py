@@ -12,6 +12,7 @@ from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, is_gradient
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.decisions import Dropped, dropped
+from lockstep.replay.distance import rounded
 from lockstep.replay.pairing import Pairing
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.side import Side
@@ -67,6 +68,27 @@ def _gradient(
 
 
 def _gradient_excess(side: Side, record: TensorRecord, one: Dropped) -> float:
+    """How many times more than allowed the element is off that is furthest off.
+
+    What arrives infinite at a dropped element has no product with zero: kernels give NaN or zero there.
+    """
+    incoming = _incoming(side, record)
+    recorded = side.rerun.load(record)
+    actual, truth = recorded.double(), incoming * one.factor * one.kept
+    limit = 4.0 * side.unit(record) * truth.abs() + torch.finfo(recorded.dtype).tiny
+    nearest = rounded(truth, recorded.dtype)
+    right = (actual == nearest) | (actual.isnan() & nearest.isnan())
+    right |= ~one.kept & ~incoming.isfinite() & (actual == 0)
+    excess = ((actual - truth).abs() / limit).nan_to_num(math.inf, math.inf).masked_fill(right, 0.0)
+    (entered,) = side.call.with_role(Role.INPUT)
+    held = excess[one.telling & side.rerun.load(entered).isfinite()]
+    if not held.numel():
+        raise CannotReplay("of no element it can be told whether it was dropped")
+    return float(held.max())
+
+
+def _incoming(side: Side, record: TensorRecord) -> torch.Tensor:
+    """The gradient that enters, in double precision."""
     arrived = [
         other
         for other in side.call.with_role(Role.GRAD_OUTPUT)
@@ -74,12 +96,4 @@ def _gradient_excess(side: Side, record: TensorRecord, one: Dropped) -> float:
     ]
     if len(arrived) != 1 or arrived[0].shape != record.shape:
         raise CannotReplay("the gradient that enters was not recorded")
-    incoming = side.rerun.load(arrived[0]).double()
-    truth = incoming * one.factor * one.kept
-    actual = side.rerun.load(record).double()
-    off = ((actual - truth).abs() * one.telling).nan_to_num(0.0)
-    unit = side.unit(record)
-    limit = 4.0 * unit * truth.abs() + torch.finfo(side.rerun.load(record).dtype).tiny
-    # An infinite gradient that arrives at a dropped element makes no number that could be held.
-    excess = (off / limit)[limit.isfinite()]
-    return float(excess.max()) if excess.numel() else 0.0
+    return side.rerun.load(arrived[0]).double()
