@@ -13,13 +13,14 @@ from typing import Any
 import cached_sets as sets
 import pytest
 import torch
-from cache_daemon import Start
+from cache_daemon import Running, Start
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.cache import CachedDataset
 from lockstep.wings.cache import messages as m
 from lockstep.wings.cache import samples as cache_samples
+from lockstep.wings.cache.client import Client
 from lockstep.wings.cache.keeper import Keeper
 from lockstep.wings.cache.places import address_of
 from lockstep.wings.cache.slabs import Tier, fitting_slab_bytes, place_of, slab_bytes, word_of
@@ -173,6 +174,90 @@ def test_a_place_that_was_not_written_to_is_given_to_another(tmp_path: Path) -> 
     assert kept.there("first") == []
     assert kept.put(2, "first", range(5, 6), 100) == [5]
     assert [one.writing for one in kept.keeper.slabs.values()] == [0]
+
+
+def reserved(kept: Kept, connection: int, row: int, ahead: int = 50 * KB) -> list[int]:
+    """Slab, offset and bytes that a writer has ahead, once it has written one row of 100 bytes."""
+    placed = kept.keeper.answer(connection, m.Place("first", "", [[row, 100]], ahead))
+    assert isinstance(placed, m.Placed)
+    kept.keeper.answer(connection, m.Written("first", "", [row]))
+    return placed.ahead
+
+
+def test_what_is_reserved_ahead_and_not_used_is_given_back(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, 256 * KB)
+    kept.attach(1, "first")
+    # given a writer with room ahead, which writes two samples there without asking
+    number, at, size = reserved(kept, 1, 0)
+    assert size == 32 * KB  # half of a slab
+    kept.keeper.answer(1, m.Written("first", "", [], [[1, at, 1000], [2, at + KB, 1000]]))
+    assert kept.there("first") == [0, 1, 2]
+    slab = kept.keeper.slabs[number]
+    assert (slab.used, slab.writing) == (at + size, 1)
+    # when it needs no more, then the rest is there for others, to the byte
+    kept.keeper.answer(1, m.Unused("first"))
+    assert (slab.used, slab.writing, slab.holes) == (at + 2 * KB, 0, [])
+    # and where another has taken room behind it, the rest is filled in between
+    number, at, size = reserved(kept, 1, 3, 8 * KB)
+    kept.attach(2, "first")
+    assert kept.put(2, "first", range(10, 11), 100) == [10]
+    kept.keeper.answer(1, m.Unused("first"))
+    assert kept.put(2, "first", range(11, 12), 100) == [11]
+    assert place_of(kept.keeper.sessions["first"].tables[""].word(11)) == (number, at)
+
+
+def test_what_was_reserved_is_nobodys_until_its_writer_has_ended(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, 256 * KB)
+    kept.attach(1, "first")
+    # given a writer whose connection ends, and that may be writing still
+    number, at, size = reserved(kept, 1, 0)
+    kept.keeper.left(1)
+    slab = kept.keeper.slabs[number]
+    kept.attach(2, "first")
+    kept.put(2, "first", range(1, 2), 100)
+    assert place_of(kept.keeper.sessions["first"].tables[""].word(1)) == (number, at + size)
+    assert slab.writing == 0
+    # when its process has ended, then its room is another's
+    kept.keeper.ended(1)
+    kept.put(2, "first", range(2, 3), 100)
+    assert place_of(kept.keeper.sessions["first"].tables[""].word(2)) == (number, at)
+
+
+def test_two_writers_of_the_same_samples_get_nothing_ahead(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, 256 * KB)
+    for connection in (1, 2):
+        kept.attach(connection, "first")
+    first, second = reserved(kept, 1, 0, 4 * KB), reserved(kept, 2, 1, 4 * KB)
+    # given a sample that both write ahead: the first one counts
+    kept.keeper.answer(1, m.Written("first", "", [], [[5, first[1], 100]]))
+    kept.keeper.answer(2, m.Written("first", "", [], [[5, second[1], 100]]))
+    assert place_of(kept.keeper.sessions["first"].tables[""].word(5)) == (first[0], first[1])
+    # then they ask for each place from now on
+    assert reserved(kept, 1, 2) == reserved(kept, 2, 3) == []
+    # and nobody writes to what is not reserved for it
+    for triple in ([7, first[1], 100], [8, second[1] + 4 * KB, 100], [9, 3, 100], [499 * KB, 0, 1]):
+        kept.keeper.answer(2, m.Written("first", "", [], [triple]))
+    assert kept.there("first") == [0, 1, 2, 3, 5]
+
+
+def test_samples_that_are_put_one_by_one_are_not_asked_for_one_by_one(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given messages that are counted
+    asked: list[str] = []
+    ask = Client.ask
+    monkeypatch.setattr(
+        Client, "ask", lambda *given: (asked.append(type(given[1]).__name__), ask(*given))[1]
+    )
+    cached = CachedDataset(
+        sets.Rows(length=200, width=100), address=running.address, session="ahead"
+    )
+    # when samples are computed one by one
+    for index in range(200):
+        assert torch.equal(cached[index]["x"], sets.Rows(width=100)[index]["x"])
+    # then places are asked for a few times
+    assert running.session("ahead")["samples"] == 200
+    assert asked.count("Place") < 30
 
 
 def test_a_file_system_without_room_is_an_answer(

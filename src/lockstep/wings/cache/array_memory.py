@@ -16,8 +16,10 @@ class Spread:
     def __init__(self, node: list[Any], array: Array) -> None:
         self.node, self.array = node, array
         self.address: int = array.__array_interface__["data"][0]
-        before, behind = reach(array.shape, array.strides)
-        self.low, self.high = self.address - before, self.address + behind + array.itemsize
+        self.low, self.high = self.address, self.address + array.nbytes
+        if not array.flags.c_contiguous:
+            before, behind = reach(array.shape, array.strides)
+            self.low, self.high = self.address - before, self.address + behind + array.itemsize
 
     def copied_into(self, region: Array, first: int) -> None:
         """Copy it to where it lies in a region that begins at an address."""
@@ -42,6 +44,8 @@ def dense_strides(array: Array) -> tuple[int, ...]:
 
 def sharing(arrays: Sequence[Spread]) -> list[list[Spread]]:
     """Groups of arrays whose memory meets; in the order of the arrays, wherever these happen to lie."""
+    if len(arrays) < 2:  # as in most samples
+        return [[one] for one in arrays]
     groups: list[list[tuple[int, Spread]]] = []
     end = 0
     for place, one in sorted(enumerate(arrays), key=lambda pair: pair[1].low):

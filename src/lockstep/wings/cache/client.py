@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.wings.cache import messages as m
-from lockstep.wings.cache.daemon import peer_user
+from lockstep.wings.cache.daemon import peer
 from lockstep.wings.cache.places import Address, read_state
 
 _PATIENCE_S = 10.0
@@ -64,7 +64,7 @@ class Client:
         self._socket.settimeout(_PATIENCE_S)
         try:
             self._socket.connect(("127.0.0.1", address.port) if address.port else address.text)
-            if not address.port and (user := peer_user(self._socket)) != os.getuid():
+            if not address.port and (user := peer(self._socket)[1]) != os.getuid():
                 raise DaemonGoneError(
                     f"{address.text}: is served by user {user}; start an own cache"
                 )

@@ -142,6 +142,7 @@ class _Connection(asyncio.Protocol):
         self._number, self._keeper, self._token, self._ended = number, keeper, token, ended
         self._decoder = m.Decoder()
         self._known = False
+        self._process = -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -149,6 +150,13 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._keeper.left(self._number)
+        if self._process >= 0:  # readable once the process has ended (pidfd_open(2))
+            asyncio.get_running_loop().add_reader(self._process, self._process_ended)
+
+    def _process_ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._process)
+        os.close(self._process)
+        self._keeper.ended(self._number)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -177,17 +185,24 @@ class _Connection(asyncio.Protocol):
                 raise m.MessageError(
                     "the cache at this port is another user's, or another one than was asked for"
                 )
-        elif (user := peer_user(self._transport.get_extra_info("socket"))) != os.getuid():
-            raise m.MessageError(
-                f"this cache is of user {os.getuid()}, and user {user} has to start an own one"
-            )
+        else:
+            process, user = peer(self._transport.get_extra_info("socket"))
+            if user != os.getuid():
+                raise m.MessageError(
+                    f"this cache is of user {os.getuid()}, and user {user} has to start an own one"
+                )
+            if not self._known:
+                with suppress(OSError):  # one that has ended by now
+                    self._process = os.pidfd_open(process)
         self._known = True
         folders = {tier.name: str(tier.folder) for tier in self._keeper.tiers}
         return m.Welcome(folders.get("memory", ""), folders.get("disk", ""))
 
 
-def peer_user(connected: socket.socket) -> int:
-    """The user id of the process at the other end of a unix socket."""
+def peer(connected: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end of a unix socket."""
     size = struct.calcsize("3i")
-    found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    return int(struct.unpack("3i", found)[1])
+    process, user, _ = struct.unpack(
+        "3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
+    return process, user

@@ -12,6 +12,7 @@ from typing import Any
 from lockstep.core.text import printable
 from lockstep.wings.cache import messages as m
 from lockstep.wings.cache.eviction import KeepWhatIsUsed, Policy
+from lockstep.wings.cache.reserves import Reserves
 from lockstep.wings.cache.sessions import Session, Table, bytes_for
 from lockstep.wings.cache.slabs import Slab, Tier, fitting_slab_bytes, place_of, word_of
 
@@ -40,8 +41,10 @@ class Keeper:
         self._most_sessions = most_sessions
         self._number, self._uses = 0, 0
         self._writing: dict[int, dict[tuple[str, str, int], tuple[Slab, int]]] = {}
+        self._reserves = Reserves(self._forget_if_free)
         self._answers: dict[type[m.Message], Callable[[int, Any], m.Message | None]] = {
-            m.Attach: self._attach, m.Grow: self._grow, m.Place: self._place, m.Written: self._written,
+            m.Attach: self._attach, m.Grow: self._grow, m.Place: self._place, m.Unused: self._unused,
+            m.Written: self._written,
             m.Lease: self._lease, m.Released: self._released, m.Close: self._close, m.Tell: self._tell,
             m.Proven: self._prove, m.MakeSession: self._make_session, m.Destroy: self._destroy, m.Stat: self._stat,
         }  # fmt: skip
@@ -55,10 +58,15 @@ class Keeper:
         """Take back what a connection held: places it did not write to, slabs it mapped, sessions it used."""
         for slab, _ in self._writing.pop(connection, {}).values():
             slab.writing -= 1
+        self._reserves.left(connection)
         for slab in list(self.slabs.values()):
             self._give_back(slab, connection)
         for session in self.sessions.values():
             session.attached.discard(connection)
+
+    def ended(self, connection: int) -> None:
+        """The process behind a connection that has left has ended, and writes nothing any more."""
+        self._reserves.ended(connection)
 
     # ---------------------------------------------------------------------------------- sessions
 
@@ -171,7 +179,8 @@ class Keeper:
             known = f" of {session.rows}" if session.rows else ""
             why = f"no room for more than {table.filled}{known} samples ({self._why_full()})"
             say = f"{why}; others are loaded each time"
-        return m.Placed(places, say)
+        ahead = self._reserves.give(connection, session, asked.ahead, self.tiers)
+        return m.Placed(places, say, ahead)
 
     def _why_full(self) -> str:
         return "; ".join(tier.full for tier in self.tiers if tier.full)
@@ -222,7 +231,6 @@ class Keeper:
 
     def _written(self, connection: int, told: m.Written) -> None:
         mine = self._writing.get(connection, {})
-        session = self.sessions.get(told.session)
         for row in told.rows:
             slab, offset = mine.pop((told.session, told.variant, row), (None, 0))
             if slab is None:
@@ -230,12 +238,26 @@ class Keeper:
             slab.writing -= 1
             if slab.retired:
                 self._forget_if_free(slab)
-            if slab.retired or session is None or session.closed:
-                continue
-            table = session.tables[told.variant]
-            if not table.word(row):
-                slab.rows.append((told.variant, row))
-                table.set(row, word_of(slab.number, offset))
+            self._enter(told, row, slab, offset)
+        for row, offset, size in [one for one in told.ahead if len(one) == 3]:
+            slab = self._reserves.written(connection, told.session, offset, size)
+            if slab is not None and not self._enter(told, row, slab, offset):
+                self.sessions[told.session].is_doubled = True
+
+    def _enter(self, told: m.Written, row: int, slab: Slab, offset: int) -> bool:
+        """Say in the table where a row lies; False where it says so already of another place."""
+        session = self.sessions.get(told.session)
+        table = None if session is None else session.tables.get(told.variant)
+        if slab.retired or session is None or session.closed or table is None or row >= table.rows:
+            return True
+        if table.word(row):
+            return False
+        slab.rows.append((told.variant, row))
+        table.set(row, word_of(slab.number, offset))
+        return True
+
+    def _unused(self, connection: int, told: m.Unused) -> None:
+        self._reserves.take_back(connection, told.session)
 
     def _lease(self, connection: int, asked: m.Lease) -> m.Message:
         slab = self.slabs.get(asked.slab)

@@ -1,8 +1,8 @@
 """A slab as a reader maps it: private, so that what a training writes into a sample stays its own.
 
 A large sample is a view of the file's pages as long as nobody in this process has written to them; Linux tells that of
-each page (`/proc/self/pagemap`, bit 61: a page of the file, no copy; Documentation/admin-guide/mm/pagemap.rst). Where
-it does not, and where an earlier view of the same sample still lives, it is copied; so are small ones.
+each page (`/proc/self/pagemap`, bit 61: one of the file, no copy; Documentation/admin-guide/mm/pagemap.rst). Where it
+does not, and where an earlier view of the same sample still lives, it is copied; so are small ones.
 """
 
 from __future__ import annotations

@@ -89,28 +89,41 @@ class Refused(Message):
 
 @dataclass(frozen=True)
 class Place(Message):
-    """Room for samples: pairs of a row and a length in bytes."""
+    """Room for samples: pairs of a row and a length in bytes; and up to so many bytes for others to come."""
 
     session: str
     variant: str
     wanted: list[list[int]]
+    ahead: int = 0
 
 
 @dataclass(frozen=True)
 class Placed(Message):
-    """For each a slab and an offset, 0 and 0 where there is no room or another writes it; `say` is for the user."""
+    """For each a slab and an offset, 0 and 0 where there is no room or another writes it; `say` is for the user.
+
+    `ahead` is a slab, an offset and bytes, instead of what was given before; or nothing.
+    """
 
     places: list[list[int]]
     say: str = ""
+    ahead: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Written(Message):
-    """Rows that lie where they were placed. Not answered."""
+    """Rows that lie where they were placed; others with offset and bytes in what was given ahead. Not answered."""
 
     session: str
     variant: str
     rows: list[int]
+    ahead: list[list[int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Unused(Message):
+    """To what was given ahead nothing more is written. Not answered."""
+
+    session: str
 
 
 @dataclass(frozen=True)

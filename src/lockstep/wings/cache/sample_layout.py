@@ -110,6 +110,9 @@ def _data_start(description_bytes: int) -> int:
     return -(-(HEAD.size + description_bytes) // _ALIGNMENT) * _ALIGNMENT
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def lay_out(sample: object) -> Laid:
     """Lay out a sample: dicts, lists and tuples of tensors, arrays, numbers, texts and bytes.
 
@@ -121,7 +124,7 @@ def lay_out(sample: object) -> Laid:
     writing = _Writing()
     node = writing.node(sample, 0)
     writing.lay_arrays()
-    description = json.dumps(node, separators=(",", ":")).encode()
+    description = _encode(node).encode()
     return Laid(description, writing.leaves, writing.end)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,13 @@ MISSING: Any = object()
 
 _NEWS_AFTER = 4096
 """Hits after which the daemon is told of them, and asked which slabs are needed no more; sooner in the beginning."""
+
+_PUTS_AHEAD = 16
+_MOST_AHEAD_BYTES = 1 << 26
+"""What is asked for ahead: room for so many times what is put now, up to a bound."""
+
+_NO_RESERVE = (0, 0, 0)
+"""Slab, offset and bytes that are left."""
 
 _said = mmap.mmap(-1, 1 << 16)
 """A byte for each sentence that was said, by its checksum; processes that are forked share it."""
@@ -86,6 +94,8 @@ class Samples:
         self._tables: dict[str, _MappedTable] = {}
         self._slabs: dict[int, MappedSlab | None] = {}
         self._hits, self._news_after = 0, 8
+        self._reserve = _NO_RESERVE
+        self._writing = threading.Lock()
         self.proven = False
         self._first = self.table("")
 
@@ -186,6 +196,10 @@ class Samples:
         """Tell the daemon what was read, and let go of slabs that nobody needs."""
         hits, self._hits = self._hits, 0
         try:
+            with self._writing:
+                if self._reserve[2]:
+                    self._reserve = _NO_RESERVE
+                    self._client.tell(m.Unused(self._session))
             gone = self._client.ask(m.Released([], self._session, hits), m.Gone).slabs
             free = [
                 number
@@ -217,12 +231,49 @@ class Samples:
         DaemonGoneError
             If the daemon is.
         """
-        table = self.table(variant)
-        last = max(row for row, _ in laid)
-        if last >= table.rows:
-            self._grown(variant, last)
+        with self._writing:
+            table = self.table(variant)
+            last = max(row for row, _ in laid)
+            if last >= table.rows:
+                table = self._grown(variant, last)
+            new = [(row, one) for row, one in laid if not table.words[row + 1]]
+            ahead = [
+                (row, one, at) for row, one in new if (at := self._taken(one.size)) is not None
+            ]
+            written = [
+                [row, at, one.size]
+                for row, one, at in ahead
+                if self._write(self._reserve[0], at, one, row)
+            ]
+            if written:
+                self._client.tell(m.Written(self._session, self._kind + variant, [], written))
+            known = {row for row, _, _ in ahead}
+            asked = [(row, one) for row, one in new if row not in known]
+            return len(written) + self._placed(asked, variant) == len(laid)
+
+    def _taken(self, size: int) -> int | None:
+        """The offset of so many bytes of what was given ahead; None where they are not left."""
+        number, at, left = self._reserve
+        length = -(-size // ALIGNMENT) * ALIGNMENT
+        if length > left:
+            return None
+        self._reserve = number, at + length, left - length
+        return at
+
+    def _placed(self, laid: Sequence[tuple[int, Laid]], variant: str) -> int:
+        """Ask for room, for samples to come too, and write; how many were written.
+
+        Whatever lies in the room that was given before is told by now, and the daemon takes back the rest.
+        """
+        if not laid:
+            return 0
         wanted = [[row, one.size] for row, one in laid]
-        placed = self._client.ask(m.Place(self._session, self._kind + variant, wanted), m.Placed)
+        wish = min(_PUTS_AHEAD * sum(one.size for _, one in laid), _MOST_AHEAD_BYTES)
+        self._reserve = _NO_RESERVE
+        asked = m.Place(self._session, self._kind + variant, wanted, wish)
+        placed = self._client.ask(asked, m.Placed)
+        if len(placed.ahead) == 3:
+            self._reserve = placed.ahead[0], placed.ahead[1], placed.ahead[2]
         if placed.say:
             say(placed.say)
         written = [
@@ -232,7 +283,7 @@ class Samples:
         ]
         if written:
             self._client.tell(m.Written(self._session, self._kind + variant, written))
-        return len(written) == len(laid)
+        return len(written)
 
     def _write(self, number: int, offset: int, laid: Laid, row: int) -> bool:
         slab = self._slabs.get(number) or self._leased(number)

@@ -106,6 +106,8 @@ class Session:
         What users have heard of it.
     hits
         Samples that were read, as far as readers have told.
+    is_doubled
+        Whether two writers have written the same sample.
     """
 
     name: str
@@ -120,6 +122,7 @@ class Session:
     proven: bool = False
     told: set[str] = field(default_factory=set)
     hits: int = 0
+    is_doubled: bool = False
 
     @property
     def filled(self) -> int:

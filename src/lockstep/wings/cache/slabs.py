@@ -130,6 +130,8 @@ class Slab:
         Connections that map it.
     retired
         Whether its file is gone, and it waits for them.
+    holes
+        What was reserved below `used` and not written to: where each begins and ends.
     """
 
     number: int
@@ -141,6 +143,7 @@ class Slab:
     writing: int = 0
     leases: set[int] = field(default_factory=set)
     retired: bool = False
+    holes: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def file(self) -> str:
@@ -149,8 +152,20 @@ class Slab:
 
     def take(self, size: int) -> int | None:
         """The offset of so many bytes that are free, None where there are not."""
+        length = -(-size // ALIGNMENT) * ALIGNMENT
+        for place, (start, end) in enumerate(self.holes):
+            if length <= end - start:
+                self.holes[place] = start + length, end
+                return start
         if self.used + size > self.size:
             return None
         offset = self.used
-        self.used += -(-size // ALIGNMENT) * ALIGNMENT
+        self.used += length
         return offset
+
+    def give_back(self, start: int, end: int) -> None:
+        """What was taken and never written to."""
+        if self.used == end:
+            self.used = start
+        elif end > start:
+            self.holes.append((start, end))
