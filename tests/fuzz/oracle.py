@@ -16,7 +16,7 @@ from typing import Any
 
 from mutations import Mutation, Promise
 
-HANG_S = 10.0
+HANG_S = 60.0
 MEMORY_BYTES = 1 << 30
 WORKER = Path(__file__).with_name("worker.py")
 _MESSAGE_CHARACTERS = 320

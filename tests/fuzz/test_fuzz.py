@@ -142,14 +142,16 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     directory = tmp_path_factory.mktemp("runner")
     program = directory / "program.py"
     program.write_text(PROGRAM.format(here=str(Path(__file__).parent)))
-    runner = Runner(directory, [["nothing"]], worker=program, hang_s=1.0)
+    runner = Runner(directory, [["nothing"]], worker=program)
     yield runner
     runner.close()
 
 
-def test_a_worker_is_watched(runner: Runner) -> None:
+def test_a_worker_is_watched(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     # given commands that hang, end their process, raise and take memory, then each is told as it is
-    assert runner.run(["hang"]).code == "hung"
+    with monkeypatch.context() as impatient:
+        impatient.setattr(runner, "_hang_s", 1.0)
+        assert runner.run(["hang"]).code == "hung"
     assert runner.run(["die"]).code == "died of signal 11"
     assert runner.run(["raise"]).code == "ZeroDivisionError()"
     assert runner.run(["take"]).grown_bytes > 70 << 20

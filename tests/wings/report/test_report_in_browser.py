@@ -32,12 +32,22 @@ LEAVE_FEW_ROWS = (
 )
 
 
+PATIENCE_MS = 120_000
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as started:
         opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
         opened.close()
+
+
+def new_page(browser: Any, **options: Any) -> Any:
+    """A page that waits for what it is asked for also where the machine has much else to do."""
+    page = browser.new_page(**options)
+    page.set_default_timeout(PATIENCE_MS)
+    return page
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +73,7 @@ def answer(paths: list[str]) -> dict[str, Any]:
 @pytest.fixture
 def page(browser: Any, file: Path) -> Iterator[Any]:
     """The page, drawn; what the browser complains of fails the test."""
-    opened = browser.new_page(viewport={"width": 1400, "height": 900})
+    opened = new_page(browser, viewport={"width": 1400, "height": 900})
     said: list[str] = []
     opened.on("console", lambda message: said.append(message.text))
     opened.on("pageerror", lambda error: said.append(str(error)))
@@ -173,7 +183,7 @@ def test_it_is_accessible_and_never_wider_than_the_screen(
     axe_core = pytest.importorskip(
         "axe_core_python.sync_playwright", reason="needs axe-core-python"
     )
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = new_page(browser, viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.goto(file.as_uri())
     page.wait_for_selector("html[data-ready]")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -201,7 +211,7 @@ def test_without_a_script_it_can_be_read_and_printed(
 
 def test_printed_it_is_light_and_nothing_scrolls(browser: Any, file: Path) -> None:
     # given a reader whose screen is dark
-    page = browser.new_page(viewport={"width": 800, "height": 900}, color_scheme="dark")
+    page = new_page(browser, viewport={"width": 800, "height": 900}, color_scheme="dark")
     page.goto(file.as_uri())
     page.wait_for_selector("html[data-ready]")
     page.keyboard.press("t")
@@ -236,7 +246,7 @@ def test_one_recording_shows_its_loss_its_batch_and_every_tensor(
     path = tmp_path / "one.html"
     done = CliRunner().invoke(report, [paths[0], "-o", str(path)], standalone_mode=False)
     assert done.return_value == 0, done.output
-    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page = new_page(browser, viewport={"width": 1400, "height": 900})
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready]")
     # then it counts what the recording holds

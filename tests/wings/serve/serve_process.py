@@ -41,8 +41,8 @@ def serving(*words: str | Path) -> Iterator[Served]:
         line.split() for line in (process.stdout.readline(), process.stdout.readline()) if line
     )
     if len(told) < 2:
-        raise AssertionError(process.communicate(timeout=30)[1])
+        raise AssertionError(process.communicate(timeout=120)[1])
     yield Served(Path(words[0]), told["http"].removeprefix("http://"), told["grpc"], process)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)
     assert "Traceback" not in said
