@@ -123,12 +123,14 @@ docs: $(READY)
 	$(BIN)/python docs/build.py
 
 # torch comes first and by its exact version: left to the resolver, it may bring a build for GPUs,
-# which is some gigabytes larger. Loops are compiled here, once: else each process would that comes before one is ready.
+# which is some gigabytes larger. Loops are compiled here, once: else each process would that comes before one is ready;
+# and so are modules, which each process of the tests would compile where Python is told to write no bytecode.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install torch==2.13.0
 	$(PIP) install -c constraints.txt -e '.[dev,examples]'
 	$(BIN)/python -m lockstep.kernels.every_loop
+	$(BIN)/python -m compileall -q src
 	@# Tests of pages need a browser; without one they are skipped, and say so.
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 		apt-get install -y -q --no-install-recommends chromium >/dev/null 2>&1; } || \

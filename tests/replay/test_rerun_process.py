@@ -62,6 +62,15 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Call]:
     return {call.site.op.rpartition(".")[2]: call for call in found}
 
 
+@pytest.fixture(autouse=True)
+def starts_at_once(
+    request: pytest.FixtureRequest, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that re-run are forked from a warm one, but where their start is what is tested."""
+    if request.node.get_closest_marker("cold") is None:
+        monkeypatch.setattr(sys, "executable", str(programs / "python"))
+
+
 def apart_judge() -> LocalErrorJudge:
     return LocalErrorJudge(ErrorModel(), reruns=RerunsApart)
 
@@ -137,6 +146,7 @@ sys.modules["typing_extensions"] = importlib.import_module("typing_extensions")
 """
 
 
+@pytest.mark.cold
 def test_what_torch_loads_may_write_while_it_is_loaded(
     calls: dict[str, Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +77,14 @@ def operators(out: str) -> dict[str, dict[str, Any]]:
 
 
 def test_a_command_shows_all_that_it_runs(
-    script: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    script: Path,
+    programs: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # when a training is run against what the CPU has, with time for all of it on a busy machine
     monkeypatch.setattr("lockstep.wings.operators.times._MOST_SECONDS", 600.0)
-    code, out, _ = run(capfd, "--device", "cpu", "--json", "--", sys.executable, script)
+    code, out, _ = run(capfd, "--device", "cpu", "--json", "--", programs / "python", script)
 
     # then forward, backward and optimizer were seen, and what was compiled
     found = operators(out)
@@ -270,15 +272,15 @@ def test_without_a_list_operators_are_listed(
         ([], "give either a recording, or a training's command behind --"),
         (["run", "--", "true"], "give either a recording, or a training's command behind --"),
         (["nothing"], "nothing"),
-        (["--", sys.executable, "-c", "import torch"], "no operators: "),
+        (["--", "{python}", "-c", "import torch"], "no operators: "),
         (["--", "no-such-command"], "cannot be started"),
         (["--device", "abacus", "--", "true"], "--device abacus: no such list and no such file"),
     ],
 )
 def test_misuse_is_one_sentence(
-    words: list[str], said: str, capfd: pytest.CaptureFixture[str]
+    words: list[str], said: str, programs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = run(capfd, *words)
+    code, _, err = run(capfd, *(word.format(python=programs / "python") for word in words))
     assert code == 2
     assert said in err
     assert len(err.splitlines()) == 1
