@@ -42,7 +42,9 @@ def serving(*words: str | Path) -> Iterator[Served]:
     )
     if len(told) < 2:
         raise AssertionError(process.communicate(timeout=120)[1])
-    yield Served(Path(words[0]), told["http"].removeprefix("http://"), told["grpc"], process)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert "Traceback" not in said
+    try:
+        yield Served(Path(words[0]), told["http"].removeprefix("http://"), told["grpc"], process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+    assert "Traceback" not in said, said

@@ -11,6 +11,7 @@ import serve_models
 from click.testing import CliRunner
 
 from lockstep.core.errors import UsageError
+from lockstep.wings.serve.cluster.contents import contents_of, refuse_other
 from lockstep.wings.serve.command import serve
 
 
@@ -18,6 +19,9 @@ from lockstep.wings.serve.command import serve
     ("words", "sentence"),
     [
         ("--engine ray", r"--engine ray: Ray Serve is not installed here: .*\[serve-cluster\]"),
+        ("--engine ray --address 127.0.0.1:9", "--address 127.0.0.1:9: nobody answers there"),
+        ("--engine ray --address ray://127.0.0.1:9", "Ray's client cannot say"),
+        ("--engine ray --address nowhere", "give HOST:PORT"),
         ("--engine ray --runners 2", "--engine ray: Ray places replicas; give --replicas"),
         ("--engine ray --device cuda:0,cuda:1", "and one --device for all of them"),
         ("--replicas 2", "are of a Ray cluster; give --engine ray too"),
@@ -42,3 +46,31 @@ def test_replicas_are_a_number_or_two(replicas: str) -> None:
     result = CliRunner().invoke(serve, ["model.onnx", "--replicas", replicas])
     assert result.exit_code == 2
     assert "--replicas" in result.output
+
+
+def test_a_version_that_is_another_elsewhere_is_refused(tmp_path: Path) -> None:
+    # Given what a version holds where the server is
+    here, there = tmp_path / "here", tmp_path / "there"
+    for one in (here, there):
+        serve_models.linear(one / "model.onnx")
+        (one / "table").write_text("1")
+    contents = contents_of(here)
+    # Then a copy is the same, also where a model has put a file more there
+    (there / "__pycache__").mkdir()
+    (there / "__pycache__" / "x.pyc").touch()
+    (there / "kept").touch()
+    refuse_other(there, contents)
+    # And one with another file, or without, is refused by that file's name
+    (there / "table").write_text("2")
+    with pytest.raises(
+        UsageError, match=r"there.table: holds something else than where the server"
+    ):
+        refuse_other(there, contents)
+    (there / "table").unlink()
+    with pytest.raises(UsageError, match=r"there.table: is not there, as it is where the server"):
+        refuse_other(there, contents)
+    with pytest.raises(UsageError, match="every node needs the models at the same path"):
+        refuse_other(tmp_path / "nowhere", contents)
+    # And a file alone is held against a file
+    file = here / "model.onnx"
+    refuse_other(there / "model.onnx", contents_of(file))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from lockstep.wings.serve.batcher import Runner
@@ -23,7 +23,10 @@ class OpenedRunner(Runner, Protocol):
 
 
 class Engine(Protocol):
-    """Opens versions of models, each to be run by one or several runners."""
+    """Opens versions of models, each to be run by one or several runners.
+
+    Several may be asked for at once; whether they are opened at once is the engine's to say.
+    """
 
     async def begin(self) -> None:
         """Make ready.
@@ -47,13 +50,21 @@ class Engine(Protocol):
         """Let go of what is left, once every runner was closed."""
 
 
-@dataclass(frozen=True, slots=True)
 class EmbeddedEngine:
-    """Runs each version in `processes` of its own (0: in threads of this one), at least one for each of its devices,
-    which stand by commas; a run may take `timeout_s`."""
+    """Runs versions on this machine, and opens one after the other: each takes memory and all cores.
 
-    processes: int = 0
-    timeout_s: float = 60.0
+    Parameters
+    ----------
+    processes
+        How many each version has of its own; 0 for threads of this one. Of several devices, which stand by commas, each
+        has at least one.
+    timeout_s
+        How long a run may take.
+    """
+
+    def __init__(self, processes: int = 0, timeout_s: float = 60.0) -> None:
+        self._processes, self._timeout_s = processes, timeout_s
+        self._opening = asyncio.Lock()
 
     async def begin(self) -> None:
         """It is ready."""
@@ -61,12 +72,15 @@ class EmbeddedEngine:
     async def open(self, name: str, number: int, source: Source) -> Sequence[OpenedRunner]:
         """Open a version; see `Engine`."""
         devices = source.device.split(",")
-        count = max(self.processes, len(devices))
+        count = max(self._processes, len(devices))
         sources = [
             replace(source, device=device)
             for device, _ in zip(itertools.cycle(devices), range(count), strict=False)
         ]
-        return await (self._in_processes(sources) if self.processes else self._in_threads(sources))
+        async with self._opening:
+            if self._processes:
+                return await self._in_processes(sources)
+            return await self._in_threads(sources)
 
     async def close(self) -> None:
         """Nothing is left."""
@@ -78,7 +92,7 @@ class EmbeddedEngine:
             known = source.like(threads[0].signature) if threads else source
             servable = await asyncio.to_thread(known.open)
             again = known.like(servable.signature).open
-            threads.append(ThreadRunner(servable, again, timeout_s=self.timeout_s))
+            threads.append(ThreadRunner(servable, again, timeout_s=self._timeout_s))
         return threads
 
     async def _in_processes(self, sources: Sequence[Source]) -> Sequence[OpenedRunner]:
@@ -86,7 +100,7 @@ class EmbeddedEngine:
         try:
             for source in sources:
                 known = source.like(processes[0].signature) if processes else source
-                processes.append(await ProcessRunner.started(known, timeout_s=self.timeout_s))
+                processes.append(await ProcessRunner.started(known, timeout_s=self._timeout_s))
         except BaseException:
             for runner in processes:
                 await runner.close()

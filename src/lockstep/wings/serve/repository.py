@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,7 @@ class Repository:
         self._paths, self._limits = paths, limits
         self.engine = engine or EmbeddedEngine(limits.processes, limits.timeout_s)
         self._models: dict[str, _Model] = {}
-        self._loading = asyncio.Lock()
+        self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._leaving: dict[asyncio.Task[None], Batcher] = {}
         self.shadows: dict[str, Shadow] = {}
         for name, path in self._found().items():
@@ -115,11 +116,10 @@ class Repository:
 
     async def load_all(self) -> None:
         """Load what there is; what cannot be loaded says so in the index, and the rest is served."""
-        for name in list(self._models):
-            try:
-                await self.load(name)
-            except RequestError:
-                continue  # kept as the reason in the index
+        found = await asyncio.gather(*map(self.load, self._models), return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException) and not isinstance(one, RequestError):
+                raise one  # else it is kept as the reason in the index
 
     async def load(self, name: str) -> None:
         """Load a model's versions, or load them anew; requests go to the old ones until the new ones are ready.
@@ -132,10 +132,10 @@ class Repository:
             If none of its versions can be served; what was served before goes on, as does a single version whose file
             cannot be opened any more.
         """
-        async with self._loading:
-            path = (await asyncio.to_thread(self._found)).get(name)
-            if path is None:
-                raise NotThereError(f"there is no model {name} in the repository")
+        path = (await asyncio.to_thread(self._found)).get(name)
+        if path is None:
+            raise NotThereError(f"there is no model {name} in the repository")
+        async with self._loading[name]:
             model = self._models.setdefault(name, _Model(path, {}, {}))
             loaded: dict[int, Version] = {}
             reasons: dict[str, str] = {}

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.schema import ApplicationStatus
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import message
@@ -18,7 +22,13 @@ from lockstep.wings.serve.servable import Signature
 
 _DEPLOYMENT = "version"
 _OPENING_S = 120.0
-"""How long a replica that is there may take to say what it runs."""
+"""How long replicas may take to come, and then one to say what it runs."""
+
+_LOOKING_S = 0.1
+"""How often Ray is asked whether they have come."""
+
+_BUILDING = threading.Lock()
+"""Ray builds one deployment at a time: two threads that do so fail in its pickling."""
 
 _TRIES = 3
 """Replicas in a row that may fail as they open a version."""
@@ -62,8 +72,12 @@ class Application:
             If a node cannot open the version; it is named.
         """
         try:
-            self.handle = await asyncio.to_thread(self._run)
+            self.handle = await asyncio.to_thread(self._asked_for)
+            await self._running()
             return await asyncio.wait_for(self._described(), _OPENING_S)
+        except (asyncio.TimeoutError, RayError, RayServeException) as error:
+            await self.release()
+            raise UsageError(f"the cluster did not begin it ({_reason(str(error))})") from error
         except BaseException:
             await self.release()
             raise
@@ -82,13 +96,42 @@ class Application:
         told: tuple[str, Signature] = await self.handle.describe.remote()
         return told
 
-    def _run(self) -> Any:
+    async def _running(self) -> None:
+        """Wait until the replicas are there."""
+        told, loop = "", asyncio.get_running_loop()
+        ends_s = loop.time() + _OPENING_S
+        while loop.time() < ends_s:
+            found = (await asyncio.to_thread(serve.status)).applications[self.name]
+            if found.status == ApplicationStatus.RUNNING:
+                return
+            told = found.deployments[_DEPLOYMENT].message if found.deployments else found.message
+            if found.status == ApplicationStatus.DEPLOY_FAILED or MARK in told:
+                raise UsageError(_reason(told))
+            await asyncio.sleep(_LOOKING_S)
+        raise UsageError(f"its replicas did not come within {_OPENING_S:g} s ({_reason(told)})")
+
+    def _asked_for(self) -> Any:
+        source = self._source
+        arguments = (
+            str(source.path.absolute()),
+            source.device,
+            dict(source.settings),
+            contents_of(source.path),
+            self._scale.timeout_s,
+        )
+        with _BUILDING:
+            target = serve.RunTarget(
+                self._deployment().bind(*arguments), name=self.name, route_prefix=None
+            )
+            return serve.run_many([target], wait_for_applications_running=False)[0]
+
+    def _deployment(self) -> Any:
         source, scale = self._source, self._scale
-        deployment = serve.deployment(
+        return serve.deployment(
             Replica,
             name=_DEPLOYMENT,
-            # The second is on its way while the first runs.
-            max_ongoing_requests=2,
+            # A run that waits does so in front, where whichever replica is idle first is given it.
+            max_ongoing_requests=1,
             max_constructor_retry_count=_TRIES,
             graceful_shutdown_timeout_s=_ENDING_S,
             graceful_shutdown_wait_loop_s=0.1,
@@ -108,20 +151,8 @@ class Application:
             },
             logging_config={"log_level": "ERROR", "enable_access_log": False},
         )
-        bound = deployment.bind(
-            str(source.path.absolute()),
-            source.device,
-            dict(source.settings),
-            contents_of(source.path),
-            scale.timeout_s,
-        )
-        try:
-            return serve.run(bound, name=self.name, route_prefix=None)
-        except RuntimeError as error:
-            raise UsageError(self._why(error)) from error
 
-    def _why(self, error: RuntimeError) -> str:
-        """The sentence by which a replica has refused, out of what Ray says of it."""
-        found = serve.status().applications.get(self.name)
-        told = found.deployments[_DEPLOYMENT].message if found else str(error)
-        return message(told.rpartition(MARK)[2].partition("\n")[0] if MARK in told else told)
+
+def _reason(told: str) -> str:
+    """The sentence by which a replica has refused, out of what Ray says of it."""
+    return message(told.rpartition(MARK)[2].partition("\n")[0] if MARK in told else told)

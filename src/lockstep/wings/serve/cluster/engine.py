@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-import uuid
 from collections.abc import Sequence
 
 from lockstep.wings.serve.cluster.connection import Connection, connected
 from lockstep.wings.serve.cluster.scale import Scale
 from lockstep.wings.serve.engine import OpenedRunner
 from lockstep.wings.serve.opening import Source
+
+_OPENED_AT_ONCE = 4
+"""Versions; a replica takes seconds to begin, most of which it loads its libraries."""
 
 
 class ClusterEngine:
@@ -26,7 +29,8 @@ class ClusterEngine:
     def __init__(self, address: str | None, scale: Scale) -> None:
         self._address, self._scale = address, scale
         self._connection: Connection | None = None
-        self._prefix, self._numbers = f"lockstep-{uuid.uuid4().hex[:8]}", itertools.count(1)
+        self._numbers = itertools.count(1)
+        self._opening = asyncio.Semaphore(_OPENED_AT_ONCE)
 
     async def begin(self) -> None:
         """Join the cluster; see `Engine`. It is done on the main thread, which Ray asks for."""
@@ -42,9 +46,13 @@ class ClusterEngine:
         # A cluster of this machine is nobody else's: there is nothing to be shared out.
         cpus = 0 if self._connection.is_own else source.settings.get("threads") or 1
         application = Application(
-            f"{self._prefix}-{next(self._numbers)}-{name}-{number}", source, self._scale, cpus=cpus
+            f"{self._connection.prefix}-{next(self._numbers)}-{name}-{number}",
+            source,
+            self._scale,
+            cpus=cpus,
         )
-        platform, signature = await application.deployed()
+        async with self._opening:
+            platform, signature = await application.deployed()
         runner = RayRunner(
             application.handle,
             platform,
@@ -57,4 +65,4 @@ class ClusterEngine:
     async def close(self) -> None:
         """Leave the cluster, and nothing of this server in it."""
         if self._connection is not None:
-            self._connection.leave(self._prefix)
+            self._connection.leave()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from pathlib import Path
 from typing import Any
 
 from lockstep.core.errors import LockstepError
 from lockstep.core.text import message
-from lockstep.wings.serve.cluster.contents import contents_of
+from lockstep.wings.serve.cluster.contents import refuse_other
 from lockstep.wings.serve.failures import RequestError, TooSlowError
 from lockstep.wings.serve.opening import Source
 from lockstep.wings.serve.runners import ThreadRunner
@@ -42,18 +41,22 @@ class Replica:
     """
 
     def __init__(
-        self, path: str, device: str, settings: dict[str, Any], contents: str, timeout_s: float
+        self,
+        path: str,
+        device: str,
+        settings: dict[str, Any],
+        contents: dict[str, str],
+        timeout_s: float,
     ) -> None:
         source = Source(Path(path), device, settings)
         try:
-            if contents_of(source.path) != contents:
-                raise RefusedError(f"{path}: holds something else than where the server is")
+            refuse_other(source.path, contents)
             servable = source.open()
-        except (LockstepError, OSError, ImportError, RefusedError) as error:
+        except (LockstepError, OSError, ImportError) as error:
             raise RefusedError(f"{MARK}node {_node()}: {message(str(error))}") from None
         again = source.like(servable.signature).open
         self._runner = ThreadRunner(servable, again, timeout_s=timeout_s)
-        self._running, self._hung = asyncio.Lock(), False
+        self._hung = False
 
     async def describe(self) -> tuple[str, Signature]:
         """The platform and the signature, with what a trial showed of batches here."""
@@ -61,12 +64,11 @@ class Replica:
 
     async def run(self, inputs: dict[str, Array]) -> dict[str, Array] | RequestError:
         """Compute one batch. What a request is refused with is given, not raised: Ray would wrap it in a traceback."""
-        async with self._running:  # the next may be here already, and its time begins when it runs
-            try:
-                results = await self._runner.run(inputs)
-            except RequestError as error:
-                self._hung |= isinstance(error, TooSlowError)
-                return error
+        try:
+            results = await self._runner.run(inputs)
+        except RequestError as error:
+            self._hung |= isinstance(error, TooSlowError)
+            return error
         return {one.name: results[one.name] for one in self._runner.signature.outputs}
 
     async def check_health(self) -> None:
