@@ -206,6 +206,4 @@ def test_garbage_is_hung_up_on_and_others_are_served(start: Start) -> None:
             assert isinstance(answer, m.Refused)
             assert connected.recv(1) == b""
     assert all_right(CachedDataset(sets.Rows(), address=running.address), sets.Rows())
-    assert keeper.Keeper([], 1).answer(1, m.Welcome("", "")) == m.Refused(
-        "a message of no use here"
-    )
+    assert keeper.Keeper([], 1).answer(1, m.Welcome()) == m.Refused("a message of no use here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -11,13 +12,16 @@ from lockstep.wings.cache.client import AGAIN_S, DaemonGoneError, RefusedError
 from lockstep.wings.cache.pipeline_checksum import Pipeline, differences
 from lockstep.wings.cache.pipeline_parts import Handles
 from lockstep.wings.cache.places import Address
-from lockstep.wings.cache.random_watch import RandomWatch
+from lockstep.wings.cache.random_watch import RandomWatch, system_draws
 from lockstep.wings.cache.sample_layout import Laid
 from lockstep.wings.cache.samples import MISSING, OtherPipelineError, Samples, say_gone, say_once
 from lockstep.wings.cache.twin import come_out_otherwise, threads
 
 _TWINS, _TWINS_OF_BATCHES = 2, 8
 """Samples of a new session that are computed twice; more where whole batches are, in which the others may matter."""
+
+_SUSPECTS = 64
+"""Samples that ask the system for randomness and are computed twice: so does a generator that is then given a seed."""
 
 _MOST_CHANGES = 64
 """How often what a data set is set to may change from outside before this process asks the cache no more."""
@@ -75,6 +79,7 @@ class Attachment:
         self._samples: Samples | None = None
         self._twins = _TWINS_OF_BATCHES if is_in_batches else _TWINS
         self._random = f"{_BY_BATCH if is_in_batches else ''}{_RANDOM}"
+        self._suspects, self._has_asked = _SUSPECTS, dict[int, bool]()
         self._threads = threads()
         self._refused, self._changes, self._again_s = False, 0, 0.0
         self._unseen = self._unseen_files = 0
@@ -196,8 +201,9 @@ class Attachment:
 
     def computed(self, samples: Samples, compute: Callable[[], T], row: int) -> tuple[T, bool]:
         """Compute something, and say whether it may be cached: nothing was drawn and the pipeline is the same."""
-        before = () if self._is_keyed else self._watch.state()
+        before, asked = () if self._is_keyed else self._watch.state(), system_draws()
         found = compute()
+        self._has_asked[threading.get_ident()] = not self._is_keyed and system_draws() != asked
         drawn = "" if self._is_keyed else self._watch.drawn(before)
         why = f"sample {row} draws from {drawn}{_RANDOM}" if drawn else self._changed_by_computing()
         if why:
@@ -237,7 +243,10 @@ class Attachment:
             for place, (row, _, sample) in enumerate(found)
             if row is not None and (one := samples.laid_out(sample)) is not None
         ]
+        is_suspect = self._has_asked.get(threading.get_ident(), False) and self._suspects > 0
         twins = [] if samples.proven else laid[: self._twins]
+        if is_suspect:
+            twins, self._suspects = laid, self._suspects - len(laid)
         if twins and not self._come_out_the_same(samples, twins, found[twins[0][0]][0] or 0, again):
             return False
         by_variant: dict[str, list[tuple[int, Laid]]] = {}
@@ -259,9 +268,9 @@ class Attachment:
         if other:
             samples.refuse(f"sample {row} comes out otherwise each time{self._random}")
             return False
-        self._twins -= len(twins)
+        self._twins = max(self._twins - len(twins), 0)
         if other is None:
             samples.say_once("whether samples come out the same twice could not be seen")
-        elif not self._twins:
+        elif not self._twins and not samples.proven:
             samples.prove()
         return True

@@ -195,8 +195,7 @@ class _Connection(asyncio.Protocol):
                 with suppress(OSError):  # one that has ended by now
                     self._process = os.pidfd_open(process)
         self._known = True
-        folders = {tier.name: str(tier.folder) for tier in self._keeper.tiers}
-        return m.Welcome(folders.get("memory", ""), folders.get("disk", ""))
+        return m.Welcome()
 
 
 def peer(connected: socket.socket) -> tuple[int, int]:

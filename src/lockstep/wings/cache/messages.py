@@ -23,6 +23,7 @@ class MessageError(LockstepError):
     """What came is no message of this protocol; whoever sent it is not talked to any more."""
 
 
+@dataclass(frozen=True)
 class Message:
     """Anything that is sent; each class is one kind of message, by its name."""
 
@@ -33,6 +34,13 @@ class Message:
 
 
 @dataclass(frozen=True)
+class _OfSession(Message):
+    """Of a session, by its name, and of nothing else."""
+
+    session: str
+
+
+@dataclass(frozen=True)
 class Hello(Message):
     """Who connects; the first message of a connection. `token` is the daemon's where it listens at a port."""
 
@@ -40,12 +48,8 @@ class Hello(Message):
     token: str = ""
 
 
-@dataclass(frozen=True)
 class Welcome(Message):
-    """The folders of the two tiers, the second "" where there is none."""
-
-    memory: str
-    disk: str
+    """Whoever said Hello is answered from now on."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +123,8 @@ class Written(Message):
     ahead: list[list[int]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Unused(Message):
+class Unused(_OfSession):
     """To what was given ahead nothing more is written. Not answered."""
-
-    session: str
 
 
 @dataclass(frozen=True)
@@ -182,35 +183,22 @@ class Told(Message):
     first: int
 
 
-@dataclass(frozen=True)
-class Proven(Message):
+class Proven(_OfSession):
     """Samples of a session were computed twice and came out the same. Not answered."""
 
-    session: str
 
-
-@dataclass(frozen=True)
-class MakeSession(Message):
+class MakeSession(_OfSession):
     """A session without a pipeline, which the first training gives it. Answered by `Made`."""
 
-    session: str
 
-
-@dataclass(frozen=True)
-class Made(Message):
+class Made(_OfSession):
     """The name of a session."""
 
-    session: str
 
-
-@dataclass(frozen=True)
-class Destroy(Message):
+class Destroy(_OfSession):
     """Drop a session and its samples. Answered by `Made`."""
 
-    session: str
 
-
-@dataclass(frozen=True)
 class Stat(Message):
     """How things stand. Answered by `Stats`."""
 
@@ -222,7 +210,6 @@ class Stats(Message):
     text: str
 
 
-@dataclass(frozen=True)
 class Stop(Message):
     """End the daemon. Answered by `Made`."""
 
@@ -278,7 +265,7 @@ def _parsed(text: bytes) -> Message:
     if kind is None:
         raise MessageError("a message of no known kind")
     types = _TYPES[kind]
-    needed = {one.name for one in dataclasses.fields(kind) if one.default is one.default_factory}  # type: ignore[arg-type]
+    needed = {one.name for one in dataclasses.fields(kind) if one.default is one.default_factory}
     if not needed <= fields.keys() <= types.keys():
         raise MessageError(f"{kind.__name__}: its fields are {', '.join(types)}")
     for name, value in fields.items():
@@ -298,6 +285,6 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 _TYPES = {
-    kind: {one.name: get_type_hints(kind)[one.name] for one in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    kind: {one.name: get_type_hints(kind)[one.name] for one in dataclasses.fields(kind)}
     for kind in Message.kinds.values()
 }
