@@ -385,6 +385,7 @@ def activated(
     return path
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("_compiled_in_this_process")
 def test_a_fault_inside_is_no_agreement_where_inductor_alone_is_one(tmp_path: Path) -> None:
     # given a run of which all is seen, and the same model compiled, which rounds otherwise

@@ -111,7 +111,7 @@ def _training(wrapped: Wrapped, put_at: int, taken_back_at: int, counts: list[in
     return Training(model, step, optimizers=[optimizer])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("level", ["module", "api", "aten"])
 @pytest.mark.parametrize("put_at", [-1, 0, 1], ids=["before", "in step 0", "in step 1"])
 @pytest.mark.parametrize("name", PLACES)

@@ -39,8 +39,11 @@ def installed(tmp_path: Path) -> Path:
 
 
 @pytest.mark.cold
+@pytest.mark.parametrize(
+    "ways", [("",), pytest.param(("", "-I"), marks=pytest.mark.exhaustive)], ids=" ".join
+)
 def test_a_python_with_a_pythonpath_of_its_own_is_recorded(
-    workplace: Workplace, installed: Path
+    workplace: Workplace, installed: Path, ways: tuple[str, ...]
 ) -> None:
     # Given a script that sets PYTHONPATH anew, and has it ignored, in an environment with Lockstep
     workplace.script(
@@ -63,7 +66,8 @@ def test_a_python_with_a_pythonpath_of_its_own_is_recorded(
     workplace.script("own/helper.py", "name = 'own'\n")
     workplace.script("own/sitecustomize.py", "print('own sitecustomize')\n")
     script = workplace.path / "train.sh"
-    script.write_text("export PYTHONPATH=own\npython train.py && python -I train.py\n")
+    trainings = " && ".join(f"python {way} train.py" for way in ways)
+    script.write_text(f"export PYTHONPATH=own\n{trainings}\n")
     path = os.pathsep.join([str(installed), workplace.environment["PATH"]])
     # When it runs bare, and recorded
     bare, recorded = (
@@ -75,7 +79,7 @@ def test_a_python_with_a_pythonpath_of_its_own_is_recorded(
     assert bare.out.count("own sitecustomize") == 1
     assert len(recorded.ours) == 1
     ranks = lockstep.open(workplace.path / "ref").ranks
-    assert [rank.complete_steps for rank in ranks.values()] == [(0, 1), (0, 1)]
+    assert [rank.complete_steps for rank in ranks.values()] == [(0, 1)] * len(ways)
 
 
 @pytest.mark.cold
