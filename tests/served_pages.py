@@ -37,7 +37,7 @@ class Served:
     def ask(
         self, path: str, method: str = "GET", body: str | None = None, **headers: str
     ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
         text = answer.read().decode()
@@ -89,5 +89,5 @@ def serving(*folders: Path, programs: Path) -> Iterator[Served]:
         yield Served(folders[0], int(found[1]), found[2])
     finally:
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert "Traceback" not in said

@@ -35,7 +35,7 @@ def test_face_and_help_load_nothing_heavy(arguments: list[str]) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     # then neither torch nor the table library is among it
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}

@@ -97,7 +97,7 @@ def test_a_python_that_cannot_be_armed_is_told_of_while_it_runs(workplace: Workp
         told = process.stderr.readline()
         while told and not told.startswith("lockstep: "):
             told = process.stderr.readline()
-        _, rest = process.communicate("\n", timeout=60)
+        _, rest = process.communicate("\n", timeout=300)
     # Then that it is not armed is said before it has ended, and at the end that nothing was recorded
     assert process.returncode == 2
     assert told.startswith("lockstep: not armed: python (pid ")

@@ -248,7 +248,7 @@ def test_an_unknown_pattern_is_told_of_while_the_training_runs(workplace: Workpl
     with process:
         assert process.stderr is not None
         told = process.stderr.readline()
-        _, rest = process.communicate("\n", timeout=60)
+        _, rest = process.communicate("\n", timeout=300)
     # Then that is said of the first recorded step, and once more at the end, with exit code 2
     expected = "lockstep: pattern 'linaer' matches no module and no operator of step 0; nearest: "
     assert told.startswith(expected)

@@ -87,14 +87,14 @@ def place(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "train.py").write_text(SCRIPT)
     launcher = ("torchrun", "--nproc_per_node", "2", "--standalone", "train.py")
     with start(programs, place, *launcher, *CASES) as process:
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
     return place
 
 
 def check(programs: Path | None, place: Path, *arguments: str) -> tuple[int, str, str]:
     with start(programs, place, "lockstep", "check", *arguments) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
 

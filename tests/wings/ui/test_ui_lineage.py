@@ -106,7 +106,7 @@ def test_a_damaged_or_newer_file_of_notes_is_said_and_not_replaced(
 
 
 def test_what_comes_and_goes_is_told_without_asking_again(served: Served) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=300)
     connection.request("GET", f"/{served.token}/runs/events")
     answer = connection.getresponse()
 

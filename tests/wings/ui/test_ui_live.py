@@ -96,7 +96,7 @@ def test_a_followed_training_is_paused_and_goes_on(
         assert served.post(f"live/{live['key']}/pause", "").status == 403
     finally:
         (tmp_path / "stop").touch()
-        _, said = training.communicate(timeout=120)
+        _, said = training.communicate(timeout=300)
     assert training.returncode == 0, said
     assert served.json("runs")["live"] == []
     assert "ended" in str(asked("pause"))

@@ -143,7 +143,7 @@ def test_a_port_that_is_taken_and_a_folder_that_is_not_there_are_said(
 ) -> None:
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [str(programs / "lockstep"), "ui", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
