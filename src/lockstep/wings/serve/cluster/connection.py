@@ -109,7 +109,7 @@ def connected(address: str | None) -> Connection:
         Connection(folder).leave()
         raise UsageError(
             f"--address {address}: is no cluster that Ray {ray.__version__} of Python {platform.python_version()} can"
-            f" join ({message(str(error))})"
+            f" join ({message(' '.join(str(error).split()))})"
             if address
             else f"--engine ray: Ray cannot begin here ({message(str(error))})"
         ) from error
