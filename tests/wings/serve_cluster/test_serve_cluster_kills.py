@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,9 +17,6 @@ from ray_nodes import Nodes
 from serve_cluster_clients import PATIENCE_S, ask, until
 from serve_cluster_models import at_work, held
 from serve_process import Served, serving
-
-http = pytest.importorskip("tritonclient.http", reason="needs tritonclient, of the dev extra")
-grpc = pytest.importorskip("tritonclient.grpc")
 
 REQUESTS = 24
 
@@ -84,3 +84,41 @@ def test_a_killed_node_loses_no_request(nodes: Nodes, two_replicas: Served, besi
     assert [y for y, *_ in found] == [2 * (10.0 + one) for one in range(REQUESTS)]
     assert not gone & {by for _, by, _ in found}
     nodes.add()
+
+
+def test_a_replica_more_comes_while_requests_wait_and_none_stays_of_a_killed_server(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    beside = held(tmp_path / "models", "held", tmp_path / "beside")
+    words = (tmp_path / "models", "--engine", "ray", "--address", nodes.address)
+    # Given a server that was killed, which leaves its version in the cluster
+    command = [sys.executable, "-m", "lockstep", "serve", *map(str, words), "--http", "0"]
+    with subprocess.Popen([*command, "--grpc", "off"], stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline().startswith("http")
+        left = replicas("held")
+        killed.kill()
+    assert len(left) == 1
+    # When another joins, with one replica that may become two
+    with serving(*words, "--replicas", "1..2") as served, ThreadPoolExecutor(4) as threads:
+        # Then what was left ends
+        until(lambda: not left & replicas("held"))
+        # And while a run keeps the one replica busy and others wait, a second comes
+        (beside / "hold").touch()
+        asked = [threads.submit(ask, served, "held", 10.0 + one) for one in range(4)]
+        until(lambda: len(at_work(beside)) == 2)
+        (beside / "hold").unlink()
+        assert [one.result()[0] for one in asked] == [20.0, 22.0, 24.0, 26.0]
+
+
+def replicas(model: str) -> set[int]:
+    """The processes of a model's replicas."""
+    named = f"ray::ServeReplica:lockstep-[0-9a-f]+-[0-9]+-{model}-".encode()
+    found = set()
+    for one in Path("/proc").glob("[0-9]*"):
+        try:
+            if re.match(named, (one / "cmdline").read_bytes()):
+                found.add(int(one.name))
+        except OSError:
+            continue
+    return found
