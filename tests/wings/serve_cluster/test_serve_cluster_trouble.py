@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -163,11 +164,33 @@ def test_nothing_of_a_cluster_of_its_own_outlives_the_server(
         assert process.stdout.readline().startswith("http http://127.0.0.1:")
         children = _descendants(process.pid)
         assert len(children) > 5
+        # whom this machine alone can reach, as its replicas unpickle what they are sent
+        assert _listening({process.pid, *children}) == LOOPBACK
         # When it is ended
         process.send_signal(ending)
         process.wait(60)
     # Then all that it has begun end too
     until(lambda: not any(Path(f"/proc/{one}").exists() for one in children), patience_s=120)
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
+"""127.0.0.1 in /proc/net/tcp, and as tcp6 has it."""
+
+
+def _listening(processes: set[int]) -> set[str]:
+    """The addresses at which any of them listens."""
+    sockets = set()
+    for one in processes:
+        for opened in Path(f"/proc/{one}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                sockets.add(str(opened.readlink()))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in sockets:
+                found.add(local.partition(":")[0])
+    return found
 
 
 def _descendants(process: int) -> set[int]:

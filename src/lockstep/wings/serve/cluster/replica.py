@@ -48,6 +48,7 @@ class Replica:
         contents: dict[str, str],
         timeout_s: float,
     ) -> None:
+        _listen_as_the_node_does()
         source = Source(Path(path), device, settings)
         try:
             refuse_other(source.path, contents)
@@ -75,6 +76,21 @@ class Replica:
         """Asked by Ray, which begins another replica in the place of one that has a thread that hangs."""
         if self._hung:
             raise RefusedError("a run did not end")
+
+
+def _listen_as_the_node_does() -> None:
+    """Have Ray's own server in this process listen where the node is reached, and not at every address.
+
+    It unpickles what it is sent. Ray begins it once this object is there, and tells it by the node's address anyway.
+    """
+    import ray
+    from ray.serve._private import replica
+
+    host, add = ray.util.get_node_ip_address(), replica.add_port_to_grpc_server
+    written = f"[{host}]" if ":" in host else host
+    replica.add_port_to_grpc_server = lambda server, address: add(
+        server, address.replace("[::]", written)
+    )
 
 
 def _node() -> str:
