@@ -11,8 +11,11 @@ from lockstep.replay.refusals import CannotReplay
 
 QUESTIONS = [
     one
-    for one in vars(questions).values()
-    if isinstance(one, type) and issubclass(one, Question) and one is not Question
+    for name, one in vars(questions).items()
+    if isinstance(one, type)
+    and issubclass(one, Question)
+    and name[0] != "_"
+    and one is not Question
 ]
 
 

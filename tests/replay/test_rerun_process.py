@@ -91,7 +91,7 @@ def test_verdicts_are_those_of_this_process(calls: dict[str, Call], op: str, fac
 
 def question(call: Call, does: Any = "") -> Again:
     """A question that does something on the way to the process."""
-    return Again(call, does, 0, None)
+    return Again(call, None, does, 0)
 
 
 @pytest.mark.parametrize("end", [Does(os.abort), Does(os.getpid)])

@@ -8,7 +8,7 @@ dtypes, and of inputs off by their rounding. In another dtype it is that of a re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -30,7 +30,7 @@ from lockstep.replay.rebuild import CPU, Rebuilt, rebuild
 from lockstep.replay.recorded_tensors import LARGE, widened
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of
-from lockstep.replay.side import Reading, Side
+from lockstep.replay.side import Side
 
 
 def again(
@@ -153,7 +153,7 @@ class _Operator:
                 return
             yield recorded.by(RECORDED, held.unit)
             for results in self._results(record):
-                yield self._made(held, _nearest(outputs_of(results, record), held.reading))
+                yield self._made(held, held.reading.of(results, record))
 
     def _is_own(self, record: TensorRecord, side: Side) -> bool:
         """Whether a draw is, bit for bit, what its own dtype draws here from the same state."""
@@ -172,7 +172,7 @@ class _Operator:
             return local.by(str(machine), held.unit)
         backward = held.side is self._side
         alike = self._run(Machine(dtype=machine.dtype), backward=backward)
-        host = _nearest(outputs_of(alike, held.record), held.reading)
+        host = held.reading.of(alike, held.record)
         unit = unit_roundoff(str(made.dtype).removeprefix("torch."))
         # As of what was recorded in 16 bits: the sums are wider, and the result is rounded once.
         once = error_of(rounded(truth, made.dtype), truth).norm if unit > SINGLE else 0.0
@@ -222,10 +222,6 @@ def _update(call: Call, machine: Machine, repeat: int) -> list[Result]:
             Result(record.role, record.name, record.index, record.occurrence, tuple(held), refused)
         )
     return results
-
-
-def _nearest(found: Sequence[torch.Tensor], reading: Reading) -> torch.Tensor:
-    return found[min(reading.number, len(found) - 1)]
 
 
 def _whole(maker: str, share: float) -> Held:

@@ -106,7 +106,7 @@ class LocalErrorJudge:
                 check_memory(calls, self._memory_bytes, backward=is_gradient(output))
             return found
 
-        question = OfOperator(operation.op, calls, output)
+        question = OfOperator(output, operation.op, calls)
         return self._tried(operation.op, seen, question) or explained
 
     def passage(
@@ -122,7 +122,7 @@ class LocalErrorJudge:
             return explained
         if is_gradient(target) or not calls:
             return explained
-        question = OfPassage(tuple(sources), target, region)
+        question = OfPassage(target, tuple(sources), region)
         seen = partial(screened_passage, target, explained)
         return self._tried(_REGION, seen, question) or explained
 
@@ -141,7 +141,7 @@ class LocalErrorJudge:
         if _are_of_other_classes(calls):
             return explained
         seen = partial(screened_update, calls, output, explained)
-        return self._tried(calls.present.site.op, seen, OfUpdate(calls, output)) or explained
+        return self._tried(calls.present.site.op, seen, OfUpdate(output, calls)) or explained
 
     def _tried(
         self, op: str, seen: Callable[[], Judgement | None], question: Question[Judgement]

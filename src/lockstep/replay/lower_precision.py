@@ -14,7 +14,7 @@ from lockstep.replay.distance import error_of, rounded
 from lockstep.replay.margin import Local
 from lockstep.replay.recorded_tensors import widened
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, outputs_of
+from lockstep.replay.rerun import Precision
 
 Round = Callable[[torch.Tensor], torch.Tensor]
 
@@ -86,7 +86,6 @@ def _with_rounded_inputs(held: Alone, round_to: Round) -> torch.Tensor | None:
         results = side.rerun.run(
             Precision.DOUBLE, backward=side.backward, alter=alter, cast=reading.cast
         )
-        found = outputs_of(results, held.record)
+        return widened(reading.of(results, held.record))
     except CannotReplay:
         return None
-    return widened(found[min(reading.number, len(found) - 1)])

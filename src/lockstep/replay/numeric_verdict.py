@@ -28,6 +28,11 @@ from lockstep.replay.recorded_tensors import widened
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.two_runs import FOLLOWS_OWN, RUNS, both_alone, explained, fault, wrong_of
 
+_NEITHER = (
+    "double precision on either run's own inputs is far from what it recorded, so the re-run is not"
+    " faithful (aliasing, randomness or settings that were not recorded)"
+)
+
 
 def numeric(
     pairing: Pairing, reference: TensorRecord, candidate: TensorRecord, output: Measured
@@ -46,9 +51,11 @@ def numeric(
             return found
     alone = both_alone(*_known_to_each_other(*held))
     inherited = error_of(held[1].truth, held[0].truth).norm  # were both operators exact
-    if not any(one.sound for one in alone):
-        return _neither(held, alone, inherited, output)
-    wrong = wrong_of((alone[0].sound, alone[1].sound), "")
+    if not any(one.sound for one in alone) and (rounding := _in_both(held, alone)):
+        floor = alone[0].error.norm + alone[1].error.norm
+        words = f"in both runs {rounding}"
+        return Judgement.handed_on(output, floor=floor, inherited=inherited, words=words)
+    wrong = wrong_of((alone[0].sound, alone[1].sound), _NEITHER)
     if wrong is None:
         return _sound(alone, inherited, pairing, output)
     rounding = recognised(held[wrong], alone[wrong])
@@ -138,19 +145,10 @@ def _condition(relative: float, pairing: Pairing) -> float:
     return relative / entering if entering > 0 else 0.0
 
 
-def _neither(
-    held: tuple[Alone, Alone], alone: tuple[Local, Local], inherited: float, output: Measured
-) -> Judgement:
-    """Neither run is near double precision: both round lower, or the re-run is not faithful."""
-    roundings = {recognised(one, local) for one, local in zip(held, alone, strict=True)}
-    if len(roundings) == 1 and None not in roundings:
-        floor = alone[0].error.norm + alone[1].error.norm
-        words = f"in both runs {roundings.pop()}"
-        return Judgement.handed_on(output, floor=floor, inherited=inherited, words=words)
-    raise CannotReplay(
-        "double precision on either run's own inputs is far from what it recorded, so the re-run is not"
-        " faithful (aliasing, randomness or settings that were not recorded)"
-    )
+def _in_both(held: tuple[Alone, Alone], alone: tuple[Local, Local]) -> Rounding | None:
+    """The rounding that explains both errors, where one does."""
+    left, right = (recognised(one, local) for one, local in zip(held, alone, strict=True))
+    return left if left == right else None
 
 
 def _words(alone: tuple[Local, Local], held: Alone, wrong: int, rounding: Rounding | None) -> str:

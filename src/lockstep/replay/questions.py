@@ -81,32 +81,37 @@ class Answers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OfOperator(Question[Judgement]):
-    """What one output, gradient or parameter gradient of a pair of calls is."""
+class _Verdict(Question[Judgement]):
+    """What one result of two runs is."""
 
-    op: str
-    pair: CallPair | None
     output: Measured
 
     @property
-    def calls(self) -> Sequence[Call]:
-        """Both."""
-        return _both(self.pair)
-
-    @property
     def about(self) -> Sequence[TensorRecord | None]:
-        """The output in both runs."""
-        return _sides(self.output)
+        """The result in both runs."""
+        return self.output.pair.reference, self.output.pair.candidate
 
     read = staticmethod(judgement_of)
 
 
 @dataclass(frozen=True, slots=True)
-class OfPassage(Question[Judgement]):
+class OfOperator(_Verdict):
+    """What one output, gradient or parameter gradient of a pair of calls is."""
+
+    op: str
+    pair: CallPair | None
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """Both."""
+        return _there(*() if self.pair is None else (self.pair.reference, self.pair.candidate))
+
+
+@dataclass(frozen=True, slots=True)
+class OfPassage(_Verdict):
     """What a tensor behind calls without partner is."""
 
     sources: tuple[Measured, ...]
-    target: Measured
     region: Region
 
     @property
@@ -114,47 +119,38 @@ class OfPassage(Question[Judgement]):
         """Those of the region, of both runs."""
         return (*self.region.reference_calls, *self.region.candidate_calls)
 
-    @property
-    def about(self) -> Sequence[TensorRecord | None]:
-        """The tensor in both runs."""
-        return _sides(self.target)
-
-    read = staticmethod(judgement_of)
-
 
 @dataclass(frozen=True, slots=True)
-class OfUpdate(Question[Judgement]):
+class OfUpdate(_Verdict):
     """What a parameter or a state after an optimizer step is."""
 
     pair: CallPair
-    output: Measured
 
     @property
     def calls(self) -> Sequence[Call]:
         """Both updates."""
-        return _both(self.pair)
-
-    @property
-    def about(self) -> Sequence[TensorRecord | None]:
-        """The parameter or the state in both runs."""
-        return _sides(self.output)
-
-    read = staticmethod(judgement_of)
+        return _there(self.pair.reference, self.pair.candidate)
 
 
 @dataclass(frozen=True, slots=True)
-class Again(Question[list[Result]]):
-    """What a call gives on this machine's CPU; see `lockstep.replay.again.again`."""
+class _OfOne(Question[Asked]):
+    """What one call does, held against itself or the other run's."""
 
     call: Call
-    dtype: str
-    repeat: int
     like: Call | None
 
     @property
     def calls(self) -> Sequence[Call]:
         """The call."""
         return (self.call,)
+
+
+@dataclass(frozen=True, slots=True)
+class Again(_OfOne[list[Result]]):
+    """What a call gives on this machine's CPU; see `lockstep.replay.again.again`."""
+
+    dtype: str
+    repeat: int
 
     @property
     def runs(self) -> int:
@@ -168,18 +164,11 @@ class Again(Question[list[Result]]):
 
 
 @dataclass(frozen=True, slots=True)
-class OnLess(Question[Shrunk]):
+class OnLess(_OfOne[Shrunk]):
     """Smaller inputs on which a call still fails; see `lockstep.replay.smaller.attempts.shrunk`."""
 
-    call: Call
-    like: Call | None
     makes: Makes
     seconds: float
-
-    @property
-    def calls(self) -> Sequence[Call]:
-        """The call."""
-        return (self.call,)
 
     @property
     def seconds_besides(self) -> float:
@@ -243,8 +232,7 @@ class Instead(Question[Explanation | None]):
     @property
     def calls(self) -> Sequence[Call]:
         """The calls that gave the result."""
-        both = (self.of.reference_call, self.of.candidate_call)
-        return [call for call in both if call is not None]
+        return _there(self.of.reference_call, self.of.candidate_call)
 
     read = staticmethod(explanation_of)
 
@@ -265,10 +253,5 @@ class Imports(Question[None]):
         """That it is done says nothing more."""
 
 
-def _both(pair: CallPair | None) -> Sequence[Call]:
-    both = () if pair is None else (pair.reference, pair.candidate)
-    return [call for call in both if call is not None]
-
-
-def _sides(output: Measured) -> Sequence[TensorRecord | None]:
-    return output.pair.reference, output.pair.candidate
+def _there(*calls: Call | None) -> Sequence[Call]:
+    return [call for call in calls if call is not None]

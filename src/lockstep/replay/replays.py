@@ -100,7 +100,7 @@ class Replays:
             If it cannot be run again at all.
         """
         if self._machine is None:
-            return self._apart.ask(Again(call, self._dtype, repeat, like))
+            return self._apart.ask(Again(call, like, self._dtype, repeat))
         from lockstep.replay.again import again
 
         return again(call, self._machine, repeat=repeat, like=like, memory_bytes=self._memory_bytes)

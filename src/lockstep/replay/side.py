@@ -28,6 +28,17 @@ class Reading:
     cast: bool
     number: int
 
+    def of(self, results: Results, record: TensorRecord) -> torch.Tensor:
+        """What a re-run says that a recorded output is, read so.
+
+        Raises
+        ------
+        CannotReplay
+            If it made none, or one of another shape.
+        """
+        found = outputs_of(results, record)
+        return found[min(self.number, len(found) - 1)]
+
 
 class Side:
     """One call of one run, re-run as often as its judge needs.
@@ -100,8 +111,7 @@ class Side:
 
     def truth(self, record: TensorRecord, reading: Reading) -> torch.Tensor:
         """What double precision makes of this side's own inputs."""
-        found = outputs_of(self._double(reading.cast), record)
-        return widened(found[min(reading.number, len(found) - 1)])
+        return widened(reading.of(self._double(reading.cast), record))
 
     def groups(self, record: TensorRecord, reading: Reading) -> list[torch.Tensor | None]:
         """Which elements of the double-precision result belong together; see `populations`."""
@@ -180,7 +190,6 @@ def _picked(results: Results | None, record: TensorRecord, reading: Reading) -> 
     if results is None:
         return None
     try:
-        found = outputs_of(results, record)
+        return widened(reading.of(results, record))
     except CannotReplay:
         return None
-    return widened(found[min(reading.number, len(found) - 1)])

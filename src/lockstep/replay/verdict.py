@@ -98,7 +98,7 @@ class Verdicts:
         return numeric(pairing, *records, output)
 
     def _passage(self, question: OfPassage) -> Judgement:
-        return self._passages.judged(question.sources, question.target, question.region)
+        return self._passages.judged(question.sources, question.output, question.region)
 
     def _update(self, question: OfUpdate) -> Judgement:
         calls, output = question.pair, question.output
