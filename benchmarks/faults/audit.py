@@ -35,10 +35,8 @@ from pool import Task, pooled
 from training import Training
 from twins import TWINS
 
-from lockstep.core.records import Call
 from lockstep.core.selection import StepSelection
-from lockstep.replay.again import again
-from lockstep.replay.held_results import Result
+from lockstep.replay.verdict import Verdicts
 from lockstep.wings.audit.auditor import Auditor, SiteChoice
 from lockstep.wings.audit.recorded import audit_recording
 from lockstep.wings.audit.tally import Beyond
@@ -48,17 +46,6 @@ _MEMORY_BYTES = 4 << 30
 _UPDATES = ("one-parameter-step",)
 _LOWER_PRECISION = "emulated-npu", "emulated-tf32"
 """Twins that are to be noticed: they compute in fewer bits than their dtype has."""
-
-
-class _Here:
-    """Runs calls again in this process."""
-
-    def __init__(self, memory_bytes: int) -> None:
-        self._memory_bytes = memory_bytes
-
-    def again(self, call: Call, *, repeat: int) -> list[Result]:
-        """As `lockstep.replay.replays.Replays.again`."""
-        return again(call, repeat=repeat, memory_bytes=self._memory_bytes)
 
 
 def main() -> int:
@@ -160,7 +147,7 @@ def _audited(training: Training, recording: Path) -> dict[str, Any]:
     training.run(recording)
     torch.set_num_threads(1)
     torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
-    auditor = Auditor(SiteChoice(), memory_bytes=_MEMORY_BYTES, runs_again=_Here)
+    auditor = Auditor(SiteChoice(), memory_bytes=_MEMORY_BYTES, answers=Verdicts)
     audit_recording(auditor, recording, StepSelection.parse("0:"), None, _silent)
     tally = auditor.tally
     return {

@@ -6,27 +6,19 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from lockstep.core.patterns import matches
 from lockstep.core.progress import Progress
 from lockstep.core.records import Call
 from lockstep.reading import is_chosen
-from lockstep.replay.held_results import RECORDED, RUNS_AGAIN, Result, results_of
+from lockstep.replay.held_results import RECORDED, RUNS_AGAIN, results_of
+from lockstep.replay.questions import Again, Answers
 from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.replays import Replays
+from lockstep.replay.rerun_process import RerunsApart
 from lockstep.store.reader import RankRecording
 from lockstep.wings.audit.tally import Tally
 
 COMPILED = "compiled: recorded at its boundary only"
-
-
-class RunsAgain(Protocol):
-    """Runs a call again; `lockstep.replay.replays.Replays` does it in a process apart."""
-
-    def again(self, call: Call, *, repeat: int) -> list[Result]:
-        """As `Replays.again`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +53,8 @@ class Auditor:
         Which calls.
     memory_bytes
         What the process may take.
-    runs_again
-        Makes what runs calls again, for so many bytes; in a process apart by default.
+    answers
+        Makes who runs calls again, for so many bytes; in a process apart by default.
     """
 
     def __init__(
@@ -70,23 +62,23 @@ class Auditor:
         choice: SiteChoice,
         *,
         memory_bytes: int,
-        runs_again: Callable[[int], RunsAgain] | None = None,
+        answers: Callable[[int], Answers] = RerunsApart,
     ) -> None:
         self.tally = Tally()
         self.choice = choice
         self._memory_bytes = memory_bytes
-        self._make = runs_again or _apart
+        self._make = answers
         self.open_recording()
 
     def open_recording(self) -> None:
         """What comes is of another recording, though it may lie at the same place."""
-        self._replays = self._make(self._memory_bytes)
+        self._answers = self._make(self._memory_bytes)
 
     def prepare(self) -> None:
         """Start what runs calls again, where that is a process of its own; it takes some seconds."""
-        if isinstance(self._replays, Replays):
+        if isinstance(self._answers, RerunsApart):
             with suppress(CannotReplay):  # each call that is to be run again says so
-                self._replays.prepare()
+                self._answers.prepare()
 
     def step(
         self,
@@ -129,9 +121,9 @@ class Auditor:
             self.tally.add_refusal(call, COMPILED)
             return
         try:
-            results = self._replays.again(call, repeat=0)
+            results = self._answers.ask(Again(call, None, "", 0))
             if any(one.maker == RECORDED and not one.sound for r in results for one in r.held):
-                results = self._replays.again(call, repeat=1)
+                results = self._answers.ask(Again(call, None, "", 1))
         except (CannotReplay, MemoryError) as error:
             self.tally.add_refusal(call, str(error) or "it takes too much memory")
         else:
@@ -146,10 +138,6 @@ def _each_operator_first(calls: list[Call]) -> list[Call]:
         turns.append((seen[call.site.op], len(turns)))
         seen[call.site.op] += 1
     return [calls[number] for _, number in sorted(turns)]
-
-
-def _apart(memory_bytes: int) -> RunsAgain:
-    return Replays("", "", "", memory_bytes=memory_bytes)
 
 
 def _compiled(rank: RankRecording) -> frozenset[str]:
