@@ -118,7 +118,9 @@ def test_an_unguarded_script_runs_on_the_device_there_is(name: str) -> None:
     assert run(migrated(code)) == 2.0
 
 
-def test_processes_meet_over_the_backend_of_the_device_there_is(tmp_path: Path) -> None:
+def test_processes_meet_over_the_backend_of_the_device_there_is(
+    programs: Path, tmp_path: Path
+) -> None:
     # given a script that asks for nccl in two of its spellings
     code = (
         "import torch\nimport torch.distributed as dist\n"
@@ -128,4 +130,4 @@ def test_processes_meet_over_the_backend_of_the_device_there_is(tmp_path: Path) 
         "dist.destroy_process_group()\n"
     )
     # when it is migrated, then it runs in a process of its own
-    assert printed(tmp_path / "after.py", migrated(code)) == "2.0\n"
+    assert printed(programs / "python", tmp_path / "after.py", migrated(code)) == "2.0\n"
