@@ -26,12 +26,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-way", action="store_true")
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than cores, for `-n auto`: a quarter of the tests' time they wait for processes of their own."""
-    return (os.cpu_count() or 1) + 1
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is left to `make test-all`, unless it is asked for by its name."""
     if config.getoption("--every-way") or any("::" in one for one in config.args):

@@ -193,7 +193,7 @@ def test_on_a_terminal_there_is_a_panel_and_the_training_prints_above(place: Pla
     # Then the panel has its numbers, its losses stand there and so does what came of it
     assert ran.returncode == 1
     assert "gradient norm" in shown
-    assert shown.count("0x1.") >= 6
+    assert shown.count("0x1.") >= 6, shown
     assert "2 rules fired in 6 steps" in shown
 
 

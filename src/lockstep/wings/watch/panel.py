@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -116,7 +117,7 @@ class Panel:
         return Group(table, rules)
 
     def _read(self) -> None:
-        rest = ""
+        rest, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
         while True:
             try:
                 data = os.read(self._master, _READ_BYTES)
@@ -124,7 +125,7 @@ class Panel:
                 break
             if not data:
                 break
-            *lines, rest = (rest + data.decode(errors="replace")).replace("\r\n", "\n").split("\n")
+            *lines, rest = (rest + decoder.decode(data)).replace("\r\n", "\n").split("\n")
             for line in lines:
                 self._print(_shown(line))
         if rest:
