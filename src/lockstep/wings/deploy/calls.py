@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import fx
 
+from lockstep.capture.exported_modules import module_of
 from lockstep.capture.leaves import argument_tensors, plain_arguments
 from lockstep.core.manifest import Options
 from lockstep.core.records import Frame
@@ -111,16 +112,6 @@ def operator_name(node: fx.Node) -> str:
     """What a node calls, as torch's API or its dispatcher spells it."""
     name = str(node.target) if not callable(node.target) or "." in str(node.target) else node.name
     return _SPELLED.get(name, name)
-
-
-def module_of(node: fx.Node) -> tuple[str, str]:
-    """Path and class of the module that a node stands in."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    if not stack:
-        return "", ""
-    path, kind = stack[-1]
-    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-    return re.sub(r"@\d+$", "", path), name
 
 
 def stack_of(node: fx.Node) -> tuple[Frame, ...]:

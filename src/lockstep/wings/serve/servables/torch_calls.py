@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import fx
 
+from lockstep.capture.exported_modules import module_of
 from lockstep.capture.leaves import argument_tensors, plain_arguments
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.written_calls import ReadCall, ReadTensor
@@ -66,22 +66,13 @@ class _Recorded(fx.Interpreter):
             if isinstance(one, torch.Tensor)
         ]
         if leaving:
-            module, kind = _module_of(n)
+            module, kind = module_of(n)
             plain = plain_arguments(arguments, keywords)
             tensors = [*entering, *leaving]
             self.calls.append(
                 ReadCall(0, module, str(n.target), tensors, arguments=plain, module_class=kind)
             )
         return made
-
-
-def _module_of(node: fx.Node) -> tuple[str, str]:
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    if not stack:
-        return "", ""
-    path, kind = stack[-1]
-    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-    return re.sub(r"@\d+$", "", path), name
 
 
 def _array(tensor: torch.Tensor) -> Array:
