@@ -23,7 +23,7 @@ from lockstep.judge.tolerances import (
 from lockstep.replay.distance import error_of, rounded, size_of
 from lockstep.replay.margin import Local, Margin, noise_of, worst
 from lockstep.replay.rebuild import torch_dtype
-from lockstep.replay.rounding import Bias, Envelope, allowed_bias, bias_of
+from lockstep.replay.rounded_elements import Bias, Envelope, allowed_bias, bias_of
 from lockstep.replay.roundoff import always_allowed, carrier
 from lockstep.replay.side import Reading, Side
 

@@ -87,16 +87,14 @@ class Local:
         """How its elements are rounded as no sound kernel rounds them, or ""."""
         words = []
         if self.misrounded > self.allowed_misrounded:
-            words.append(
-                f"{self.misrounded:.2%} of its elements are misrounded, of which a sound kernel"
-                f" leaves {self.allowed_misrounded:.2%} at most"
-            )
+            allowed = f"{self.allowed_misrounded:.2%} allowed"
+            words.append(f"{self.misrounded:.2%} of its elements are misrounded, {allowed}")
         if self.bias > self.allowed_bias:
             words.append(
-                f"its rounding errors lie to one side: their mean is {self.bias:.2g} of their root"
-                f" mean square, by chance {self.allowed_bias:.2g} at most"
+                f"its rounding errors lie to one side (mean over root mean square {self.bias:.2g},"
+                f" {self.allowed_bias:.2g} allowed)"
             )
-        return " and ".join(words)
+        return "; ".join(words)
 
     def by(self, maker: str, unit: float) -> Held:
         """What is said of it, made by whom, in a dtype of this unit roundoff."""

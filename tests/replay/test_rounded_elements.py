@@ -16,7 +16,9 @@ from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import SINGLE
 from lockstep.replay.again import again
-from lockstep.replay.rounding import Bias, Envelope, allowed_bias, bias_of
+from lockstep.replay.rounded_elements import Bias, Envelope, allowed_bias, bias_of
+from lockstep.replay.standalone.failing import failing
+from lockstep.replay.standalone.proof import proof_of
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 MEMORY = 1 << 34
@@ -223,6 +225,21 @@ def test_what_is_wrong_with_the_rounding_stands_in_the_words(calls: dict[str, Ca
     assert "of its elements are misrounded" in first.held[0].words
     assert "lie to one side" in first.held[0].words
     assert "lie to one side" in judged(call, wrong).words
+
+
+def test_a_written_test_fails_on_what_truncates_and_on_nothing_sound(
+    calls: dict[str, Call],
+) -> None:
+    # Given a product with a bias, whose gradients go through 16 bits too
+    call = calls["linear linear"]
+    dtype = DTYPES[call.with_role(Role.OUTPUT)[0].dtype]
+    x, weight, bias = (loaded(call, Role.INPUT, n).to(dtype).double() for n in range(3))
+    once, twice = F.linear(x, weight, bias), F.linear(x, weight).to(dtype).double() + bias
+    # When a test of it is written, then it lets through what was recorded, and what rounds before it adds the bias
+    assert not failing(proof_of(call))
+    assert not failing(proof_of(as_result(call, twice.to(dtype))))
+    # And not what truncates
+    assert failing(proof_of(as_result(call, truncated(once, dtype)))) == {"output result"}
 
 
 # --- the statistic itself --------------------------------------------------------------------------------------------
