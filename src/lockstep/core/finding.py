@@ -144,6 +144,8 @@ class Finding:
     rounding at this site alone may make of the pair. It is the same for an origin and for what is inherited, whose
     tolerance is wider. It is never below the unit roundoff of the dtype, by which numbers stand apart, 0 for whole
     numbers, and NaN for equal tensors and where nobody has judged by a floor.
+
+    `overrules` tells that a re-run acquits the pair, and without one the judge convicts it.
     """
 
     pair: Pair
@@ -156,6 +158,7 @@ class Finding:
     kind: Kind | None = None
     judged_by: str = ""
     floor: float = float("nan")
+    overrules: bool = False
 
     @property
     def margin(self) -> float:

@@ -32,13 +32,15 @@ from lockstep.locate.ends import ends_between
 from lockstep.locate.held_states import HeldStates, held_states
 from lockstep.locate.idle_calls import IdleCalls
 from lockstep.locate.ledger import Ledger
+from lockstep.locate.left_out import left_out
 from lockstep.locate.lone_effects import lone_effects
 from lockstep.locate.model_setup import ModelSetup, compiled_in, model_setup
 from lockstep.locate.origins import Origins, once_over_ranks, without_sent
+from lockstep.locate.overruled import overruled_words
 from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.processes import endings, ranks_compared
 from lockstep.locate.training_sides import training_sides
-from lockstep.locate.unaligned_calls import Unaligned
+from lockstep.locate.unaligned_calls import Unaligned, unjudged_calls
 from lockstep.reading.paired_steps import Pairing
 from lockstep.store.reader import RankRecording, Recording
 
@@ -137,6 +139,8 @@ def conclusion(
     if stopper is None and gathered.aligned == 0 and calls:
         not_compared.append("no call of one run could be aligned with a call of the other")
     not_compared.extend((*gathered.coverage.gaps(findings), *_known_by_numbers_alone(findings)))
+    if not gathered.judge.looks_at_set_up:
+        not_compared.extend(unjudged_calls(gathered.unaligned.calls, findings))
     if pairing.is_of_another_tool:  # which may tell no loss that would show what these do
         not_compared.extend(_unjudged(findings))
     for recording in (reference, candidate):
@@ -165,7 +169,7 @@ def conclusion(
         for text in recording.missing
     ]
     notes.extend(dict.fromkeys(text for one in held for text in one.notes))
-    notes.extend((*pairing.notes(), *gathered.judge.notes()))
+    notes.extend((*overruled_words(findings), *pairing.notes(), *gathered.judge.notes()))
     return Comparison(
         reference=str(reference.path),
         candidate=str(candidate.path),
@@ -188,7 +192,15 @@ def conclusion(
         setup=tuple(gathered.setup),
         trained=(_trained(reference), _trained(candidate)),
         compiled=tuple(_compiled(reference, candidate)),
-        unrecorded=tuple(dict.fromkeys((*reference.unrecorded, *candidate.unrecorded))),
+        unrecorded=tuple(
+            dict.fromkeys(
+                (
+                    *left_out(reference, candidate),
+                    *reference.unrecorded,
+                    *candidate.unrecorded,
+                )
+            )
+        ),
         ends=ends,
         ranks=ranks_compared(pairing.ranks.both, reference, candidate),
         endings=tuple(endings(reference, candidate)),

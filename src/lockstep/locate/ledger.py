@@ -213,6 +213,7 @@ class Ledger:
             kind=kind_of(state, inherited=inherited),
             judged_by=state.judgement.judged_by,
             floor=floor_of(state),
+            overrules=state.judgement.overrules and state.outcome is Outcome.AGREE,
         )
         self.findings.append(finding)
         return finding

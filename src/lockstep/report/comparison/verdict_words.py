@@ -146,6 +146,12 @@ def agreement_words(comparison: Comparison, tally: Tally) -> str:
         said[0] = "all equal bit by bit"
     beside = ", ".join(comparison.unrecorded)
     words = ", ".join([compared, *said])
+    if tally.by_statistics:
+        words += (
+            f"; {tally.by_statistics} by statistics alone, which do not show the order of elements"
+        )
+    if tally.overruled:
+        words += f"; {tally.overruled} by a re-run that overrules the error model (see Notes)"
     if comparison.compiled:
         what = " and ".join(comparison.compiled)
         words = f"{words}; compared at the boundary of compiled code: {what}"
