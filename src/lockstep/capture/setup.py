@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import dataclasses
 import errno
 import json
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -146,9 +147,22 @@ def _device_software() -> dict[str, str]:
     """Versions of what drives accelerators here, as far as torch tells them."""
     found = {"cuda": torch.version.cuda, "rocm": getattr(torch.version, "hip", None)}
     if torch.cuda.is_available():
-        found["driver"] = _asked(cast(Any, torch._C)._cuda_getDriverVersion)
+        found["driver"] = _cuda_driver_version()
         found["cudnn"] = _asked(torch.backends.cudnn.version)
     return {name: str(version) for name, version in found.items() if version is not None}
+
+
+def _cuda_driver_version() -> str | None:
+    """CUDA version of the driver, as 13000 for 13.0; None where it is not NVIDIA's, or does not tell.
+
+    `cuDriverGetVersion` of the CUDA driver API: torch has no public name for it, and not every release a private one.
+    """
+    version = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else str(version.value)
 
 
 def note_seed(manifest: RankManifest) -> None:
