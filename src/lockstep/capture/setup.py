@@ -27,7 +27,7 @@ import torch
 from lockstep.capture.lineage import command_line, lineage
 from lockstep.capture.without_draws import NO_DROPOUT, NO_SHUFFLE
 from lockstep.core.arguments import integer_of
-from lockstep.core.manifest import Options, RankManifest
+from lockstep.core.manifest import FOLLOWER, MAX_STEPS, Options, RankManifest
 from lockstep.core.secrets import masked, masked_command
 from lockstep.core.text import with_texts
 from lockstep.core.variables import known_variables
@@ -139,8 +139,8 @@ def _asked_of(options: Options) -> dict[str, str]:
 def ended_behind(options: Options) -> str:
     """What ends a training before its time: the option as it was given, or who follows it; "" where nothing does."""
     if options.ends_when_asked:
-        return "who follows it"
-    return "" if options.max_steps is None else f"--max-steps {options.max_steps}"
+        return FOLLOWER
+    return "" if options.max_steps is None else f"{MAX_STEPS} {options.max_steps}"
 
 
 def _device_software() -> dict[str, str]:

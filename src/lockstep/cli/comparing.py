@@ -69,6 +69,7 @@ _OPTIONS = (
     click.option(
         "--no-rerun", is_flag=True, help="Run no operator again: for recordings from strangers."
     ),
+    shared.allow_crash,
 )
 
 
@@ -113,6 +114,7 @@ def compared(
     steps: str,
     memory_bytes: int,
     no_rerun: bool,
+    allow_crash: bool = False,
     forms: tuple[str, ...] = (),
 ) -> Compared:
     """Compare two recordings as the options say, with a progress bar where somebody watches.
@@ -144,6 +146,7 @@ def compared(
             mapping=mapping,
             steps=chosen,
             rerun=not no_rerun,
+            allow_crash=allow_crash,
             memory_bytes=memory_bytes,
             progress=progress,
         )

@@ -65,6 +65,14 @@ def limit(words: str, *, default: int | None = 10) -> Option:
     )
 
 
+allow_crash = click.option(
+    "--allow-crash",
+    is_flag=True,
+    help="Let a training that crashed (exception, signal, exit code) agree in what was recorded of it.",
+)
+"""`--allow-crash`: a crashed training is no agreement without it."""
+
+
 def memory_bytes(words: str) -> Option:
     """`--memory-bytes`: what a verb may take, by default as much as recording may.
 
