@@ -173,9 +173,9 @@ def test_the_example_reads_what_another_tool_wrote(
     assert "DIVERGED at step 0, forward of the model (torch.relu)" in said
     assert "lockstep replay ref off" in said
     # and shown, extracted and read by a plug-in, bit by bit
-    assert main(["show", "off", "relu", "--step", "1"]) == 0
+    assert main(["show", "off", "relu", "--steps", "1"]) == 0
     assert "saved whole" in capsys.readouterr().out
-    assert main(["extract", "off", "relu", "--step", "1", "-o", "relu.npz"]) == 0
+    assert main(["extract", "off", "relu", "--steps", "1", "-o", "relu.npz"]) == 0
     (result,) = (
         record
         for record in lockstep.open("off").records()

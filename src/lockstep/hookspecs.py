@@ -85,7 +85,7 @@ class Reader:
 class SupportList:
     """What a release of a device's software can run, and what it cannot.
 
-    `lockstep ops --device TARGET` holds what a training runs against it; `lockstep migrate --to TARGET` lists each
+    `lockstep ops --target TARGET` holds what a training runs against it; `lockstep migrate --to TARGET` lists each
     place in a script that names what is lacking. Lists of one target, of whichever plug-in, are taken together.
 
     Parameters
