@@ -57,10 +57,12 @@ def test_the_example_adds_a_verb_a_format_and_a_device(
     use(example)
     reference, candidate = lockstep_faulty_pair.reference, lockstep_faulty_pair.candidate
 
-    # then its verb stands under a heading of its own, behind those of the main job, and runs
+    # then its verb stands under a heading of its own, after those of Lockstep and before compatibility, and runs
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert shown.index("Record and compare:") < shown.index("Examples:") < shown.index("count ")
+    places = [shown.index(f"{one}:") for one in ("Start here", "Export and serve", "Examples")]
+    assert places == sorted(places)
+    assert places[-1] < shown.index("count ") < shown.index("Stand in for another tool:")
     assert main(["count", str(reference)]) == 0
     tensors = lockstep.open(reference).ranks["rank0"].record_count
     assert capsys.readouterr().out == f"rank0: {tensors} tensors\n"

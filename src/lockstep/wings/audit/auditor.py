@@ -100,7 +100,7 @@ class Auditor:
         ]
         compiled = _compiled(rank)
         operators = {call.site.op for call in calls}
-        for what in compiled - operators if not (self.choice.only or self.choice.ops) else ():
+        for what in compiled - operators if not self.choice.only else ():
             self.tally.not_judged[what, COMPILED] += 1
         calls = calls if may_go_on is None else _each_operator_first(calls)
         for position, call in enumerate(calls):

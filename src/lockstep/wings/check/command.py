@@ -122,7 +122,8 @@ def check(
         raise UsageError(
             f"check takes two recordings, or one of several ranks; got {len(recordings)}"
         )
-    return _set_ups(*opened_in(forms, *recordings), mapping, limit=limit, as_json=as_json)
+    reference, candidate = opened_in(forms, *recordings)
+    return _set_ups(reference, candidate, mapping, limit=limit, as_json=as_json)
 
 
 def _set_ups(
