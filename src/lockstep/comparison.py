@@ -14,13 +14,14 @@ from typing import Literal
 import numpy as np
 
 from lockstep.align.step import AlignedStep
-from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, integer_of, steps_of
+from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, steps_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding, Origin
 from lockstep.core.garbage import rare_collections
 from lockstep.core.manifest import ARGUMENTS, MEMORY_BYTES
 from lockstep.core.progress import CountedProgress, Progress
 from lockstep.core.site import CallKind, Role
+from lockstep.core.sizes import bytes_of
 from lockstep.judge.calibration import CalibratedJudge
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
@@ -61,7 +62,7 @@ def compare_recordings(
     read_tensors: bool = True,
     rerun: bool = True,
     allow_crash: bool = False,
-    memory_bytes: int = MEMORY_BYTES,
+    memory_bytes: int | str = MEMORY_BYTES,
     progress: Progress | None = None,
 ) -> Comparison:
     """Align two recordings, judge every pair of tensors and name where they part.
@@ -110,7 +111,7 @@ def compare_recordings(
     <Verdict.DIVERGED: 'diverged'>
     """
     rule, steps = _rule_of(rule), steps_of("steps", steps)
-    integer_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES)
+    memory_bytes = bytes_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES)
     reference, candidate = opened("reference", reference), opened("candidate", candidate)
     given = judge
     judge = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
@@ -251,7 +252,7 @@ def _floors(finding: Finding) -> float:
 
 def _options(rule: Rule, mapping: GivenMapping) -> tuple[str, ...]:
     """Options of `lockstep compare` that comparing more of the same two trainings takes too."""
-    ruled = ("--rule", rule.value) if rule is not Rule.ERROR_MODEL else ()
+    ruled = ("--judge", rule.value) if rule is not Rule.ERROR_MODEL else ()
     return (*ruled, "--mapping", str(mapping)) if isinstance(mapping, (str, PathLike)) else ruled
 
 

@@ -26,7 +26,7 @@ import torch
 
 from lockstep.capture.lineage import command_line, lineage
 from lockstep.capture.without_draws import NO_DROPOUT, NO_SHUFFLE
-from lockstep.core.arguments import integer_of
+from lockstep.core.arguments import MOST_SEED, integer_of
 from lockstep.core.manifest import FOLLOWER, MAX_STEPS, Options, RankManifest
 from lockstep.core.secrets import masked, masked_command
 from lockstep.core.text import with_texts
@@ -34,9 +34,6 @@ from lockstep.core.variables import known_variables
 from lockstep.devices.emulation.mode import emulated_device
 from lockstep.store.permissions import make_private_directory, write_private
 from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
-
-MOST_SEED = 2**32 - 1
-"""The largest that NumPy takes."""
 
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 """Where files of installed packages lie."""

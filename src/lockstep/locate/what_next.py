@@ -137,7 +137,7 @@ class _Asked:
             site = (
                 ()
                 if self.manner.by_default
-                else ("--site", calls[-1].site, "--step", calls[-1].step)
+                else ("--only", calls[-1].site, "--steps", calls[-1].step)
             )
             return WhatNext(
                 "run it again, alone, on its recorded inputs", _line("replay", *self._paths, *site)
@@ -156,7 +156,7 @@ class _Asked:
 
     def _at_site(self, records: Sequence[tuple[Recording, TensorRecord]]) -> WhatNext:
         lines = [
-            _line("show", run.path, record.site, "--step", record.step) for run, record in records
+            _line("show", run.path, record.site, "--steps", record.step) for run, record in records
         ]
         return WhatNext("look at what was recorded there", " && ".join(lines))
 
@@ -233,7 +233,7 @@ class _Asked:
         """The commands that record, and what is done with it, on one line."""
         paths = [one.path for one in recorded]
         if len(paths) == 1:
-            last = _line("replay", *paths, "--all")
+            last = _line("replay", *paths, "--whole")
         elif self.manner.options or verb == "compare":
             last = _line("compare", *paths, *self.manner.options)
         else:

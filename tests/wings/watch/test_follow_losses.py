@@ -95,7 +95,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recording, Record
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with lockstep.record(folder / name, model=model, steps=2, calibrate=calibrate):
+        with lockstep.record(folder / name, model=model, steps="0:2", calibrate=calibrate):
             for _ in range(6):
                 optimizer.zero_grad()
                 model(torch.randn(16, 8)).square().mean().backward()
@@ -122,7 +122,7 @@ def test_a_calibration_of_other_steps_is_refused(
 ) -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(tmp_path / "none", model=model, steps=1):
+    with lockstep.record(tmp_path / "none", model=model, steps="0:1"):
         model(torch.ones(1, 2)).sum()
         optimizer.step()
     with pytest.raises(UsageError, match="has no loss of a step of the reference"):

@@ -27,8 +27,10 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 @click.command("bisect-fusions")
 @click.argument("model", type=click.Path(path_type=Path))
 @options.inputs
-@click.option("--level", type=click.Choice([one.value for one in Level if one is not Level.NONE]), default="all",
-              show_default=True, help="How much the runtime may rewrite the graph.")  # fmt: skip
+@shared.option(
+    "--optimize", "level", old=["--level"],
+    choices=[one.value for one in Level if one is not Level.NONE],
+)  # fmt: skip
 @click.option(
     "--bitwise", is_flag=True, help="Take any difference for one, also what rounding makes."
 )

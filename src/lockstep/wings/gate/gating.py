@@ -223,9 +223,9 @@ def _why_not(gated: Gated, update: Update) -> str:
     if update.force or gated.comparison is None:
         return ""
     if gated.comparison.verdict is Verdict.INCOMPARABLE:
-        return "the two cannot be compared, so nothing proves the new one; --force replaces it all the same"
+        return "the two cannot be compared, so nothing proves the new one; --accept-fault replaces it all the same"
     if any(origin.kind is Kind.FAULT for origin in gated.comparison.origins):
-        return "the verdict is a fault; --force replaces it all the same"
+        return "the verdict is a fault; --accept-fault replaces it all the same"
     return ""
 
 

@@ -40,22 +40,11 @@ class _Command(TrainingBehind):
 
 @click.command(cls=_Command)
 @click.argument("reference", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default="followed", show_default=True,
-    help="The recording of the candidate.",
-)  # fmt: skip
-@click.option(
-    "--save", type=click.Choice(["stats", "sketch", "tensors"]),
-    help="What is kept of each tensor.  [default: sketch, or stats where the reference has no more]",
-)  # fmt: skip
-@click.option(
-    "--calibration", type=click.Path(path_type=Path),
-    help="Tolerances from this `lockstep record --calibrate` of the reference.",
-)  # fmt: skip
-@click.option(
-    "--mapping", type=click.Path(path_type=Path),
-    help="YAML file with names that the two runs use for the same thing.",
-)  # fmt: skip
+@options.option("--output", default=Path("followed"), words="The recording of the candidate.")
+@options.option("--save", words="[default: sketch, or stats if the reference has no more]")
+@options.option("--calibration")
+@options.option("--mapping")
+@options.form
 @click.option(
     "--loss-only", is_flag=True,
     help="Hold only the losses against each other, at next to no cost; when they part, record the next step whole.",
@@ -70,6 +59,7 @@ def follow(
     save: str | None,
     calibration: Path | None,
     mapping: Path | None,
+    form: str,
     loss_only: bool,
     allow_crash: bool,
     go_on: bool,
@@ -96,7 +86,14 @@ def follow(
     if not command:
         raise UsageError("give the training's command behind --")
     ways = _Ways(
-        open_recording(reference), output, calibration, mapping, allow_crash, go_on, force, as_json
+        open_recording(reference, form=form),
+        output,
+        calibration,
+        mapping,
+        allow_crash,
+        go_on,
+        force,
+        as_json,
     )
     if loss_only:
         return _follow_losses(command, save, ways)
@@ -201,7 +198,7 @@ def _kept(origin: Recording | None) -> str:
     if origin is None:
         return "no further step could be recorded, so the origin's tensors are not kept"
     path = os.path.relpath(origin.path)
-    command = shell_line(["lockstep", "replay", path, "--all"])
+    command = shell_line(["lockstep", "replay", path, "--whole"])
     step = origin.manifest.options.steps
     return (
         f"of step {step}, its last, the tensors of the first origin are whole in {path}: {command}"

@@ -88,8 +88,8 @@ def next_commands(followed: LossesFollowed, reference: Recording) -> Iterator[st
     compared = shell_line(["lockstep", "compare", str(again.path), path])
     yield f"step {step} is recorded whole in {path}; the reference does not hold it. Next:"
     yield f"  {again.line} && {compared}"
-    yield f"  {shell_line(['lockstep', 'replay', path, '--all'])}    each of its operators alone, without a reference"
-    yield f"  {shell_line(['lockstep', 'show', path, '--step', str(step)])}"
+    yield f"  {shell_line(['lockstep', 'replay', path, '--whole'])}    each of its operators alone, without a reference"
+    yield f"  {shell_line(['lockstep', 'show', path, '--steps', str(step)])}"
 
 
 def losses_values(followed: LossesFollowed, floors: LossFloors) -> dict[str, Any]:
