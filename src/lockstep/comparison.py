@@ -61,6 +61,7 @@ def compare_recordings(
     steps: Collection[int] | None = None,
     read_tensors: bool = True,
     rerun: bool = True,
+    allow_crash: bool = False,
     memory_bytes: int | str = MEMORY_BYTES,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -87,6 +88,9 @@ def compare_recordings(
     rerun
         Whether operators are run again, in a process that may neither write nor reach out; not to be done with what a
         stranger has recorded, where nothing of it should run at all. Without, the error model judges.
+    allow_crash
+        Whether two trainings of which one crashed may agree in what was recorded of both: by an exception that nobody
+        caught, a signal or an exit code other than 0. Otherwise they are incomparable, if nothing differs before.
     memory_bytes
         Memory that comparing may take; operators that take more to be run again are judged without, and listed
         under `notes`.
@@ -126,7 +130,7 @@ def compare_recordings(
     if stopper is None:
         with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
             _compare_steps(gathered, steps, progress)
-    found = conclusion(gathered, stopper, steps)
+    found = conclusion(gathered, stopper, steps, allow_crash=allow_crash)
     if read_tensors and rerun and _saved_whole(reference, candidate):
         origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
         found = replace(found, origins=origins)

@@ -131,6 +131,7 @@ def test_json_has_every_key_of_the_contract(
         "compiled": list,
         "ranks": dict,
         "endings": list,
+        "crashes": list,
         "notes": list,
         "what_next": dict,
         "judged_by": str,

@@ -61,6 +61,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "compiled": [],
         "ranks": {"compared": [], "trained": 0},
         "endings": [],
+        "crashes": [],
         "notes": list(diverged.notes),
         "what_next": None,
         "judged_by": "error-model",

@@ -137,7 +137,7 @@ class Recording:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._close(interrupted=kind is not None, ended_by=named(kind))
+        self._close(interrupted=kind is not None, ended_by=named(value))
 
     def _close_at_exit(self) -> None:
         self._close(interrupted=True, ended_by=uncaught())

@@ -51,7 +51,7 @@ def compare(
 ) -> int:
     """Compare two recordings and name the first operator where CANDIDATE leaves REFERENCE.
 
-    Exit code 0 if they agree, 1 if they differ, 2 if they cannot be compared. Another precision
+    Exit code 0 if they agree, 1 if they differ, 2 if they cannot be compared or one crashed. Another precision
     throughout, with no operator at fault, is 0, and 1 with --strict. What the two were set up with
     otherwise (`set-up: threads 2 / 1`) and calls that only one of them makes are printed too.
 

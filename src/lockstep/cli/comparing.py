@@ -31,6 +31,7 @@ _OPTIONS = (
     shared.memory("Operators that need more are judged without a re-run."),
     shared.forms,
     shared.option("--no-rerun", words="For recordings from strangers."),
+    shared.allow_crash,
 )
 
 
@@ -75,6 +76,7 @@ def compared(
     steps: str,
     memory_bytes: int,
     no_rerun: bool,
+    allow_crash: bool = False,
     forms: tuple[str, ...] = (),
 ) -> Compared:
     """Compare two recordings as the options say, with a progress bar where somebody watches.
@@ -100,6 +102,7 @@ def compared(
             mapping=mapping,
             steps=chosen,
             rerun=not no_rerun,
+            allow_crash=allow_crash,
             memory_bytes=memory_bytes,
             progress=progress,
         )

@@ -179,6 +179,7 @@ OPTIONS: dict[str, Meaning] = {
     "--calibration": Meaning("Take tolerances from this `lockstep record --calibrate` of the reference.", PATH),
     "--mapping": Meaning("YAML file with names that differ between the two runs.", PATH),
     "--no-rerun": Meaning("Run no operator again."),
+    "--allow-crash": Meaning("Let a training that crashed agree in what was recorded of it."),
     "--format": Meaning(
         "Read a dump of another tool in this form; NAMES says how its names are built, as in"
         " 'tensors:{module}.{op}.{role}.{index}'.", str, Default.OF_THE_VERB, "NAME[:NAMES]",
@@ -259,6 +260,7 @@ def option(
 
 as_json = option("--json", "as_json")
 force = option("--force")
+allow_crash = option("--allow-crash")
 limit = option("--limit")
 ranks = option("--ranks", old=["--rank"])
 only = option("--only", multiple=True)

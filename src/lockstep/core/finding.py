@@ -367,8 +367,9 @@ class Comparison:
     stands in `not_compared`. `trained` is how many steps the two trainings had in all, where that is known,
     `unrecorded` what was trained beside and stands in no recording, `ends` how the trainings went on behind their
     recorded steps, None where that was not to be compared, and `compiled`, in words, which run compiled what: of it
-    only the boundary was compared. `ranks` are those that were compared, `endings` tells of commands that did not end
-    well.
+    only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
+    not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
+    allowed, they stand in `not_compared` too.
     """
 
     reference: str
@@ -397,6 +398,7 @@ class Comparison:
     ends: Ends | None = None
     ranks: RanksCompared = RanksCompared()
     endings: tuple[str, ...] = ()
+    crashes: tuple[str, ...] = ()
 
     @property
     def other_precision_alone(self) -> bool:

@@ -36,7 +36,7 @@ from lockstep.locate.lone_effects import lone_effects
 from lockstep.locate.model_setup import ModelSetup, compiled_in, model_setup
 from lockstep.locate.origins import Origins, once_over_ranks, without_sent
 from lockstep.locate.precision import PrecisionClasses
-from lockstep.locate.processes import endings, ranks_compared
+from lockstep.locate.processes import endings, ranks_compared, with_exit_codes
 from lockstep.locate.training_sides import training_sides
 from lockstep.locate.unaligned_calls import Unaligned
 from lockstep.reading.paired_steps import Pairing
@@ -116,11 +116,16 @@ def _missing(pair: Pair, reason: str) -> Finding:
 
 
 def conclusion(
-    gathered: Gathered, stopper: str | None, steps: Collection[int] | None
+    gathered: Gathered,
+    stopper: str | None,
+    steps: Collection[int] | None,
+    *,
+    allow_crash: bool = False,
 ) -> Comparison:
     """What a comparison found, as a whole.
 
-    `stopper` tells why nothing could be compared, None where something was; `steps` are those that were asked for.
+    `stopper` tells why nothing could be compared, None where something was; `steps` are those that were asked for. A
+    training that crashed is no agreement, unless `allow_crash`.
     """
     pairing = gathered.pairing
     reference, candidate = pairing.reference, pairing.candidate
@@ -131,7 +136,11 @@ def conclusion(
         idle = [origin for calls in gathered.idle.values() for origin in calls.origins]
         origins = once_over_ranks(sorted(idle, key=lambda one: (one.step, one.sequence, one.rank)))
     findings = [finding for ledger in gathered.ledgers.values() for finding in ledger.findings]
-    not_compared = [stopper] if stopper else pairing.not_compared(steps)
+    ended = endings(reference, candidate)
+    crashes = tuple(one.words for one in ended if one.is_crash)
+    not_compared = [stopper] if stopper else []
+    not_compared.extend(() if allow_crash else crashes)
+    not_compared.extend(() if stopper else pairing.not_compared(steps))
     # Two checkpoints hold none, and are compared by their parameters.
     calls = gathered.has_calls or not pairing.is_of_another_tool or not findings
     if stopper is None and gathered.aligned == 0 and calls:
@@ -146,6 +155,7 @@ def conclusion(
     if stopper is None and steps is None:
         equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
         sides = training_sides(pairing.ranks.both, pairing.names)
+        sides = with_exit_codes(sides, reference, candidate)
         ends = ends_between(sides, equal=equal)
         held = [held_states(name, *both, equal=equal) for name, both in sides.items()]
     if not (origins or uniform):
@@ -191,7 +201,8 @@ def conclusion(
         unrecorded=tuple(dict.fromkeys((*reference.unrecorded, *candidate.unrecorded))),
         ends=ends,
         ranks=ranks_compared(pairing.ranks.both, reference, candidate),
-        endings=tuple(endings(reference, candidate)),
+        endings=tuple(one.words for one in ended),
+        crashes=crashes,
     )
 
 

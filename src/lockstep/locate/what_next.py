@@ -42,6 +42,8 @@ def what_next(
         return asked.after_origin(comparison.origins[0])
     if comparison.uniform:
         return asked.after_uniform(comparison)
+    if comparison.crashes and comparison.not_compared == comparison.crashes:
+        return asked.after_agreement(comparison)
     if comparison.ends is not None and comparison.ends.steps_to_record is not None:
         return asked.after_parting(comparison.ends, comparison.steps)
     if comparison.verdict is Verdict.INCOMPARABLE:

@@ -169,6 +169,13 @@ def test_a_rank_that_was_not_heard_is_no_agreement() -> None:
     assert "rank1: no loss was heard" in "\n".join(losses_text(followed(EQUAL), floors))
 
 
+def test_a_crashed_training_agrees_where_that_is_allowed_alone() -> None:
+    floors = LossFloors({"rank0": ONE_A_STEP}, "the floor")
+    assert losses_code(followed(EQUAL, code=9), floors) == ExitCode.FAILED
+    assert losses_code(followed(EQUAL, code=9), floors, allow_crash=True) == ExitCode.AGREES
+    assert any("exit code 9" in words for words in losses_text(followed(EQUAL, code=9), floors))
+
+
 def test_the_chart_of_losses_shows_the_furthest_of_each_stretch() -> None:
     lines = loss_chart({step: 3.0 if step == 57 else 0.1 for step in range(100)}).splitlines()
     assert "the furthest of each 3 steps" in lines[0]

@@ -56,6 +56,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
             "trained": comparison.ranks.world_size,
         },
         "endings": list(comparison.endings),
+        "crashes": list(comparison.crashes),
         "notes": list(comparison.notes),
         "what_next": None
         if comparison.what_next is None

@@ -166,7 +166,8 @@ def _unsaid(comparison: Comparison) -> list[str]:
     if comparison.verdict is not Verdict.DIVERGED:
         return []
     ranks = ranks_words(comparison.ranks).removesuffix(", ")
-    return [*([f"compared: {ranks}"] if ranks else []), *comparison.endings]
+    ends = [one for one in comparison.endings if one not in comparison.not_compared]
+    return [*([f"compared: {ranks}"] if ranks else []), *ends]
 
 
 def _add_uniform(text: Text, comparison: Comparison) -> None:

@@ -31,8 +31,10 @@ def headline_words(comparison: Comparison, tally: Tally) -> tuple[str, str]:
         return f" {_NO_CULPRIT}: {uniform_words(comparison.uniform[0])}", ""
     if comparison.verdict is Verdict.INCOMPARABLE:
         reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
-        more = f"; {agreement_words(comparison, tally)}" if comparison.compared else ""
-        return f": {reasons[0]}{more}", ""
+        more = [one for one in comparison.endings if one != reasons[0]]
+        if comparison.compared:
+            more = [agreement_words(comparison, tally)]
+        return f": {'; '.join((reasons[0], *more))}", ""
     if comparison.origins:
         return f" at {place_words(comparison.origins[0], tally)}", source_words(
             comparison.origins[0]
@@ -153,7 +155,9 @@ def agreement_words(comparison: Comparison, tally: Tally) -> str:
         what = " and ".join(comparison.compiled)
         words = f"{words}; compared at the boundary of compiled code: {what}"
     words += end_words.in_headline(comparison.ends)
-    words = "; ".join((words, *(one for one in comparison.endings if one not in words)))
+    first = comparison.not_compared[:1]  # what an INCOMPARABLE begins with
+    ends = (one for one in comparison.endings if one not in words and one not in first)
+    words = "; ".join((words, *ends))
     return f"{words}; not recorded: {beside}" if beside else words
 
 

@@ -49,6 +49,7 @@ class _Command(TrainingBehind):
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write Markdown to this file.")
 @click.option("--github", is_flag=True, help="Print annotations; in GitHub Actions by itself.")
+@options.allow_crash
 @options.as_json
 def gate(
     golden: Path,
@@ -62,6 +63,7 @@ def gate(
     junit: Path | None,
     markdown: Path | None,
     github: bool,
+    allow_crash: bool,
     as_json: bool,
 ) -> int:
     """Record a training and hold it against GOLDEN, a small recording that is known to be right.
@@ -89,7 +91,7 @@ def gate(
     began = time.monotonic()
     gated = gate_training(
         open_golden(golden), CommandTraining(command, tell, streams), output,
-        steps=steps, ends_early=not to_the_end, update=change, say=say,
+        steps=steps, ends_early=not to_the_end, update=change, allow_crash=allow_crash, say=say,
     )  # fmt: skip
     _show(gated, as_json=as_json)
     _write(gated, time.monotonic() - began, junit, markdown)

@@ -74,6 +74,8 @@ class Gated:
         The variant that was made or replaced, "" for none.
     refused
         Why it was not replaced although that was asked for, or "".
+    allow_crash
+        Whether a training that did not end well may agree.
     """
 
     golden: Path
@@ -84,6 +86,7 @@ class Gated:
     failed: str = ""
     updated: str = ""
     refused: str = ""
+    allow_crash: bool = False
 
     @property
     def exit_code(self) -> ExitCode:
@@ -93,9 +96,8 @@ class Gated:
         if self.comparison is None:
             return ExitCode.FAILED
         code = self.comparison.exit_code()
-        if self.refused and code == ExitCode.AGREES:
-            return ExitCode.FAILED
-        return ExitCode.FAILED if self.failed and code == ExitCode.AGREES else code
+        unproven = self.refused or (self.failed and not self.allow_crash)
+        return ExitCode.FAILED if unproven and code == ExitCode.AGREES else code
 
     @property
     def headline(self) -> str:
@@ -120,6 +122,7 @@ def gate_training(
     steps: str = "",
     ends_early: bool = True,
     update: Update | None = None,
+    allow_crash: bool = False,
     say: Callable[[str], None] = lambda words: None,
 ) -> Gated:
     """Train once more and hold it against the golden of the machine that is most like this one.
@@ -138,6 +141,8 @@ def gate_training(
         Whether a new golden's training ends behind its last recorded step.
     update
         Replace the golden; None to leave it.
+    allow_crash
+        Whether a training that crashed may agree in what was recorded of it; no golden is made of one.
     say
         Is told what is being done.
 
@@ -169,7 +174,7 @@ def gate_training(
             options, failed = own, training.record(candidate, own)
             if failed.startswith("nothing"):
                 return Gated(golden.path, candidate, failed=failed)
-    gated = Gated(golden.path, candidate, failed=failed)
+    gated = Gated(golden.path, candidate, failed=failed, allow_crash=allow_crash)
     if golden.variants:
         gated = _compared(gated, variant, here)
     if update is None:
@@ -199,7 +204,10 @@ def _options(
 
 def _compared(gated: Gated, variant: Variant, here: Machine) -> Gated:
     comparison = compare_recordings(
-        variant.recording, gated.candidate, calibration=variant.calibration
+        variant.recording,
+        gated.candidate,
+        calibration=variant.calibration,
+        allow_crash=gated.allow_crash,
     )
     other = differing_words(machine_of(variant.recording), here)
     words = f"the nearest of this golden's: {other}" if other else ""

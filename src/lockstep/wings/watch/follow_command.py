@@ -49,6 +49,7 @@ class _Command(TrainingBehind):
     "--loss-only", is_flag=True,
     help="Hold only the losses against each other, at next to no cost; when they part, record the next step whole.",
 )  # fmt: skip
+@options.allow_crash
 @click.option("--go-on", is_flag=True, help="Do not end the training at the first origin.")
 @options.force
 @options.as_json
@@ -60,6 +61,7 @@ def follow(
     mapping: Path | None,
     form: str,
     loss_only: bool,
+    allow_crash: bool,
     go_on: bool,
     force: bool,
     as_json: bool,
@@ -84,7 +86,14 @@ def follow(
     if not command:
         raise UsageError("give the training's command behind --")
     ways = _Ways(
-        open_recording(reference, form=form), output, calibration, mapping, go_on, force, as_json
+        open_recording(reference, form=form),
+        output,
+        calibration,
+        mapping,
+        allow_crash,
+        go_on,
+        force,
+        as_json,
     )
     if loss_only:
         return _follow_losses(command, save, ways)
@@ -99,6 +108,7 @@ class _Ways:
     output: Path
     calibration: Path | None
     mapping: Path | None
+    allow_crash: bool
     go_on: bool
     force: bool
     as_json: bool
@@ -117,7 +127,7 @@ def _follow_losses(command: Sequence[str], save: str | None, ways: _Ways) -> int
         known = ways.calibration if calibration and _holds(calibration, followed.step) else None
         found = compare_recordings(
             ways.reference, followed.recorded, calibration=known, mapping=ways.mapping,
-            steps=[followed.step or 0],
+            steps=[followed.step or 0], allow_crash=ways.allow_crash,
         )  # fmt: skip
     if ways.as_json:
         compared = None if found is None else comparison_json(found)
@@ -134,7 +144,7 @@ def _follow_losses(command: Sequence[str], save: str | None, ways: _Ways) -> int
         elif followed.parted is not None:
             for words in next_commands(followed, ways.reference):
                 click.echo(words)
-    return losses_code(followed, floors)
+    return losses_code(followed, floors, allow_crash=ways.allow_crash)
 
 
 def _holds(recording: Recording, step: int | None) -> bool:
@@ -162,7 +172,7 @@ def _follow_steps(command: Sequence[str], save: str | None, ways: _Ways) -> int:
     followed = following.followed
     found = compare_recordings(
         recorded, ways.output, calibration=ways.calibration, mapping=ways.mapping,
-        steps=followed.at_the_end,
+        steps=followed.at_the_end, allow_crash=ways.allow_crash,
     )  # fmt: skip
     if ways.as_json:
         click.echo(render_json(found))
@@ -177,7 +187,8 @@ def _follow_steps(command: Sequence[str], save: str | None, ways: _Ways) -> int:
             )
     if followed.stopped_at is not None:
         click.echo(_kept(followed.origin_kept), err=ways.as_json)
-    cut_short = ended.code or followed.stopped_at is not None
+    failed = ended.code and not ways.allow_crash
+    cut_short = failed or followed.stopped_at is not None
     code = found.exit_code()
     return ExitCode.FAILED if cut_short and code == ExitCode.AGREES else code
 
