@@ -177,7 +177,7 @@ def test_a_learning_rate_that_an_optimizer_uses_while_it_evaluates_is_one_origin
     assert "lr is 0.1 in the reference and 0.2 in the candidate" in origin.reason
     assert others == []
     # And nothing is said of a tolerance where nothing differs yet
-    assert "0 times less" not in render_comparison(found).plain
+    assert "is 0 times" not in render_comparison(found).plain
 
 
 class ByHand:

@@ -179,6 +179,7 @@ OPTIONS: dict[str, Meaning] = {
     "--calibration": Meaning("Take tolerances from this `lockstep record --calibrate` of the reference.", PATH),
     "--mapping": Meaning("YAML file with names that differ between the two runs.", PATH),
     "--no-rerun": Meaning("Run no operator again."),
+    "--allow-crash": Meaning("Let a training that crashed agree in what was recorded of it."),
     "--format": Meaning(
         "Read a dump of another tool in this form; NAMES says how its names are built, as in"
         " 'tensors:{module}.{op}.{role}.{index}'.", str, Default.OF_THE_VERB, "NAME[:NAMES]",
@@ -202,9 +203,6 @@ OPTIONS: dict[str, Meaning] = {
     # what it may cost
     "--memory": Meaning("Memory that it may take, as in 8GB.", Size(LEAST_MEMORY_BYTES), Default.OF_THE_VERB),
     "--budget": Meaning("Share of the training's time that it may take, as in 20%.", Share()),
-    "--allow-crash": Meaning(
-        "Let a training that crashed (exception, signal, exit code) agree in what was recorded of it."
-    ),
     "--timeout": Meaning("Seconds that one run may take.", click.FloatRange(min=0.001), Default.OF_THE_VERB, "SECONDS"),
     # where the answer goes
     "--output": Meaning("Where to write it.", PATH, Default.OF_THE_VERB, short="-o"),

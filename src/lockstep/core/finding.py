@@ -406,6 +406,11 @@ class Comparison:
         part_later = self.ends is not None and self.ends.course is Course.APART
         return bool(self.uniform) and not (self.origins or self.not_compared or part_later)
 
+    @property
+    def outcome(self) -> str:
+        """The verdict as one word that goes with the exit code: "other-precision" where that is all that differs."""
+        return "other-precision" if self.other_precision_alone else self.verdict.value
+
     def exit_code(self, *, strict: bool = False) -> ExitCode:
         """What a verb that compares tells a shell; the one place where that is decided.
 

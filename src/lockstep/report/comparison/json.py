@@ -29,6 +29,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "schema": JSON_SCHEMA_VERSION,
         "verdict": comparison.verdict.value,
+        "outcome": comparison.outcome,
         "origin": origins[0] if origins else None,
         "origins": origins,
         "steps": list(comparison.steps),

@@ -14,6 +14,7 @@ from lockstep.core.finding import (
     Verdict,
 )
 from lockstep.core.site import Phase
+from lockstep.core.text import times
 from lockstep.report.comparison import end_words
 from lockstep.report.comparison.tally import Tally
 from lockstep.report.paragraphs import counted
@@ -118,8 +119,10 @@ def tolerance_words(origin: Origin) -> str:
     finding = origin.finding
     if math.isnan(finding.tolerance) or not finding.margin:
         return ""
-    margin = "" if math.isinf(finding.margin) else f", {figure(finding.margin)} times less"
-    return f"tolerance here: rel {figure(finding.tolerance)}{margin}"
+    beyond = (
+        "" if math.isinf(finding.margin) else f"; the difference is {times(finding.margin)} that"
+    )
+    return f"tolerance here: rel {finding.tolerance:.2g}{beyond}"
 
 
 def uniform_words(change: UniformChange) -> str:

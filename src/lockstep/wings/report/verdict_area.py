@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lockstep.core.finding import Evidence
+from lockstep.core.text import times
 from lockstep.report.page import Code, Command, Commands, Marked, Ruler, Verdict
 from lockstep.report.page.page import Colour, Text
 from lockstep.wings.report.comparison_types import ComparisonData, Excerpt
@@ -143,8 +144,7 @@ def _times(data: ComparisonData) -> str:
     margin = float(data.pairs.margin[data.origins[0]])
     if not math.isfinite(margin) or margin < 1:
         return ""
-    figure = f"{float(f'{margin:.2g}'):,.0f}".replace(",", "\u202f")
-    return f"{figure} times its noise floor"
+    return f"{times(margin)} its noise floor"
 
 
 def _facts(data: ComparisonData) -> list[tuple[str, Text]]:
