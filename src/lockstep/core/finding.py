@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -435,6 +435,21 @@ class Comparison:
     def _repr_html_(self) -> str:
         """The same in a notebook."""
         return f"<pre>{html.escape(_drawn_by(self))}</pre>"
+
+
+def verdict_of(*, differs: bool, not_compared: Collection[str]) -> Verdict:
+    """Return the verdict of a comparison; the one place where that is decided.
+
+    Parameters
+    ----------
+    differs
+        Whether something differs beyond what is allowed, or in another precision throughout.
+    not_compared
+        What was not compared or not judged.
+    """
+    if differs:
+        return Verdict.DIVERGED
+    return Verdict.INCOMPARABLE if not_compared else Verdict.AGREE
 
 
 _EXIT_CODES = {

@@ -16,7 +16,7 @@ from lockstep.core.finding import (
     Outcome,
     Pair,
     SetupDifference,
-    Verdict,
+    verdict_of,
 )
 from lockstep.core.manifest import APART, Event
 from lockstep.core.records import would_differ
@@ -164,11 +164,8 @@ def conclusion(
     parted = ends is not None and ends.course is Course.APART
     if ends is not None and parted and not ends.certain:
         not_compared.append(f"the runs part later: {ends.words}")
-    verdict = Verdict.AGREE
-    if origins or uniform or (ends is not None and parted and ends.certain):
-        verdict = Verdict.DIVERGED
-    elif not_compared:
-        verdict = Verdict.INCOMPARABLE
+    part_later = ends is not None and parted and ends.certain
+    verdict = verdict_of(differs=bool(origins or uniform or part_later), not_compared=not_compared)
     notes = [
         f"{recording.path}: {text}"
         for recording in (reference, candidate)
