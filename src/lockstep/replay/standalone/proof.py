@@ -309,17 +309,19 @@ class _OperatorProof:
         """The double-precision result as it is best read, and what a sound kernel may be off."""
         held = Alone(self._side_of(record), record, reading)
         found = held.locals(at_once=False)
-        return held.truth.clone(), list(_limits(held.truth, found, narrow=held.unit > SINGLE))
+        once = held.unit > SINGLE and held.side.addend(record) is None
+        return held.truth.clone(), list(_limits(held.truth, found, once=once))
 
 
-def _limits(truth: torch.Tensor, found: list[Local], *, narrow: bool) -> Iterator[Limit]:
+def _limits(truth: torch.Tensor, found: list[Local], *, once: bool) -> Iterator[Limit]:
+    """What a sound kernel may be off in each population; how many it misrounds where each rounds `once`."""
     for number, local in enumerate(found):
         last = number == len(found) - 1
         median = None if last else median_size(truth)
         up_to = None if median is None else median * SENTINEL_MAGNITUDE
         share = local.allowed_misrounded
         yield Limit(
-            up_to, local.allowed, share if narrow and share < 1.0 and len(found) == 1 else None
+            up_to, local.allowed, share if once and share < 1.0 and len(found) == 1 else None
         )
 
 
