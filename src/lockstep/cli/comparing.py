@@ -54,7 +54,11 @@ _OPTIONS = (
         help="YAML file that says what axes mean, as in `b s h[tp] d`, where ranks hold parts of tensors: these are put"
         " together first. Given twice, of the reference and of the candidate.",
     ),
-    click.option("--steps", default="", help="Compare these steps only: 0, 0:3, 10,20."),
+    click.option(
+        "--steps",
+        default="",
+        help="Compare these steps only: 0, 0:3, 10,20; the ends too, where the last recorded step is among them.",
+    ),
     shared.memory_bytes(
         "Memory that comparing may take; operators that take more to re-run are judged without."
     ),
