@@ -9,6 +9,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.finding import (
     Comparison,
     Course,
+    Ends,
     Evidence,
     Finding,
     Metrics,
@@ -121,11 +122,12 @@ def conclusion(
     steps: Collection[int] | None,
     *,
     allow_crash: bool = False,
+    is_growing: bool = False,
 ) -> Comparison:
     """What a comparison found, as a whole.
 
     `stopper` tells why nothing could be compared, None where something was; `steps` are those that were asked for. A
-    training that crashed is no agreement, unless `allow_crash`.
+    training that crashed is no agreement, unless `allow_crash`. Of a candidate that is growing no end is looked for.
     """
     pairing = gathered.pairing
     reference, candidate = pairing.reference, pairing.candidate
@@ -152,7 +154,10 @@ def conclusion(
         gaps = (gap for gap in recording.manifest.not_seen if gap.what == APART)
         not_compared.extend(f"{recording.path}: {gap.reason}" for gap in gaps)
     ends, held = None, list[HeldStates]()
-    if stopper is None and steps is None:
+    if stopper is None and not is_growing and _ends_before(pairing, steps):
+        last = max(gathered.steps, default=0)
+        ends = Ends(Course.UNKNOWN, f"what came after step {last} was not looked at")
+    elif stopper is None and not is_growing:
         equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
         sides = training_sides(pairing.ranks.both, pairing.names)
         sides = with_exit_codes(sides, reference, candidate)
@@ -201,6 +206,12 @@ def conclusion(
         endings=tuple(one.words for one in ended),
         crashes=crashes,
     )
+
+
+def _ends_before(pairing: Pairing, steps: Collection[int] | None) -> bool:
+    """Return whether the chosen steps leave out the last that was recorded: what differs at the end may come of it."""
+    last = {rank.steps[-1] for both in pairing.ranks.both.values() for rank in both if rank.steps}
+    return steps is not None and not last <= set(steps)
 
 
 def _unjudged(findings: Iterable[Finding]) -> Iterator[str]:
