@@ -244,7 +244,7 @@ def _add_every_count(text: Text, comparison: Comparison, tally: Tally) -> None:
 
 def _add_ends(text: Text, comparison: Comparison) -> None:
     """How the trainings went on."""
-    _add_list(text, "Behind the recorded steps", end_words.paragraphs(comparison))
+    _add_list(text, "After the recorded steps", end_words.paragraphs(comparison))
 
 
 def _add_setup(text: Text, comparison: Comparison) -> None:
