@@ -91,7 +91,10 @@ def result_of(said: dict[str, Any]) -> Result:
     held = tuple(
         Held(
             _shown(one["maker"]),
-            *(float(one[name]) for name in ("error", "allowed", "excess", "epsilons")),
+            float(one["error"]),
+            float(one["allowed"]),
+            float(one["excess"]),
+            float(one["epsilons"]),
             _shown(one["words"]),
         )
         for one in said["held"]
