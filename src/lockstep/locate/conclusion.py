@@ -9,6 +9,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.finding import (
     Comparison,
     Course,
+    Ends,
     Evidence,
     Finding,
     Metrics,
@@ -16,7 +17,7 @@ from lockstep.core.finding import (
     Outcome,
     Pair,
     SetupDifference,
-    Verdict,
+    verdict_of,
 )
 from lockstep.core.manifest import APART, Event
 from lockstep.core.records import would_differ
@@ -38,7 +39,7 @@ from lockstep.locate.model_setup import ModelSetup, compiled_in, model_setup
 from lockstep.locate.origins import Origins, once_over_ranks, without_sent
 from lockstep.locate.overruled import overruled_words
 from lockstep.locate.precision import PrecisionClasses
-from lockstep.locate.processes import endings, ranks_compared
+from lockstep.locate.processes import endings, ranks_compared, with_exit_codes
 from lockstep.locate.training_sides import training_sides
 from lockstep.locate.unaligned_calls import Unaligned, unjudged_calls
 from lockstep.reading.paired_steps import Pairing
@@ -118,11 +119,17 @@ def _missing(pair: Pair, reason: str) -> Finding:
 
 
 def conclusion(
-    gathered: Gathered, stopper: str | None, steps: Collection[int] | None
+    gathered: Gathered,
+    stopper: str | None,
+    steps: Collection[int] | None,
+    *,
+    allow_crash: bool = False,
+    is_growing: bool = False,
 ) -> Comparison:
     """What a comparison found, as a whole.
 
-    `stopper` tells why nothing could be compared, None where something was; `steps` are those that were asked for.
+    `stopper` tells why nothing could be compared, None where something was; `steps` are those that were asked for. A
+    training that crashed is no agreement, unless `allow_crash`. Of a candidate that is growing no end is looked for.
     """
     pairing = gathered.pairing
     reference, candidate = pairing.reference, pairing.candidate
@@ -133,7 +140,11 @@ def conclusion(
         idle = [origin for calls in gathered.idle.values() for origin in calls.origins]
         origins = once_over_ranks(sorted(idle, key=lambda one: (one.step, one.sequence, one.rank)))
     findings = [finding for ledger in gathered.ledgers.values() for finding in ledger.findings]
-    not_compared = [stopper] if stopper else pairing.not_compared(steps)
+    ended = endings(reference, candidate)
+    crashes = tuple(one.words for one in ended if one.is_crash)
+    not_compared = [stopper] if stopper else []
+    not_compared.extend(() if allow_crash else crashes)
+    not_compared.extend(() if stopper else pairing.not_compared(steps))
     # Two checkpoints hold none, and are compared by their parameters.
     calls = gathered.has_calls or not pairing.is_of_another_tool or not findings
     if stopper is None and gathered.aligned == 0 and calls:
@@ -147,9 +158,13 @@ def conclusion(
         gaps = (gap for gap in recording.manifest.not_seen if gap.what == APART)
         not_compared.extend(f"{recording.path}: {gap.reason}" for gap in gaps)
     ends, held = None, list[HeldStates]()
-    if stopper is None and steps is None:
+    if stopper is None and not is_growing and _ends_before(pairing, steps):
+        last = max(gathered.steps, default=0)
+        ends = Ends(Course.UNKNOWN, f"what came after step {last} was not looked at")
+    elif stopper is None and not is_growing:
         equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
         sides = training_sides(pairing.ranks.both, pairing.names)
+        sides = with_exit_codes(sides, reference, candidate)
         ends = ends_between(sides, equal=equal)
         held = [held_states(name, *both, equal=equal) for name, both in sides.items()]
     if not (origins or uniform):
@@ -158,11 +173,8 @@ def conclusion(
     parted = ends is not None and ends.course is Course.APART
     if ends is not None and parted and not ends.certain:
         not_compared.append(f"the runs part later: {ends.words}")
-    verdict = Verdict.AGREE
-    if origins or uniform or (ends is not None and parted and ends.certain):
-        verdict = Verdict.DIVERGED
-    elif not_compared:
-        verdict = Verdict.INCOMPARABLE
+    part_later = ends is not None and parted and ends.certain
+    verdict = verdict_of(differs=bool(origins or uniform or part_later), not_compared=not_compared)
     notes = [
         f"{recording.path}: {text}"
         for recording in (reference, candidate)
@@ -203,8 +215,15 @@ def conclusion(
         ),
         ends=ends,
         ranks=ranks_compared(pairing.ranks.both, reference, candidate),
-        endings=tuple(endings(reference, candidate)),
+        endings=tuple(one.words for one in ended),
+        crashes=crashes,
     )
+
+
+def _ends_before(pairing: Pairing, steps: Collection[int] | None) -> bool:
+    """Return whether the chosen steps leave out the last that was recorded: what differs at the end may come of it."""
+    last = {rank.steps[-1] for both in pairing.ranks.both.values() for rank in both if rank.steps}
+    return steps is not None and not last <= set(steps)
 
 
 def _unjudged(findings: Iterable[Finding]) -> Iterator[str]:

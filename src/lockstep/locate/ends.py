@@ -13,6 +13,7 @@ from lockstep.core.site import Role
 from lockstep.core.states import LaterLoss, Standing
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import END_ROUNDINGS, PARTED_STEPS
+from lockstep.locate.held_outside import HeldOutside, held_behind_noise, held_outside
 from lockstep.locate.training_sides import (
     SIDES,
     Side,
@@ -27,13 +28,18 @@ from lockstep.locate.training_sides import (
 
 @dataclass(frozen=True, slots=True)
 class RankEnds:
-    """How the trainings of one rank went on; `is_beside` tells that no loss can tell where they part."""
+    """How the trainings of one rank went on.
+
+    `is_beside` tells that no loss can tell where they part, `is_outside` that variables of the scripts alone do.
+    """
 
     course: Course
     words: str
     certain: bool = False
     parted_at: int | None = None
     is_beside: bool = False
+    is_outside: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def course_of(reference: Side, candidate: Side, *, equal: bool) -> RankEnds:
@@ -65,8 +71,16 @@ def course_of(reference: Side, candidate: Side, *, equal: bool) -> RankEnds:
     if other := _other_course(sides):
         return RankEnds(Course.APART, other, certain=True)
     if not equal:
-        return RankEnds(Course.NOISE, "")
-    return _equal_or_not(sides)
+        return RankEnds(Course.NOISE, "", notes=held_behind_noise(*sides))
+    found = _equal_or_not(sides)
+    return _with_held(held_outside(*sides)) if found.course is Course.EQUAL else found
+
+
+def _with_held(held: HeldOutside) -> RankEnds:
+    """What the scripts hold beside, where all else is equal."""
+    if held.words:
+        return RankEnds(Course.APART, held.words, held.certain, is_outside=True, notes=held.notes)
+    return RankEnds(Course.EQUAL, held.unseen, notes=held.notes)
 
 
 def _lengths(sides: tuple[Side, Side]) -> tuple[int, int, str]:
@@ -259,7 +273,8 @@ def ends_between(sides: Mapping[str, tuple[Side, Side]], *, equal: bool) -> Ends
         far[0],
         far[2],
         far[1],
-        _steps_to_record(sides[name], worst) if worst.course is Course.APART else None,
+        _steps_to_record(sides[name], worst),
+        worst.notes,
     )
 
 
@@ -289,12 +304,15 @@ def _final_losses(sides: tuple[Side, Side]) -> tuple[float | None, float | None]
     return left, right
 
 
-def _steps_to_record(sides: tuple[Side, Side], ends: RankEnds) -> tuple[int, int]:
+def _steps_to_record(sides: tuple[Side, Side], ends: RankEnds) -> tuple[int, int] | None:
     """Steps that are to be recorded to see where the runs part, as a range without its end.
 
     A loss that differs is of the step in which the runs part, or of the one behind it. Where no loss tells, the runs
-    part in the last step; without any loss the middle halves what is left.
+    part in the last step; without any loss the middle halves what is left. What variables of the scripts lead to is
+    looked at when the trainings end, so that no step would tell.
     """
+    if ends.course is not Course.APART or ends.is_outside:
+        return None
     if ends.parted_at is not None:
         return max(0, ends.parted_at - 1), ends.parted_at + 1
     lengths = [side.steps for side in sides if side.steps is not None]

@@ -72,6 +72,8 @@ class Ledger:
         Whether an origin was found.
     any_noise
         Whether any two tensors differ.
+    any_flipped
+        Whether whole numbers or truth values differ that noise may have decided.
     parameter_names, buffer_names
         Full names met so far.
     buffer_users
@@ -87,7 +89,7 @@ class Ledger:
     """
 
     def __init__(self, *, read_tensors: bool, precision: PrecisionClasses | None = None) -> None:
-        self.any_tainted = self.any_noise = self.updated_apart = False
+        self.any_tainted = self.any_noise = self.any_flipped = self.updated_apart = False
         self.parameter_names: set[str] = set()
         self.buffer_names: set[str] = set()
         self.buffer_users: dict[str, BufferUser] = {}
@@ -179,6 +181,7 @@ class Ledger:
         key = key_of(state.measured.pair)
         self.any_tainted = self.any_tainted or state.tainted
         self.any_noise = self.any_noise or not state.measured.equal
+        self.any_flipped = self.any_flipped or _is_flipped(state)
         if key in self._states:
             return
         self._states[key] = state
@@ -234,6 +237,13 @@ class Ledger:
             if self.findings[position] is finding:
                 self.findings[position] = replace(finding, inherited=True)
                 return
+
+
+def _is_flipped(state: State) -> bool:
+    """Whether two tensors are choices that came out differently, and no fault."""
+    measured = state.measured
+    differs = measured.known and not (measured.equal or measured.floating)
+    return differs and measured.difference > 0 and state.outcome is Outcome.AGREE
 
 
 def floor_of(state: State) -> float:
@@ -313,6 +323,8 @@ def settled_words(state: State) -> str:
     if state.outcome is Outcome.DIFFER:
         words = "inherited from an earlier site"
     elif state.outcome is Outcome.INCOMPARABLE and state.measured.known:
+        if state.measured.shape_differs and judgement.words:
+            return f"could not be judged: {judgement.words}"
         words = open_words(state.measured)
     elif not (state.measured.floating or state.measured.equal or state.measured.shape_differs):
         words = "other choices, from inputs that differ"

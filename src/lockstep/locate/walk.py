@@ -16,7 +16,7 @@ from functools import partial
 from operator import itemgetter
 
 from lockstep.align.step import Aligned, AlignedStep
-from lockstep.core.finding import Kind, Outcome, Pair
+from lockstep.core.finding import Evidence, Kind, Outcome, Pair
 from lockstep.core.operators import Family, family_of
 from lockstep.core.progress import CountedProgress
 from lockstep.core.site import CallKind, Phase, Role
@@ -27,6 +27,7 @@ from lockstep.locate.accumulation import Accumulations, Event
 from lockstep.locate.arrivals import Arrivals, follows_from_the_run
 from lockstep.locate.boundary import Boundary, Tracer
 from lockstep.locate.buffers import region_inside
+from lockstep.locate.extents import Extents
 from lockstep.locate.judged_pair import JudgedPair
 from lockstep.locate.ledger import (
     BufferUser,
@@ -99,6 +100,7 @@ class StepWalk:
         self._places = Places(step)
         self._arrivals = Arrivals(step, ledger, judge)
         self._scopes = Scopes(step)
+        self._extents = Extents(step, ledger)
         self._sees_operators = any(True for _ in step.of_kind(CallKind.OPERATOR))
         self._sees_inputs = sees_every_call or step.sees_inputs
         self._sound_outside: dict[tuple[int, bool], bool] = {}
@@ -161,6 +163,12 @@ class StepWalk:
             if together:
                 self._settle(item, agreeing(measured))
                 return
+        if measured.means_nothing:
+            self._settle(item, State(measured, AGREES, outcome=Outcome.INCOMPARABLE))
+            return
+        if self._is_other_kind(item, measured):
+            self._begin_other_kind(item, measured)
+            return
         if measured.equal or not measured.known:
             self._settle(item, agreeing(measured))
             return
@@ -182,6 +190,10 @@ class StepWalk:
         ):
             self._result_of_region(item, pair, measured, backward)
             return
+        alike = None if operation.entering else self._extents.alike(measured)
+        if alike is not None:
+            self._settle(item, alike)
+            return
         judgement = self._judge.operator(operation, measured)
         if self._judge.looks_at_set_up and all(one.equal for one in operation.entering):
             judgement = with_stray_elements(judgement, measured)
@@ -193,6 +205,22 @@ class StepWalk:
         self._decide(
             JudgedPair(item, measured, judgement, entering, place, settings=settings, chosen=chosen)
         )
+
+    def _is_other_kind(self, item: Aligned, measured: Measured) -> bool:
+        """Whether a call that got no tensor makes whole numbers in one run alone."""
+        makes = measured.pair.present.role is Role.OUTPUT and not item.calls.only_results
+        if (
+            not (makes and self._sees_every_call)
+            or self._operations.of(item, backward=False).inputs
+        ):
+            return False
+        return self._extents.is_other_kind(item, measured)
+
+    def _begin_other_kind(self, item: Aligned, measured: Measured) -> None:
+        judgement = replace(AGREES, beyond_floor=True, unexplained=True)
+        settings = self._operations.words_on_settings(item)
+        place = partial(self._places.of, item, measured.pair)
+        self._decide(JudgedPair(item, measured, judgement, [], place, settings=settings))
 
     def _result_of_region(
         self, item: Aligned, pair: Pair, measured: Measured, backward: bool
@@ -217,6 +245,10 @@ class StepWalk:
         self, item: Aligned, pair: Pair, measured: Measured, backward: bool
     ) -> None:
         """What a call makes of tensors that a side did not write: held against what is known to come before."""
+        alike = self._extents.alike(measured)
+        if alike is not None and alike.measured.metrics.evidence is Evidence.DIGEST:
+            self._settle(item, alike)
+            return
         boundary = Boundary() if backward else self._tracer.forward(pair)
         entering = boundary.entering
         if not entering and self._tells_order:
@@ -535,6 +567,9 @@ class StepWalk:
             judgement.beyond_floor and any(self._ledger.is_open(one) for one in judged.behind)
         ):
             outcome = Outcome.INCOMPARABLE
+        elif judgement.unexplained and measured.shape_differs:
+            judgement = replace(judgement, words=self._extents.why_open(judged.item, measured))
+            outcome = Outcome.INCOMPARABLE
         if judgement.kind is None and judgement.beyond_floor and judged.is_amplified:
             judgement = replace(judgement, kind=Kind.AMPLIFIED)
         self._settle(judged.item, State(measured, judgement, apart or bool(tainting), outcome))
@@ -546,8 +581,7 @@ class StepWalk:
             source.relative > LINEAR_REGIME for source in tainting
         )
         if measured.shape_differs and (self._ledger.any_tainted or not judged.entering):
-            # How many rows there are was decided by numbers that Python read, which no data flow shows.
-            overwhelmed = True
+            overwhelmed |= bool(self._extents.why_open(judged.item, measured))
         secondary = bool(tainting) and measured.difference <= SECOND_ORIGIN * judgement.tolerance
         return judgement.unexplained and (judgement.local or not (overwhelmed or secondary))
 

@@ -169,7 +169,7 @@ class LocalErrorJudge:
         crashed = [f"{op}: judged without a re-run: {why}" for op, why in self._crashed.items()]
         return [*self._fallback.notes(), *crashed] + [
             f"{op}: {count} {'tensors' if count > 1 else 'tensor'} judged without a re-run, which takes"
-            f" {most / 1e9:.1f} GB of memory; --memory-bytes allows {self._memory_bytes / 1e9:.1f} GB"
+            f" {most / 1e9:.1f} GB of memory; --memory allows {self._memory_bytes / 1e9:.1f} GB"
             for op, (count, most) in self._too_large.items()
         ]
 

@@ -10,6 +10,7 @@ import torch
 from lockstep.core.finding import Kind
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
+from lockstep.core.text import times
 from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.judge.tolerances import (
     AMPLIFIED,
@@ -123,7 +124,7 @@ def _sound(
     kappa = _condition(inherited / scale, pairing) if beyond else 0.0
     if not kappa > AMPLIFIED:
         return explained(output, alone, inherited)
-    words = f"ill-conditioned here: the operator amplifies differences {kappa:.2g} times"
+    words = f"ill-conditioned here: the operator amplifies differences {times(kappa)}"
     return explained(output, alone, inherited, kind=Kind.AMPLIFIED, words=words)
 
 

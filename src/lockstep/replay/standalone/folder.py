@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.replacement import aside_of
-from lockstep.core.text import shell_line
+from lockstep.core.text import shell_line, times
 from lockstep.core.version import VERSION
 from lockstep.replay.held_results import Held, Result
 from lockstep.replay.standalone.checks import ROUNDED_TWICE
@@ -291,5 +291,5 @@ def _numbers(proof: Proof, result: Result, held: Held) -> str:
     if len(limits) != 1 or held.sound:
         return f"{off}: {'sound' if held.sound else 'not sound'}"
     allowed = limits[0].allowed
-    times = f"{held.error / allowed:.3g} times what is allowed" if allowed else "not sound"
-    return f"{off}: {times if held.error > allowed else 'not sound by its roundings'}"
+    beyond = f"{times(held.error / allowed)} what is allowed" if allowed else "not sound"
+    return f"{off}: {beyond if held.error > allowed else 'not sound by its roundings'}"
