@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,8 +18,12 @@ import torch
 from harness import recorded
 from torch import Tensor, nn
 
+import lockstep
+from lockstep.capture import holdings, outside
+from lockstep.capture.function_ends import FunctionEnds, variables_of
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Course, Verdict
+from lockstep.core.manifest import HELD
 from lockstep.report.comparison.screen import headline
 from lockstep.store.reader import RankRecording
 
@@ -362,3 +367,257 @@ def test_what_differs_at_the_end_alone_is_named_by_its_path(
     assert found.ends is not None
     assert (found.ends.course, found.ends.words, found.ends.notes) == (Course.EQUAL, "", ())
     assert "equal bit by bit to the last recorded step, and equal at the end" in headline(found)
+
+
+# --- what is no difference, and what is less than one -----------------------------------------------
+
+
+def test_variables_that_one_script_alone_has_are_noted(tmp_path: Path) -> None:
+    # given a training that was written anew, with a mean by another name
+    def renamed(is_changed: bool) -> None:
+        running: list[Tensor] = [torch.zeros(4)]
+
+        def follow(training: Training) -> None:
+            running[0] = 0.9 * running[0] + 0.1 * bias(training)
+
+        loop(follow, is_changed=is_changed)
+
+    found = compared(tmp_path, lambda: mean_in_a_list(False), lambda: renamed(False))
+    assert found.verdict is Verdict.AGREE
+    assert found.ends is not None
+    assert any("alone; these were not compared" in note for note in found.ends.notes)
+
+
+def test_a_mean_that_is_rounded_otherwise_is_no_fault(tmp_path: Path) -> None:
+    def mean(factors: tuple[float, ...]) -> None:
+        shadow = [torch.ones(4)]
+
+        def follow(training: Training) -> None:
+            for factor in factors:
+                shadow[0] = shadow[0] * factor
+
+        loop(follow, is_changed=False)
+
+    found = compared(tmp_path, lambda: mean((0.9, 0.7)), lambda: mean((0.7, 0.9)))
+    assert found.verdict is Verdict.INCOMPARABLE
+    assert "mean.shadow[0] differs at the end" in headline(found)
+
+
+def test_numbers_that_move_in_both_runs_are_noted(tmp_path: Path) -> None:
+    # given modules that measure time
+    def timed(rate: float) -> None:
+        def follow(training: Training) -> None:
+            training.model.rate += rate
+
+        loop(follow, is_changed=False)
+
+    found = compared(tmp_path, lambda: timed(0.013), lambda: timed(0.014))
+    assert found.verdict is Verdict.AGREE
+    assert found.ends is not None
+    assert found.ends.notes == (
+        "loop.model.rate is 0.065 in the reference and 0.07 in the candidate at the end",
+    )
+
+
+def test_where_the_runs_differ_by_noise_a_mean_that_follows_is_none(tmp_path: Path) -> None:
+    def reordered(batch: Callable[[Tensor], Tensor], factor: float = 1.0) -> None:
+        model, shadow = nn.Linear(64, 64), [torch.zeros(64)]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model(batch(torch.randn(32, 64))).square().mean().backward()
+            optimizer.step()
+            shadow[0] = 0.9 * shadow[0] + 0.1 * model.bias.detach()
+        shadow[0] = factor * shadow[0]
+
+    rank_of(tmp_path / "one", lambda: reordered(lambda one: one))
+    rank_of(tmp_path / "two", lambda: reordered(lambda one: one * 1.0 + 1e-8 * one.sum()))
+    rank_of(tmp_path / "far", lambda: reordered(lambda one: one * 1.0 + 1e-8 * one.sum(), 1.5))
+    near = compare_recordings(tmp_path / "one", tmp_path / "two").ends
+    far = compare_recordings(tmp_path / "one", tmp_path / "far").ends
+    assert near is not None
+    assert far is not None
+    assert (near.course, near.notes) == (Course.NOISE, ())
+    assert far.notes == ("reordered.shadow[0] is further apart at the end than noise explains",)
+
+
+# --- nothing is called, changed or kept alive -------------------------------------------------------
+
+
+class Hostile:
+    """Raises whatever is asked of it."""
+
+    def __init__(self, weights: Tensor) -> None:
+        object.__setattr__(self, "weights", weights)
+
+    def __getattribute__(self, name: str) -> object:
+        raise KeyboardInterrupt(name)
+
+    def __eq__(self, other: object) -> bool:
+        raise KeyboardInterrupt
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        raise KeyboardInterrupt
+
+    def __bool__(self) -> bool:
+        raise KeyboardInterrupt
+
+
+class HostileDictionary(dict[str, Tensor]):
+    """Gives nothing away."""
+
+    def items(self) -> Any:
+        raise KeyboardInterrupt
+
+    def __iter__(self) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_objects_that_refuse_are_looked_at_without_asking_them(tmp_path: Path) -> None:
+    def train() -> None:
+        hostile, held = Hostile(torch.ones(2)), HostileDictionary(mean=torch.ones(3))
+        rows = [hostile, held]
+        loop(lambda training: None, is_changed=False)
+        assert len(rows) == 2
+
+    names = {state.name for state in rank_of(tmp_path / "ref", train).held}
+    assert {"train.hostile.weights", "train.held['mean']"} <= names
+
+
+def test_variables_of_a_function_die_when_it_returns(tmp_path: Path) -> None:
+    gone: list[weakref.ref[Any]] = []
+    dead: list[bool] = []
+
+    def train() -> None:
+        mean = Mean([torch.ones(2)])
+        gone.extend((weakref.ref(mean), weakref.ref(mean.shadow[0])))
+        loop(lambda training: None, is_changed=False)
+
+    def run() -> None:
+        train()
+        dead.extend(one() is None for one in gone)
+
+    rank = rank_of(tmp_path / "ref", run)
+    assert dead == [True, True]
+    assert "train.mean.shadow[0]" in {state.name for state in rank.held}
+
+
+def test_a_running_function_keeps_no_value_that_it_has_let_go(tmp_path: Path) -> None:
+    def train() -> None:
+        mean = Mean([torch.ones(2)])
+        gone = weakref.ref(mean)
+        with lockstep.record(tmp_path / "ref"):
+            loop(lambda training: None, is_changed=False)
+        mean = Mean([torch.zeros(2)])
+        assert gone() is None
+        assert mean.shadow
+
+    train()
+    names = {state.name for state in lockstep.open(tmp_path / "ref").ranks["rank0"].held}
+    assert "train.mean.shadow[0]" in names
+    assert sys.gettrace() is None
+
+
+def test_functions_that_an_exception_ends_are_told(tmp_path: Path) -> None:
+    def train() -> None:
+        ema = {"mean": torch.ones(2)}
+        loop(lambda training: None, is_changed=False)
+        raise ValueError(str(ema))
+
+    def run() -> None:
+        with pytest.raises(ValueError, match="mean"):
+            train()
+
+    found = compared(tmp_path, run, run)
+    assert found.verdict is Verdict.AGREE
+    assert "not looked at: the variables of" in headline(found)
+    assert "train, which did not return" in headline(found)
+
+
+def test_what_a_bound_cuts_off_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holdings, "MOST_PLACES", 20)
+    rank = rank_of(tmp_path / "one", lambda: mean_in_a_list(False))
+    assert [gap.what for gap in rank.manifest.not_seen] == [HELD]
+    rank_of(tmp_path / "two", lambda: mean_in_a_list(False))
+    found = compare_recordings(tmp_path / "one", tmp_path / "two")
+    assert "as there is too much" in headline(found)
+
+
+def test_tensors_of_too_many_bytes_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(outside, "_TIMES_THE_TRAINING", 10)
+
+    def train() -> None:
+        large, small = torch.zeros(1000), torch.zeros(2)
+        loop(lambda training: None, is_changed=False)
+        assert large.numel() > small.numel()
+
+    rank = rank_of(tmp_path / "one", train)
+    assert "train.small" in {state.name for state in rank.held}
+    assert [gap.reason for gap in rank.manifest.not_seen] == [
+        "train.large of 4000 bytes, as there is too much"
+    ]
+
+
+def test_keys_that_are_paths_are_taken_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    def train() -> None:
+        best = {str(Path.home() / "secret-project" / "best.pt"): torch.ones(2)}
+        loop(lambda training: None, is_changed=False)
+        assert best
+
+    kept = rank_of(tmp_path / "kept", train)
+    assert any("secret-project" in state.name for state in kept.held)
+    redacted = rank_of(tmp_path / "redacted", train, redact=True)
+    assert any(state.name.startswith("train.best[") for state in redacted.held)
+    assert not any("secret-project" in state.name for state in redacted.held)
+
+
+def test_what_is_heard_of_returns_is_let_go_at_the_end() -> None:
+    returned: list[dict[str, object]] = []
+    ends = FunctionEnds()
+
+    def watch_caller() -> None:
+        frame = sys._getframe(1)
+        assert ends.watch(frame, returned.append)
+        assert ends.waits_for(frame)
+        assert variables_of(frame)["value"] in (0, 1)
+
+    def watched(value: int) -> int:
+        watch_caller()
+        if not value:
+            ends.stop()
+        return value
+
+    watched(1)
+    assert [one["value"] for one in returned] == [1]
+    watched(0)
+    assert (len(returned), ends.unheard, ends.failures) == (1, [], [])
+
+
+# --- arrays ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(4.0)[::-1],
+        np.arange(4.0).astype(">f8"),
+        np.arange(4).astype(np.int16).reshape(2, 2).T,
+        np.broadcast_to(np.float32(2.0), (3,)),
+        np.array(1.5),
+    ],
+    ids=["reversed", "big-endian", "transposed", "read-only", "scalar"],
+)
+def test_arrays_of_numbers_are_read_as_they_are(array: np.ndarray[Any, Any]) -> None:
+    tensor = holdings.tensor_of(array)
+    assert tensor is not None
+    assert tensor.numpy().tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("array", [np.array([{}]), np.array(["a"]), np.array([1], "datetime64[s]")])
+def test_arrays_of_anything_else_are_left_out(array: np.ndarray[Any, Any]) -> None:
+    assert holdings.tensor_of(array) is None

@@ -383,7 +383,7 @@ def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
     plain = np.ndarray.view(array, np.ndarray)
     if plain.dtype.kind not in "biufc" or plain.dtype.itemsize > 16 or plain.dtype == np.longdouble:
         return None
-    plain = np.ascontiguousarray(plain, plain.dtype.newbyteorder("="))
+    plain = np.asarray(plain, plain.dtype.newbyteorder("="), order="C")
     try:
         return torch.from_numpy(np.asarray(_Lent(plain)))
     except TypeError:  # a dtype that this torch lacks

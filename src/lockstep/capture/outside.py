@@ -75,6 +75,7 @@ class Outside:
         self._loops: set[tuple[int, types.CodeType]] | None = None
         self._modules: list[tuple[weakref.ref[Module], NamedModuleName]] = []
         self._optimizers: list[weakref.ref[Optimizer]] = []
+        self._tensors: list[tuple[weakref.ref[torch.Tensor], str]] = []
         self._numbers_before: dict[int, dict[str, object]] = {}
         self._most_bytes = _LEAST_BYTES
         self._process = os.getpid()
@@ -87,6 +88,9 @@ class Outside:
         """The last recorded step has ended: wait for the functions that run since the first one to return."""
         self._modules = [(weakref.ref(one.module), (one.path, one.left_out)) for one in modules]
         self._optimizers = [weakref.ref(one) for one in optimizers]
+        self._tensors = [
+            (weakref.ref(one.tensor), one.name) for module in modules for one in module.held()
+        ]
         self._numbers_before = {
             id(one.module): {
                 name: value
@@ -133,6 +137,7 @@ class Outside:
         self._ends.stop()
         self._modules.clear()
         self._optimizers.clear()
+        self._tensors.clear()
 
     def rows(self) -> tuple[list[Row], list[Row]]:
         """Rows of `schema.STATES` and of `schema.HELD_SETTINGS`."""
@@ -194,6 +199,11 @@ class Outside:
         return frozenset((*(identity for identity, _ in self._names()), *parameters))
 
     def _names(self) -> Iterator[tuple[int, str]]:
+        """Identities and names of parameters and buffers, also of those whose module is gone."""
+        for reference, name in self._tensors:
+            tensor = reference()
+            if tensor is not None:
+                yield id(tensor), name
         for module, (path, left_out) in self._living_modules():
             for tensors in (module._parameters, module._buffers):
                 for key, tensor in tensors.items():
