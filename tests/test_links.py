@@ -48,9 +48,9 @@ def dead_links(page: Path, text: str) -> list[str]:
             continue
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        if not file.exists():
-            found.append(target)
-        elif anchor and file.suffix == ".md" and anchor not in headings(file.read_text()):
+        if not file.exists() or (
+            anchor and file.suffix == ".md" and anchor not in headings(file.read_text())
+        ):
             found.append(target)
     return found
 

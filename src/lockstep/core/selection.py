@@ -111,8 +111,7 @@ def is_step(chosen: int | StepSelection | None, number: int) -> bool:
 class RankSelection:
     """Which ranks of a recording: numbers, each of which takes every process of that rank, or names as `rank0-1`."""
 
-    text: str
-    parts: frozenset[str]
+    parts: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> RankSelection | None:
@@ -134,7 +133,10 @@ class RankSelection:
         parts = [part.strip().removeprefix("rank") for part in text.split(",")]
         if not all(_RANK.fullmatch(part) for part in parts):
             raise UsageError(f"ranks {text!r}: not a list of ranks; write 0 or 0,2")
-        return cls(text, frozenset(parts))
+        return cls(tuple(dict.fromkeys(parts)))
+
+    def __str__(self) -> str:
+        return ", ".join(f"rank{part}" for part in self.parts)
 
     def __contains__(self, name: str) -> bool:
         own = name.removeprefix("rank")

@@ -32,8 +32,7 @@ def check_choice(
     """
     if not any(is_rank(rank, name) for name in recording.ranks) and rank is not None:
         known = ", ".join(recording.ranks) or "no rank at all"
-        asked = rank if isinstance(rank, str) else f"rank {rank.text}"
-        raise UsageError(f"{recording.path}: has no {asked}; it has {known}")
+        raise UsageError(f"{recording.path}: has no {rank}; it has {known}")
     steps = sorted({number for item in recording.ranks.values() for number in item.steps})
     if step is not None and not any(is_step(step, number) for number in steps):
         known = ", ".join(map(str, steps)) or "none"

@@ -267,7 +267,7 @@ def _tested(folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["sound"], "which operators\\? give --only SITE, --whole, or a second recording"),
+        (["sound"], "which operators\\? give --only PATTERN, --whole, or a second recording"),
         (["sound", "--whole", "--only", "norm"], "--whole, --only and --module: give one of them"),
         (["sound", "--only", "nrom"], "matches no module and no operator; nearest: norm"),
         (["sound", "--only", "norm", "--steps", "9"], "has no step 9; it has 0, 1"),
