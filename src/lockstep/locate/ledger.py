@@ -273,6 +273,8 @@ def last_updates(ledgers: Iterable[Ledger], name: str) -> list[Updated]:
 
 def key_of(pair: Pair) -> Key:
     """Content numbers of both sides."""
+    if measured.shape_differs:  # other elements, which are judged where they come together
+        return None
     reference, candidate = pair.reference, pair.candidate
     assert reference is not None
     assert candidate is not None
@@ -351,3 +353,5 @@ def agreement_words(measured: Measured) -> str:
     if measured.pair.layout is not None and measured.metrics.evidence is Evidence.STATISTICS:
         return f"{words}; another layout, of which only statistics were compared"
     return words
+    if measured.shape_differs:
+        return "of another shape: judged by what is computed from it"

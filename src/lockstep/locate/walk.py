@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import chain
 from operator import itemgetter
 
 from lockstep.align.step import Aligned, AlignedStep
@@ -408,9 +409,20 @@ class StepWalk:
         self._decide(JudgedPair(item, measured, judgement, entering, place, background=background))
 
     def _one_sided_gradients(self, item: Aligned) -> Iterator[tuple[int, Pair]]:
+        if forward is not None and self._is_made_more_often(item, forward):
+            judgement = as_open(judgement)
         """Gradients that a call sends to one of its inputs in one run only, and when.
 
         Both runs must have come back to the call, and the input must be there in both.
+    def _is_made_more_often(self, item: Aligned, forward: Pair) -> bool:
+        """Whether one run computes a tensor anew for each use: then each gets a part of the other run's gradient."""
+        left, right = forward.reference, forward.candidate
+        assert left is not None
+        assert right is not None
+        return self._step.reference.times_made(
+            left.content.id, item.reference.site.op
+        ) != self._step.candidate.times_made(right.content.id, item.candidate.site.op)
+
         """
         if len(item.whole) == len(item.pairs):
             return
@@ -503,7 +515,8 @@ class StepWalk:
         around = self._step.module_around(item)
         if around is None:  # kernels of a backward pass, which two builds cut differently
             kernel = item.reference.site.op.startswith("aten.")
-            return kernel and item.reference.site.phase is Phase.BACKWARD
+            kernel = kernel and item.reference.site.phase is Phase.BACKWARD
+            return kernel or (self._is_before_backward(item) and self._whole_step_follows)
         key = (around.reference.id, backward)
         if key not in self._sound_outside:
             leaving = Role.GRAD_INPUT if backward else Role.OUTPUT
@@ -522,6 +535,36 @@ class StepWalk:
         known = self._ledger.state(measured.pair)
         if known is not None and known.tainted:
             self._settle(judged.item, known.at(measured))
+    def _is_before_backward(self, item: Aligned) -> bool:
+        """Whether a call comes before any gradient, so that what it does to the training shows in these."""
+        gradients = self._step.of_kind(CallKind.GRADIENT)
+        first = min((one.reference.sequence for one in gradients), default=-1)
+        return item.reference.sequence < first
+
+    @cached_property
+    def _whole_step_follows(self) -> bool:
+        """Whether every loss, gradient and buffer of the step follows from its batches and parameters.
+
+        What a script calls itself has no module around that could tell it.
+        """
+        arrived = (item.complete(Role.OUTPUT) for item in self._step.of_kind(CallKind.DATA))
+        entering = [*self._step.parameters_below.get("", ()), *chain.from_iterable(arrived)]
+        losses, gradients = (
+            [item.complete(role) for item in self._step.of_kind(kind)]
+            for kind, role in ((CallKind.LOSS, Role.LOSS), (CallKind.GRADIENT, Role.PARAM_GRAD))
+        )
+        alone = {pair.present.kind for pair in self._step.lone}
+        if not (losses and gradients) or alone & {CallKind.LOSS, CallKind.GRADIENT}:
+            return False
+        buffers = (item.complete(Role.BUFFER) for item in self._step.aligned)
+        leaving = (*losses, *gradients, *filter(None, buffers))
+        sources = [self._ledger.measure(pair) for pair in entering]
+        return all(leaving) and not any(
+            one.relative > LINEAR_REGIME
+            or self._judge.passage(sources, one, region=_UNSEEN).unexplained
+            for one in map(self._ledger.measure, chain.from_iterable(leaving))
+        )
+
             return
         tainting = [source for source in judged.behind if self._ledger.tainted(source)]
         if self._is_origin(judged, tainting):
