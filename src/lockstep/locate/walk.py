@@ -240,18 +240,22 @@ class StepWalk:
         measured, name = self._ledger.measure(pair), pair.present.name
         if self._is_clear(item, measured):
             pass
+        elif self._is_changed_by_lone_calls(pair):
+            self._passage_arrival(item, pair, measured)
         elif _both_named(pair, self._ledger.parameter_names):
             self._parameter_arrival(item, measured)
         elif _both_named(pair, self._ledger.buffer_names):
-            # One run may change it by calls of its own.
-            if self._tracer.forward(pair).region.operators:
-                self._passage_arrival(item, pair, measured)
-            else:
-                self._buffer_arrival(item, measured)
+            self._buffer_arrival(item, measured)
         else:
             self._passage_arrival(item, pair, measured)
         if name in self._ledger.buffer_names and item.reference.kind is CallKind.OPERATOR:
             self._note_buffer_user(item, pair)
+
+    def _is_changed_by_lone_calls(self, pair: Pair) -> bool:
+        """Whether one run changes a parameter or buffer of its model by calls of its own before this one takes it."""
+        named = (self._ledger.parameter_names, self._ledger.buffer_names)
+        within = any(_both_named(pair, names) for names in named)
+        return within and bool(self._tracer.forward(pair).region.operators)
 
     def _arrival_from_outside(self, item: Aligned, pair: Pair) -> None:
         """A tensor arrives from outside of the step, and may follow from the run."""
@@ -502,7 +506,9 @@ class StepWalk:
             and measured.relative > LINEAR_REGIME
         )
         by_chance = self._step.is_rebuilt_around(item) and measured.relative > SAME_TENSOR
-        if (gross or by_chance) and self._is_outweighed(item, backward):
+        # The other run may change it within the call.
+        in_place = not backward and self._is_changed_by_lone_calls(measured.pair)
+        if (gross or by_chance or in_place) and self._is_outweighed(item, backward):
             return entering, AGREES
         return entering, self._judge.passage(entering, measured, region=region)
 
