@@ -146,7 +146,8 @@ def conclusion(
     if stopper is None and steps is None:
         equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
         sides = training_sides(pairing.ranks.both, pairing.names)
-        ends = ends_between(sides, equal=equal)
+        alone = {name: ledger.rounding_alone for name, ledger in gathered.ledgers.items()}
+        ends = ends_between(sides, equal=equal, rounding_alone=alone)
         held = [held_states(name, *both, equal=equal) for name, both in sides.items()]
     if not (origins or uniform):
         origins = once_over_ranks([origin for one in held for origin in one.origins])

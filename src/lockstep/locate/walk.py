@@ -37,7 +37,6 @@ from lockstep.locate.ledger import (
     Updated,
     agreeing,
     agreement_words,
-    drifted,
     key_of,
     last_updates,
     settled_words,
@@ -114,6 +113,7 @@ class StepWalk:
         """
         self._ledger.parameter_names |= self._step.names_of(Role.PARAM, Role.PARAM_GRAD)
         self._ledger.buffer_names |= self._step.names_of(Role.BUFFER)
+        self._ledger.rounding_alone.gather(self._step)
         events: list[Event] = []
         for number, item in enumerate(self._step.aligned):
             if item.reference.kind in _HANDLED or follows_from_the_run(item):
@@ -350,7 +350,7 @@ class StepWalk:
     def _changed_unseen(self, item: Aligned, measured: Measured) -> None:
         """A parameter or buffer changed in no recorded call: by what the optimizers left, if by anything known."""
         if not self._ledger.knows_step(item.reference.step - 1):
-            self._settle(item, drifted(measured))
+            self._settle(item, self._ledger.drifted(measured))
             return
         updates = pooled(after for _, after in self._ledger.last_updates.values())
         entering = [] if updates is None else [updates]
@@ -409,15 +409,11 @@ class StepWalk:
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
         if not (boundary.sources or self._sees_every_call) and self._ledger.any_tainted:
             judgement = as_open(judgement)
+        if forward is not None and self._is_made_more_often(item, forward):
+            judgement = as_open(judgement)
         background = [] if forward is None else [self._ledger.measure(forward)]
         self._decide(JudgedPair(item, measured, judgement, entering, place, background=background))
 
-    def _one_sided_gradients(self, item: Aligned) -> Iterator[tuple[int, Pair]]:
-        if forward is not None and self._is_made_more_often(item, forward):
-            judgement = as_open(judgement)
-        """Gradients that a call sends to one of its inputs in one run only, and when.
-
-        Both runs must have come back to the call, and the input must be there in both.
     def _is_made_more_often(self, item: Aligned, forward: Pair) -> bool:
         """Whether one run computes a tensor anew for each use: then each gets a part of the other run's gradient."""
         left, right = forward.reference, forward.candidate
@@ -427,6 +423,10 @@ class StepWalk:
             left.content.id, item.reference.site.op
         ) != self._step.candidate.times_made(right.content.id, item.candidate.site.op)
 
+    def _one_sided_gradients(self, item: Aligned) -> Iterator[tuple[int, Pair]]:
+        """Gradients that a call sends to one of its inputs in one run only, and when.
+
+        Both runs must have come back to the call, and the input must be there in both.
         """
         if len(item.whole) == len(item.pairs):
             return
@@ -535,12 +535,6 @@ class StepWalk:
             )
         return self._sound_outside[key]
 
-    def _decide(self, judged: JudgedPair) -> None:
-        """Origin, inherited or agreeing."""
-        measured, judgement = judged.measured, judged.judgement
-        known = self._ledger.state(measured.pair)
-        if known is not None and known.tainted:
-            self._settle(judged.item, known.at(measured))
     def _is_before_backward(self, item: Aligned) -> bool:
         """Whether a call comes before any gradient, so that what it does to the training shows in these."""
         gradients = self._step.of_kind(CallKind.GRADIENT)
@@ -571,6 +565,12 @@ class StepWalk:
             for one in map(self._ledger.measure, chain.from_iterable(leaving))
         )
 
+    def _decide(self, judged: JudgedPair) -> None:
+        """Origin, inherited or agreeing."""
+        measured, judgement = judged.measured, judged.judgement
+        known = self._ledger.state(measured.pair)
+        if known is not None and known.tainted:
+            self._settle(judged.item, known.at(measured))
             return
         tainting = [source for source in judged.behind if self._ledger.tainted(source)]
         if self._is_origin(judged, tainting):
