@@ -165,7 +165,8 @@ def conclusion(
         equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
         sides = training_sides(pairing.ranks.both, pairing.names)
         sides = with_exit_codes(sides, reference, candidate)
-        ends = ends_between(sides, equal=equal)
+        alone = {name: ledger.rounding_alone for name, ledger in gathered.ledgers.items()}
+        ends = ends_between(sides, equal=equal, rounding_alone=alone)
         held = [held_states(name, *both, equal=equal) for name, both in sides.items()]
     if not (origins or uniform):
         origins = once_over_ranks([origin for one in held for origin in one.origins])
