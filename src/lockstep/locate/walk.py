@@ -58,6 +58,14 @@ _ONE_UNSEEN = Region(unseen=1)
 
 _RESULTS = frozenset({Role.OUTPUT, Role.BUFFER, Role.LOSS})
 
+_OUTWEIGHED = Judgement(
+    0.0,
+    0.0,
+    beyond_floor=False,
+    unexplained=False,
+    words="not the same tensor in both runs: the loss and every gradient of the step follow without it",
+)
+
 
 class StepWalk:
     """Judges the forward and backward pass of one step of one rank.
@@ -541,7 +549,8 @@ class StepWalk:
         # The other run may change it within the call.
         in_place = not backward and self._is_changed_by_lone_calls(measured.pair)
         if (gross or by_chance or in_place) and self._is_outweighed(item, backward):
-            return entering, AGREES
+            in_script = self._step.module_around(item) is None and self._is_before_backward(item)
+            return entering, _OUTWEIGHED if in_script else AGREES
         return entering, self._judge.passage(entering, measured, region=region)
 
     def _is_outweighed(self, item: Aligned, backward: bool) -> bool:
@@ -603,6 +612,10 @@ class StepWalk:
         known = self._ledger.state(measured.pair)
         if known is not None and known.tainted:
             self._settle(judged.item, known.at(measured))
+            return
+        if judgement is _OUTWEIGHED:
+            # It may go into a later step, which is not known to follow: there it is judged anew.
+            self._ledger.report(agreeing(measured), _OUTWEIGHED.words, inherited=False)
             return
         tainting = [source for source in judged.behind if self._ledger.tainted(source)]
         if self._is_origin(judged, tainting):
