@@ -82,7 +82,8 @@ def compare_recordings(
         What the two runs call by different names, or the YAML file that says it; what has another
         name and equal contents or an equal build is found without it.
     steps
-        Compare only these; None for all that both hold.
+        Compare only these; None for all that both hold. The ends of the trainings are compared where the last
+        recorded step is among them.
     read_tensors
         Whether tensors that were saved whole are read; otherwise sketches and statistics decide.
     rerun
@@ -237,7 +238,7 @@ class GrowingComparison:
         ]
         origins: tuple[Origin, ...] = ()
         if any(one.found for one in gathered.origins.values()):
-            origins = conclusion(gathered, None, gathered.steps).origins
+            origins = conclusion(gathered, None, gathered.steps, is_growing=True).origins
         losses = [_floors(one) for one in new if one.pair.present.role is Role.LOSS]
         furthest = max(new, key=lambda one: one.margin, default=None)
         return SteppedTo(number, max(losses, default=math.nan), furthest, origins)

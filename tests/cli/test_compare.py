@@ -112,6 +112,8 @@ def test_json_has_every_key_of_the_contract(
         "schema": int,
         "verdict": str,
         "origin": dict,
+        "headline": str,
+        "exit_code": int,
         "origins": list,
         "steps": list,
         "trained": dict,

@@ -11,6 +11,7 @@ import pytest
 from lockstep.core.finding import Comparison, UniformChange, Verdict
 from lockstep.core.site import Phase, Site
 from lockstep.report.comparison.json import comparison_json, render_json
+from lockstep.report.comparison.verdict_words import headline
 
 
 def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
@@ -41,6 +42,8 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "schema": 1,
         "verdict": "diverged",
         "outcome": "diverged",
+        "headline": headline(diverged),
+        "exit_code": 1,
         "origin": origin,
         "origins": [origin],
         "steps": list(diverged.steps),

@@ -22,6 +22,7 @@ from lockstep.capture.calls import Calls
 from lockstep.capture.compiled_code import CompiledCodeGate, wrap_compile
 from lockstep.capture.configuration import Configuration
 from lockstep.capture.environment import UNMATCHED, leave_note
+from lockstep.capture.first_numbers import FirstParameter
 from lockstep.capture.interception import Taps
 from lockstep.capture.kept_states import KeptStates
 from lockstep.capture.live_modules import LivingModules, living
@@ -99,6 +100,7 @@ class Recorder:
         self._ranks = parse_ranks(options.ranks)
         self._wait_for_optimizer = wait_for_optimizer
         self._living = LivingModules()
+        self._first_parameter = FirstParameter()
         self._names = ModuleNames(self._living, model, lambda: self._optimizers.trained_now())
         self._hooks = ParameterHooks(self._names, self._accumulated)
         self._optimizers: Optimizers = Optimizers(
@@ -215,6 +217,7 @@ class Recorder:
         self._hooks.begin()
         self._optimizers.listen()
         self._living.listen()
+        self._first_parameter.listen()
         say_before_compiling(warn)
         prepare_kernels()
         if not self._wait_for_optimizer:
@@ -325,6 +328,7 @@ class Recorder:
         self.taps.remove()
         self._optimizers.stop()
         self._living.stop()
+        self._first_parameter.stop()
         self._hooks.take_out()
         if self._loss_watch is not None:
             self._loss_watch.stop()

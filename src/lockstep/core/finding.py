@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -144,6 +144,8 @@ class Finding:
     rounding at this site alone may make of the pair. It is the same for an origin and for what is inherited, whose
     tolerance is wider. It is never below the unit roundoff of the dtype, by which numbers stand apart, 0 for whole
     numbers, and NaN for equal tensors and where nobody has judged by a floor.
+
+    `overrules` tells that a re-run acquits the pair, and without one the judge convicts it.
     """
 
     pair: Pair
@@ -156,6 +158,7 @@ class Finding:
     kind: Kind | None = None
     judged_by: str = ""
     floor: float = float("nan")
+    overrules: bool = False
 
     @property
     def margin(self) -> float:
@@ -435,6 +438,21 @@ class Comparison:
     def _repr_html_(self) -> str:
         """The same in a notebook."""
         return f"<pre>{html.escape(_drawn_by(self))}</pre>"
+
+
+def verdict_of(*, differs: bool, not_compared: Collection[str]) -> Verdict:
+    """Return the verdict of a comparison; the one place where that is decided.
+
+    Parameters
+    ----------
+    differs
+        Whether something differs beyond what is allowed, or in another precision throughout.
+    not_compared
+        What was not compared or not judged.
+    """
+    if differs:
+        return Verdict.DIVERGED
+    return Verdict.INCOMPARABLE if not_compared else Verdict.AGREE
 
 
 _EXIT_CODES = {

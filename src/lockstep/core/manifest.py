@@ -124,6 +124,10 @@ END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""
 
 
+HELD = "what variables of the script lead to"
+"""What is not seen where some of it could not be looked at when the training ended."""
+
+
 @dataclass(slots=True)
 class NotSeen:
     """Something that happened but was not recorded, and why."""

@@ -44,7 +44,7 @@ def what_next(
         return asked.after_uniform(comparison)
     if comparison.crashes and comparison.not_compared == comparison.crashes:
         return asked.after_agreement(comparison)
-    if comparison.ends is not None and comparison.ends.steps_to_record is not None:
+    if comparison.ends is not None and comparison.ends.course is Course.APART:
         return asked.after_parting(comparison.ends, comparison.steps)
     if comparison.verdict is Verdict.INCOMPARABLE:
         return asked.after_nothing(comparison)
@@ -175,8 +175,7 @@ class _Asked:
 
         Where no loss tells these, they may part behind the last update, which is seen at their end alone.
         """
-        assert ends.steps_to_record is not None
-        first, behind = ends.steps_to_record
+        first, behind = ends.steps_to_record or (0, 0)
         if set(range(first, behind)) <= set(compared):
             return self._what_they_hold()
         recorded = [

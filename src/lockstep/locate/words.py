@@ -43,6 +43,11 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
             if one.content.note.startswith(COPIES_DIFFER):
                 return f"{name} is held by several ranks of the {side}, whose copies differ"
         return f"{name} has shape {left.shape} in the reference and {right.shape} in the candidate"
+    dtypes = [
+        one.dtype for one in (output.pair.reference, output.pair.candidate) if one is not None
+    ]
+    if not output.difference > 0 and len(set(dtypes)) > 1:
+        return f"{name} is {dtypes[0]} in the reference and {dtypes[1]} in the candidate"
     if metrics.nan_mismatch or metrics.inf_mismatch:
         counts = f"{metrics.nan_mismatch} NaN and {metrics.inf_mismatch} Inf"
         return f"{name} does not agree: {counts} on one side only"

@@ -31,7 +31,8 @@ def figures(held: Held) -> str:
         return "inf or NaN stands where double precision gives a number, or the other way round"
     verdict = "sound" if held.sound else f"{times(held.excess)} what is allowed"
     off = f"off by rel {held.error:.2g} ({held.epsilons:.3g} eps)"
-    return f"{off}, allowed {held.allowed:.2g}: {verdict}"
+    rounding = f"; {held.words}" if held.words else ""
+    return f"{off}, allowed {held.allowed:.2g}{rounding}: {verdict}"
 
 
 def add_refusals(text: Text, heading: str, refusals: Refusals) -> None:

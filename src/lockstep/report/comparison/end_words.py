@@ -9,11 +9,12 @@ from lockstep.core.text import factor_figure
 
 
 def in_headline(ends: Ends | None) -> str:
-    """What an agreement says of the ends: `; equal to the end of the training`, or that it does not reach so far."""
+    """What an agreement says of the ends: `; equal at the end`, or that it does not reach so far."""
     if ends is None:
         return ""
     if ends.course is Course.EQUAL:
-        return "; equal bit by bit to the end of the training"
+        words = "; equal bit by bit to the last recorded step, and equal at the end"
+        return f"{words}; {ends.words}" if ends.words else words
     if ends.course is Course.UNKNOWN:
         return f"; {ends.words}"
     if ends.course is Course.NOISE:

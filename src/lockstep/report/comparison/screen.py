@@ -32,6 +32,7 @@ from lockstep.report.comparison.verdict_words import (
     source_words,
     uniform_words,
 )
+from lockstep.report.comparison.verdict_words import headline as headline
 from lockstep.report.console import OutputConsole
 from lockstep.report.paragraphs import (
     WIDTH,
@@ -133,13 +134,6 @@ def render_comparison(
         _add_under_cosine(text, comparison.findings, cosine, limit, width)
     text.rstrip()
     return text
-
-
-def headline(comparison: Comparison) -> str:
-    """The verdict in one sentence, with its place."""
-    text = Page()
-    _add_headline(text, comparison, tally_of(comparison.findings))
-    return " ".join(text.plain.split())
 
 
 def print_comparison(

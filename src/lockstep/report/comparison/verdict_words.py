@@ -16,13 +16,23 @@ from lockstep.core.finding import (
 from lockstep.core.site import Phase
 from lockstep.core.text import times
 from lockstep.report.comparison import end_words
-from lockstep.report.comparison.tally import Tally
+from lockstep.report.comparison.tally import Tally, tally_of
 from lockstep.report.paragraphs import counted
 
 
 def first_word(comparison: Comparison) -> str:
     """The verdict, but for runs of which none is wrong and each computes in a precision of its own."""
     return "ANOTHER PRECISION" if comparison.other_precision_alone else comparison.verdict.name
+
+
+def headline(comparison: Comparison) -> str:
+    """Return the verdict in one sentence, with its place and the source line of its first origin.
+
+    Every verb and face that tells of a comparison prints this; a terminal breaks it into lines.
+    """
+    words, source = headline_words(comparison, tally_of(comparison.findings))
+    whole = f"{first_word(comparison)}{words}{f', {source}' if source else ''}"
+    return " ".join(whole.split())
 
 
 def headline_words(comparison: Comparison, tally: Tally) -> tuple[str, str]:
@@ -151,6 +161,12 @@ def agreement_words(comparison: Comparison, tally: Tally) -> str:
         said[0] = "all equal bit by bit"
     beside = ", ".join(comparison.unrecorded)
     words = ", ".join([compared, *said])
+    if tally.by_statistics:
+        words += (
+            f"; {tally.by_statistics} by statistics alone, which do not show the order of elements"
+        )
+    if tally.overruled:
+        words += f"; {tally.overruled} by a re-run that overrules the error model (see Notes)"
     if comparison.compiled:
         what = " and ".join(comparison.compiled)
         words = f"{words}; compared at the boundary of compiled code: {what}"

@@ -12,11 +12,10 @@ from pathlib import Path
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import RecordingError, UsageError
 from lockstep.core.exit_codes import ExitCode
-from lockstep.core.finding import Comparison, Kind, Verdict
+from lockstep.core.finding import Comparison, Kind
 from lockstep.core.manifest import Options
 from lockstep.core.version import VERSION
-from lockstep.report.comparison.tally import tally_of
-from lockstep.report.comparison.verdict_words import first_word, headline_words, lines_below
+from lockstep.report.comparison.verdict_words import headline, lines_below
 from lockstep.store.reader import open_recording
 from lockstep.wings.gate.golden import (
     CALIBRATION,
@@ -109,9 +108,7 @@ class Gated:
 
 def headline_of(comparison: Comparison) -> str:
     """The verdict, where and why, in one line, as `compare` prints them first."""
-    words, source = headline_words(comparison, tally_of(comparison.findings))
-    first = " ".join(f"{first_word(comparison)}{words}{f', {source}' if source else ''}".split())
-    return ": ".join([first, *lines_below(comparison)[:1]])
+    return ": ".join([headline(comparison), *lines_below(comparison)[:1]])
 
 
 def gate_training(
@@ -222,7 +219,7 @@ def _why_not(gated: Gated, update: Update) -> str:
         return f"{gated.failed}, and no golden is made of that"
     if update.force or gated.comparison is None:
         return ""
-    if gated.comparison.verdict is Verdict.INCOMPARABLE:
+    if gated.comparison.exit_code() == ExitCode.FAILED:
         return "the two cannot be compared, so nothing proves the new one; --accept-fault replaces it all the same"
     if any(origin.kind is Kind.FAULT for origin in gated.comparison.origins):
         return "the verdict is a fault; --accept-fault replaces it all the same"
