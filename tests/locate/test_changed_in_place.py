@@ -40,7 +40,7 @@ def trained(path: Path, save: str, limit: float, *, by_hand: bool) -> Path:
     model = nn.Sequential(Rows(limit, by_hand=by_hand), nn.Linear(6, 3))
     optimizer = torch.optim.Adagrad(model.parameters(), 0.05)
     batches, labels = torch.randint(20, (3, 16)), torch.randint(3, (3, 16))
-    with lockstep.record(path, model=model, steps=3, save=save):
+    with lockstep.record(path, model=model, steps="0:3", save=save):
         for batch, label in zip(batches, labels, strict=True):
             optimizer.zero_grad()
             functional.cross_entropy(model(batch), label).backward()

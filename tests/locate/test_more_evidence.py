@@ -50,7 +50,7 @@ def recorded(
     model = Net(between)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     inputs = [torch.randn(128, 64) for _ in range(2)]
-    with lockstep.record(path, model=model, steps=2, **{"save": "tensors", **options}):
+    with lockstep.record(path, model=model, steps="0:2", **{"save": "tensors", **options}):
         for x in inputs:
             with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
                 loss = model(x).float().square().mean()

@@ -14,7 +14,9 @@ from lockstep.core.exit_codes import SIGNALLED
 from lockstep.launch.group_witness import GroupWitness
 
 _SIGNALS = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-_FROM_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
+_FROM_KEYBOARD = frozenset(
+    getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)
+)
 
 
 class Command:

@@ -210,7 +210,10 @@ def test_steps_operators_and_modules_are_chosen(
     ("arguments", "words"),
     [
         (["--steps", "7"], "has no such step; it has 0, 1"),
-        (["--only", "liner"], "matches no module and no operator; nearest: torch.nn.functional.linear"),
+        (
+            ["--only", "liner"],
+            "matches no module and no operator; nearest: torch.nn.functional.linear",
+        ),
         (["--only", "lst"], "matches no module and no operator; nearest: last"),
         (["--ranks", "rank3"], "has no rank3; it has rank0"),
         (["--", "python"], "give either a recording, or a training's command"),

@@ -334,7 +334,7 @@ def recorded_later(path: Path, later: Later, steps: int = 6) -> Path:
     model = Dropping()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = torch.randn(steps, 8, 4)
-    with lockstep.record(path, model=model, steps=6):
+    with lockstep.record(path, model=model, steps="0:6"):
         for step, batch in enumerate(batches):
             loss = model(later(step, model, batch)).square().mean()
             optimizer.zero_grad()

@@ -35,8 +35,8 @@ def how_far(ends: Ends) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return a share with two significant digits, as `0.56 %`."""
-    return f"{factor_figure(100 * share)} %"
+    """Return a share with two significant digits, as `0.56%`."""
+    return f"{factor_figure(100 * share)}%"
 
 
 def parting(comparison: Comparison) -> str:
