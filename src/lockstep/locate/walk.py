@@ -468,7 +468,7 @@ class StepWalk:
 
         Both runs must have come back to the call, and the input must be there in both.
         """
-        if len(item.whole) == len(item.pairs):
+        if len(item.whole) == len(item.pairs) or not self._sees_every_call:
             return
         arrived = [pair.reference for pair in item.complete(Role.GRAD_OUTPUT)]
         if not arrived or item.calls.only_results or self._step.is_container(item):

@@ -84,7 +84,7 @@ def _statistics(row: dict[str, Any]) -> Statistics | None:
         math.nan if row[name] is None else row[name] for name in ("minimum", "maximum", "mean")
     )
     counts = [row[name] or 0 for name in ("nan_count", "inf_count", "zero_count")]
-    return Statistics(minimum, maximum, mean, row["norm"], *counts)
+    return Statistics(minimum, maximum, mean, row["norm"], *counts, row["not_finite"])
 
 
 def _sketch(data: bytes) -> Sketch:

@@ -151,6 +151,7 @@ def agreement_words(comparison: Comparison, tally: Tally) -> str:
     unaligned = comparison.unaligned_reference + comparison.unaligned_candidate
     parts = (
         (tally.equal, "equal bit by bit"),
+        (tally.alike, "equal in every number"),
         (tally.inside, "inside their tolerance"),
         (tally.unjudged, "could not be judged"),
         (comparison.missing, "without partner"),
