@@ -78,7 +78,7 @@ class KeptStates:
             manifest.trained = self._recording.steps.number + later
         if why_not:
             manifest.not_seen.append(NotSeen(END, why_not))
-        if later is not None or afterwards is not None:
+        if later is not None or afterwards is not None or manifest.ended_by:
             writer.amend(partial(setup.as_json, manifest, self._recording.kept))
 
     def forget(self) -> None:

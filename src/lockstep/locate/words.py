@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from lockstep.core.finding import Evidence
 from lockstep.core.records import COPIES_DIFFER
 from lockstep.core.site import Role
+from lockstep.core.text import times
 from lockstep.judge.protocol import Judgement, word_for_evidence
 from lockstep.measure.measured_pair import Measured
 
@@ -42,6 +43,11 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
             if one.content.note.startswith(COPIES_DIFFER):
                 return f"{name} is held by several ranks of the {side}, whose copies differ"
         return f"{name} has shape {left.shape} in the reference and {right.shape} in the candidate"
+    dtypes = [
+        one.dtype for one in (output.pair.reference, output.pair.candidate) if one is not None
+    ]
+    if not output.difference > 0 and len(set(dtypes)) > 1:
+        return f"{name} is {dtypes[0]} in the reference and {dtypes[1]} in the candidate"
     if metrics.nan_mismatch or metrics.inf_mismatch:
         counts = f"{metrics.nan_mismatch} NaN and {metrics.inf_mismatch} Inf"
         return f"{name} does not agree: {counts} on one side only"
@@ -55,7 +61,7 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
     elif metrics.max_abs >= metrics.rmse:
         numbers.append(f"max abs at least {metrics.max_abs:.3g}")
     if judgement.floor > 0:
-        numbers.append(f"{_times(output.difference / judgement.floor)} x its noise floor")
+        numbers.append(f"{times(output.difference / judgement.floor)} its noise floor")
     return f"{name} does not agree: {', '.join(numbers)}"
 
 
@@ -78,7 +84,3 @@ def origin_reason(
     text = f"{enters}, {leaves}"
     evidence = [judgement.words] if judgement.words else []
     return "; ".join([text, *evidence, *(str(setting) for setting in settings)])
-
-
-def _times(factor: float) -> str:
-    return f"{factor:.0f}" if factor < 100 else f"{factor:.0e}".replace("e+0", "e")
