@@ -111,6 +111,7 @@ def test_json_has_every_key_of_the_contract(
     assert {key: type(value) for key, value in result.items()} == {
         "schema": int,
         "verdict": str,
+        "outcome": str,
         "origin": dict,
         "headline": str,
         "exit_code": int,
