@@ -257,7 +257,8 @@ def test_half_of_the_batch_that_is_left_out_of_one_gradient_is_named(bench: Benc
     found = asked(reference, half, Role.GRAD_INPUT, 1)
     assert found is not None
     assert found.words == (
-        "the same backward with the second half of axis 0 of the incoming gradient left out (in this result alone)"
+        "the same backward with the second half of axis 0 of the incoming gradient left out"
+        " (the other results of the call do not show it)"
     )
 
 
