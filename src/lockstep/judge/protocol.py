@@ -144,6 +144,8 @@ class Judgement:
         The evidence in words, added to the reason; else "".
     judged_by
         The source of knowledge that decided, where it is not the judge's own name.
+    wrong_run
+        "reference" or "candidate" where one operator alone was shown to be wrong; else "".
     """
 
     tolerance: float
@@ -156,6 +158,7 @@ class Judgement:
     rounding: Rounding | None = None
     words: str = ""
     judged_by: str = ""
+    wrong_run: str = ""
 
     @classmethod
     def handed_on(
