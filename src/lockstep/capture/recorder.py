@@ -48,6 +48,7 @@ from lockstep.core.errors import CaptureError
 from lockstep.core.manifest import (
     BEFORE_BACKWARD,
     END,
+    EXIT_AFTER,
     OTHER_TRAININGS,
     NotSeen,
     Options,
@@ -128,7 +129,7 @@ class Recorder:
         )
         self.taps = self._calls.taps
         self._updates = UpdateNotes(self.recording)
-        self._hand_updated = self._another_trains = self._stopped = False
+        self._hand_updated = self._another_trains = self._stopped = self._exits = False
         self._is_first_step = True
         self._kept = KeptStates(self.recording, self._optimizers, self._living)
         self._without_draws = without_draws(options)
@@ -242,6 +243,7 @@ class Recorder:
         if manifest is not None:
             reached = self._limit is not None and self._limit.reached
             ended_by = setup.ended_behind(recording.options) if reached else ended_by
+            ended_by = EXIT_AFTER if self._exits else ended_by
             manifest.ended_by = BEFORE_BACKWARD if self._stopped else ended_by
             if recording.optimizer_seen and not self.steps.is_finished:
                 manifest.trained = self.steps.number
@@ -468,6 +470,7 @@ class Recorder:
             if self.recording.closing is not None:
                 self._optimizers.count_on()
             if self.recording.options.exit_after:
+                self._exits = True
                 raise SystemExit(0)
         elif not self.steps.is_chosen:
             self.taps.remove()

@@ -146,6 +146,8 @@ class Judgement:
         The source of knowledge that decided, where it is not the judge's own name.
     wrong_run
         "reference" or "candidate" where one operator alone was shown to be wrong; else "".
+    overrules
+        It acquits an output that another judgement, of less evidence, finds beyond what is explained.
     """
 
     tolerance: float
@@ -159,6 +161,7 @@ class Judgement:
     words: str = ""
     judged_by: str = ""
     wrong_run: str = ""
+    overrules: bool = False
 
     @classmethod
     def handed_on(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from cache_daemon import Running, Start
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.cache import CachedDataset
-from lockstep.wings.cache.places import address_of
+from lockstep.wings.cache.places import address_of, own_folder
 
 COUNTED = '''
 import os, sys
@@ -65,7 +64,7 @@ def run(running: Running, folder: Path, script: str) -> str:
 
 READS = """
 from pictures import *
-cached, plain = CachedDataset(Pictures("count")), Pictures("other")
+cached, plain = CachedDataset(Pictures("count"), session="pictures"), Pictures("other")
 for epoch in range(2):
     for with_it, without in zip(DataLoader(cached, 5), DataLoader(plain, 5), strict=True):
         assert torch.equal(with_it["x"], without["x"]) and torch.equal(with_it["y"], without["y"])
@@ -79,11 +78,12 @@ def test_a_second_process_reads_what_the_first_has_put_there(
 ) -> None:
     # given a process that reads a data set for two epochs, each batch held against the data set's own
     monkeypatch.chdir(tmp_path)
-    # then it computes each sample once, two of them twice to see whether they come out the same
-    assert run(running, pictures, READS).split() == ["26"]
-    # and when a second one does the same, it computes nothing more: every sample is there
-    assert run(running, pictures, READS).split() == ["26"]
-    session = max(running.stat()["sessions"], key=lambda one: one["hits"])
+    # then it computes each sample twice, to see whether they come out the same
+    assert run(running, pictures, READS) == "48\n"
+    # and when a second one does the same, every sample is there: it computes some, the first two always, to check them
+    (computed,) = run(running, pictures, READS).split()
+    assert 48 + 2 * 2 <= int(computed) < 48 + 2 * 24
+    session = running.session("pictures")
     assert (session["samples"], session["of"], session["processes"]) == (24, 24, 0)
 
 
@@ -109,7 +109,8 @@ def test_what_is_written_into_a_sample_nobody_else_sees(width: int, running: Run
     # given a sample from the cache, small or large, and another view of it
     plain = Arrays(scale=3.0, width=width)
     cached = CachedDataset(Arrays(scale=3.0, width=width), address=running.address)
-    cached[2]
+    for _ in range(2):
+        cached[2]
     array, tensor = cached[2]
     second, _ = cached[2]
     # when it is written to
@@ -153,7 +154,7 @@ def test_two_views_of_a_sample_do_not_see_each_other(
     # given samples of one leaf, made anew each time, and each held while the same one is asked for again
     plain = Leaves(kind, dtype, width)
     cached = CachedDataset(Leaves(kind, dtype, width), address=running.address)
-    for _ in range(3):
+    for _ in range(4):
         first, second = cached[1], cached[1]
         # when one of them is written to, then the other stays, and later ones are right
         leaf(first)[...] = 9
@@ -163,19 +164,19 @@ def test_two_views_of_a_sample_do_not_see_each_other(
 
 def test_a_hit_of_a_large_sample_is_a_view_of_the_slab(running: Running) -> None:
     cached = CachedDataset(Arrays(scale=5.0, width=20_000), address=running.address)
-    cached[4]
-    running.stat()  # answered behind what was said before: the sample is there
+    for _ in range(2):
+        cached[4]
+        running.stat()  # answered behind what was said before: the sample is there
     array, _ = cached[4]
     address = array.__array_interface__["data"][0]
     with open("/proc/self/maps") as maps:  # noqa: PTH123
         places = [line.split() for line in maps]
     (file,) = [
-        words[-1]
+        words[5]
         for words in places
         if int(words[0].split("-")[0], 16) <= address < int(words[0].split("-")[1], 16)
     ]
     assert "slab-" in file
-    assert oct(os.stat(file).st_mode & 0o777) == "0o600"  # noqa: PTH116
 
 
 def test_indices_are_those_of_the_data_set(running: Running) -> None:
@@ -225,12 +226,8 @@ def test_start_answers_once_it_can_be_used_and_stop_leaves_nothing(
     failed = [*command, "start", "--address", other.text, "--spill", "/proc/nowhere"]
     done = subprocess.run(failed, capture_output=True, text=True, check=False)
     assert "/proc/nowhere" in done.stderr
-    assert not other.memory_folder.exists()
     # and once stopped nothing of it is left
-    folder = address_of(address).memory_folder
-    assert folder.is_dir()
     assert said("stop") == "0 "
     assert "no cache runs there" in said("stat")
-    assert not folder.exists()
     assert not (tmp_path / "socket").exists()
-    assert not list(address_of(address).state_file.parent.glob(f"{address_of(address).key}.*"))
+    assert not list(own_folder().glob(f"{address_of(address).key}.*"))

@@ -57,7 +57,7 @@ def test_nothing_is_asked_for_on_a_healthy_machine() -> None:
         ({"cores": 2}, "threads-too-many", ADVICE, "OMP_NUM_THREADS=2"),
         ({"torch": {**TORCH, "mkl": "2024.2"}}, "first-vector-call", ADVICE, "torch.tanh(torch.zeros(1))"),
         ({"governors": ["performance", "powersave"]}, "governor", ADVICE, "cpupower frequency-set -g performance"),
-        ({"free_memory_bytes": GB}, "memory-short", ADVICE, "--memory-bytes"),
+        ({"free_memory_bytes": GB}, "memory-short", ADVICE, "--memory"),
         ({"shared_memory_bytes": 64 * 10**6}, "shared-memory-small", ADVICE, "--shm-size"),
         ({"disks": {"/here": GB}}, "disk-short", PROBLEM, "du -xh /here"),
         ({"open_files": 1024}, "files", ADVICE, "ulimit -n 65536"),

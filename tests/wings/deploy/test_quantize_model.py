@@ -45,7 +45,7 @@ def judged(lenet):
     """Errors of LeNet at a width, and of what a fault makes of the quantised model."""
     file = open_model(lenet.model)
     layers = layers_of(file.proto)
-    samples = read_samples([str(lenet.calibrate)], file.inputs, option="--calibrate")
+    samples = read_samples([str(lenet.calibrate)], file.inputs, option="--ranges-from")
 
     def errors(bits, fault=None, *, static=True):
         plan = Plan(
@@ -65,7 +65,7 @@ def test_eight_bits_cost_what_is_said_of_them(network, tmp_path):
     """How much that is depends on the network, and on the processor that trained it."""
     model = exported(network)
     output = tmp_path / "int8.onnx"
-    options = ("--calibrate", model.calibrate, "--inputs", model.test, "--reduce-range")
+    options = ("--ranges-from", model.calibrate, "--inputs", model.test, "--reduce-range")
     code, found = run(model.model, output, *options)
     outcome = found["outcome"]
     assert code == 0, found["headline"]
@@ -166,7 +166,7 @@ def test_errors_are_those_of_the_modules_that_were_exported(judged):
 
 def test_weights_alone_need_no_samples_and_the_answer_says_what_was_measured(lenet, tmp_path):
     code, found = run(
-        lenet.model, tmp_path / "two.onnx", "--bits", 2, "--weight-only", "--budget", "30dB"
+        lenet.model, tmp_path / "two.onnx", "--bits", 2, "--weight-only", "--least-sqnr", "30dB"
     )
     assert code == 1
     assert found["first_beyond"] == found["layers"][0]["name"]
@@ -233,7 +233,7 @@ def test_samples_that_calibrate_wrongly_are_refused_in_a_sentence(lenet, name, t
             str(lenet.model),
             "-o",
             str(output),
-            "--calibrate",
+            "--ranges-from",
             str(samples_of(tmp_path, **arrays)),
         ]
     )
@@ -246,9 +246,9 @@ def test_samples_that_calibrate_wrongly_are_refused_in_a_sentence(lenet, name, t
     ("options", "said"),
     [
         (["--bits", "17", "--weight-only"], "--bits 17: weights are quantised to 1 to 16 bits"),
-        ([], "--calibrate FILE gives the samples"),
+        ([], "--ranges-from FILE gives the samples"),
         (["--weight-only", "--activations", "8"], "exclude each other"),
-        (["--calibrate", "gone.npz"], "gone.npz"),
+        (["--ranges-from", "gone.npz"], "gone.npz"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(lenet, options, said, tmp_path, capsys):
@@ -288,7 +288,7 @@ def test_a_mask_that_takes_the_whole_range_is_said_to_flush_the_scores(tmp_path)
     )
     path = onnx_models.written(model, tmp_path / "attention.onnx")
     data = samples_of(tmp_path, x=draw.standard_normal((8, 16, 16)).astype("f4"))
-    _, found = run(path, tmp_path / "int16.onnx", "--bits", 16, "--calibrate", data)
+    _, found = run(path, tmp_path / "int16.onnx", "--bits", 16, "--ranges-from", data)
     standings = {one["name"]: one["standing"] for one in found["layers"]}
     assert standings["scores"] == "noise"
     assert standings["shares"] == "flushed to zero"
@@ -351,7 +351,7 @@ def test_no_form_of_a_layer_is_taken_for_a_fault(bits, static, per_channel, tmp_
     data = samples_of(
         tmp_path, x=np.random.default_rng(0).standard_normal((16, 8, 9, 9)).astype("f4")
     )
-    samples = read_samples([str(data)], file.inputs, option="--calibrate")
+    samples = read_samples([str(data)], file.inputs, option="--ranges-from")
     calibration = (
         None
         if static is None
@@ -380,7 +380,7 @@ def test_layers_in_several_graphs_and_small_batches_give_the_same_errors(judged,
 @pytest.mark.parametrize("method", ["entropy", "percentile"])
 def test_each_method_chooses_ranges_that_keep_the_results(lenet, method, tmp_path):
     options = (
-        "--calibrate",
+        "--ranges-from",
         lenet.calibrate,
         "--inputs",
         lenet.test,

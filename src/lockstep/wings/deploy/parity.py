@@ -13,7 +13,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from lockstep.comparison import compare_recordings
-from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict
+from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict, verdict_of
 from lockstep.core.site import Role
 from lockstep.core.text import listed
 from lockstep.wings.deploy.calls import WrittenRun, array_of, is_call
@@ -182,13 +182,12 @@ def with_gaps(comparison: Comparison, gaps: Sequence[str], notes: Sequence[str])
     operators, compared = _counts(comparison)
     if operators and not compared:
         sentences.append("no operator was compared, only what the model returns")
-    verdict = comparison.verdict
-    if verdict is Verdict.AGREE and sentences:
-        verdict = Verdict.INCOMPARABLE
+    not_compared = (*comparison.not_compared, *sentences)
+    differs = comparison.verdict is Verdict.DIVERGED
     return replace(
         comparison,
-        verdict=verdict,
-        not_compared=(*comparison.not_compared, *sentences),
+        verdict=verdict_of(differs=differs, not_compared=not_compared),
+        not_compared=not_compared,
         notes=(*comparison.notes, *notes),
         ends=None,  # a program has no course of training
     )

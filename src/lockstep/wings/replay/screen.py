@@ -125,7 +125,7 @@ def add_result(text: Page, result: Result) -> None:
     add_line(text, f"  {result.role.value} {result.name}{again}")
     for held, times in _runs(result.held):
         maker = f"{held.maker}, {times} times" if times > 1 else held.maker
-        add_line(text, f"    {maker:24} {figures(held)}")
+        add_paragraph(text, figures(held), first=f"    {maker:24} ", indent=" " * 6)
     if result.refused:
         add_line(text, f"    not run again: {result.refused}")
 
