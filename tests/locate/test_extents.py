@@ -57,7 +57,7 @@ def recorded(what: str, save: str) -> Path:
     torch.manual_seed(0)
     model = Unused(what)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(path, steps=1, save=save):
+    with lockstep.record(path, steps="0:1", save=save):
         model(torch.ones(3, 4)).sum().backward()
         optimizer.step()
     return path

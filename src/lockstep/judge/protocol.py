@@ -144,6 +144,8 @@ class Judgement:
         The evidence in words, added to the reason; else "".
     judged_by
         The source of knowledge that decided, where it is not the judge's own name.
+    overrules
+        It acquits an output that another judgement, of less evidence, finds beyond what is explained.
     """
 
     tolerance: float
@@ -156,6 +158,7 @@ class Judgement:
     rounding: Rounding | None = None
     words: str = ""
     judged_by: str = ""
+    overrules: bool = False
 
     @classmethod
     def handed_on(

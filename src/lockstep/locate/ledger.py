@@ -15,6 +15,7 @@ from lockstep.judge.tolerances import TRAINED_ALIKE
 from lockstep.locate.buffers import Buffers
 from lockstep.locate.origins import Place
 from lockstep.locate.precision import PrecisionClasses
+from lockstep.locate.rounding_alone import RoundingAlone
 from lockstep.measure.measured_pair import (
     Measured,
     dims_that_do_not_fit,
@@ -84,6 +85,8 @@ class Ledger:
         Per parameter its last optimizer step, and what that left.
     last_states
         Per state of an optimizer the last step that left it, and how.
+    rounding_alone
+        Which gradients are zero but for rounding.
     updated_apart
         Whether one run left out updates that the other made: from then on all differs, whatever enters.
     """
@@ -97,6 +100,7 @@ class Ledger:
         self.last_updates: dict[str, Updated] = {}
         self.last_states: dict[str, tuple[int, Measured]] = {}
         self.precision = precision or PrecisionClasses()
+        self.rounding_alone = RoundingAlone()
         self._read_tensors = read_tensors
         self._steps: set[int] = set()
         self._states: dict[Key, State] = {}
@@ -111,6 +115,13 @@ class Ledger:
     def knows_step(self, step: int) -> bool:
         """Whether all that happened up to the end of a step was recorded, or there was no such step."""
         return step < 0 or step in self._steps
+
+    def drifted(self, measured: Measured) -> State:
+        """Return the state of a parameter or buffer that changed in steps which were not recorded."""
+        near = measured.relative <= TRAINED_ALIKE or self.rounding_alone.allows(measured)
+        if near:
+            return State(measured, AGREES)
+        return State(measured, OPEN, outcome=Outcome.INCOMPARABLE)
 
     def begin(self, step: int, pairs: Iterable[Pair]) -> None:
         """Take in the complete pairs of the next step: their sketches are held against each other at
@@ -216,6 +227,7 @@ class Ledger:
             kind=kind_of(state, inherited=inherited),
             judged_by=state.judgement.judged_by,
             floor=floor_of(state),
+            overrules=state.judgement.overrules and state.outcome is Outcome.AGREE,
         )
         self.findings.append(finding)
         return finding
@@ -272,6 +284,8 @@ def kind_of(state: State, *, inherited: bool) -> Kind | None:
         return Kind.INHERITED
     if state.outcome is Outcome.DIFFER:
         return Kind.FAULT
+    if measured.shape_differs:  # other elements, which are judged where they come together
+        return None
     return Kind.NOISE if measured.floating else Kind.DECISION
 
 
@@ -293,12 +307,6 @@ def _contents(pair: Pair) -> tuple[Content, Content]:
     assert pair.reference is not None
     assert pair.candidate is not None
     return pair.reference.content, pair.candidate.content
-
-
-def drifted(measured: Measured) -> State:
-    """State of a parameter or buffer that changed in steps which were not recorded."""
-    near = measured.relative <= TRAINED_ALIKE
-    return State(measured, AGREES) if near else State(measured, OPEN, outcome=Outcome.INCOMPARABLE)
 
 
 def agreeing(measured: Measured) -> State:
@@ -359,6 +367,8 @@ def agreement_words(measured: Measured) -> str:
         return "bitwise equal" if measured.metrics.evidence.value == "digest" else "equal"
     if math.isnan(measured.difference):
         return _unknown_words(measured.pair)
+    if measured.shape_differs:
+        return "of another shape: judged by what is computed from it"
     words = f"{word_for_evidence(measured)}rel {measured.difference:.2g}, within its tolerance"
     if measured.pair.layout is not None and measured.metrics.evidence is Evidence.STATISTICS:
         return f"{words}; another layout, of which only statistics were compared"

@@ -13,7 +13,7 @@ from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement, Region
 from lockstep.judge.update_model import state_name
-from lockstep.locate.ledger import Ledger, State, agreeing, drifted, settle
+from lockstep.locate.ledger import Ledger, State, agreeing, settle
 from lockstep.locate.origins import Origins, origin_at, place_of, without_partner
 from lockstep.locate.words import what_leaves
 from lockstep.measure.measured_pair import Measured
@@ -107,7 +107,7 @@ class OptimizerStates:
                 continue
             judgement = self._judged(item, measured)
             if judgement is None or not judgement.unexplained:
-                settle(self._ledger, drifted(measured))
+                settle(self._ledger, self._ledger.drifted(measured))
                 continue
             at_start = self._is_first(item)
             judgement = replace(judgement, kind=Kind.SETUP) if at_start else judgement

@@ -19,7 +19,7 @@ from lockstep.judge.protocol import AGREES, NOTHING_BETWEEN, Judge, Judgement, R
 from lockstep.judge.tolerances import LINEAR_REGIME, TRAINED_ALIKE, UPDATE_SIZE_LIMITS
 from lockstep.judge.update_model import update_sizes
 from lockstep.locate.arrivals import follows_from_the_run
-from lockstep.locate.ledger import Ledger, State, agreeing, drifted, settle
+from lockstep.locate.ledger import Ledger, State, agreeing, settle
 from lockstep.locate.optimizer_states import OptimizerStates
 from lockstep.locate.origins import Origins, Place, place_of, place_of_call, without_partner
 from lockstep.locate.words import origin_reason, what_leaves
@@ -204,11 +204,11 @@ class UpdateWalk:
         """A parameter that is not as the step found it: the script changed it before the update."""
         before = self._as_found(item, measured)
         if before is None or self._ledger.tainted(before):
-            settle(self._ledger, drifted(measured))
+            settle(self._ledger, self._ledger.drifted(measured))
             return
         judgement = self._judge.passage([before], measured, region=_CLIPPING)
         if not judgement.unexplained:
-            settle(self._ledger, drifted(measured))
+            settle(self._ledger, self._ledger.drifted(measured))
             return
         state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
         self._ledger.remember(state)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from lockstep.core.finding import Evidence
 from lockstep.core.records import COPIES_DIFFER
 from lockstep.core.site import Role
+from lockstep.core.text import times
 from lockstep.judge.protocol import Judgement, word_for_evidence
 from lockstep.measure.measured_pair import Measured
 from lockstep.measure.metrics import are_placed_apart
@@ -63,7 +64,7 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
     elif metrics.max_abs >= metrics.rmse:
         numbers.append(f"max abs at least {metrics.max_abs:.3g}")
     if judgement.floor > 0:
-        numbers.append(f"{_times(output.difference / judgement.floor)} x its noise floor")
+        numbers.append(f"{times(output.difference / judgement.floor)} its noise floor")
     return f"{name} does not agree: {', '.join(numbers)}"
 
 
@@ -97,7 +98,3 @@ def origin_reason(
     text = f"{enters}, {leaves}"
     evidence = [judgement.words] if judgement.words else []
     return "; ".join([text, *evidence, *(str(setting) for setting in settings)])
-
-
-def _times(factor: float) -> str:
-    return f"{factor:.0f}" if factor < 100 else f"{factor:.0e}".replace("e+0", "e")

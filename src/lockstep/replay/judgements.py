@@ -26,7 +26,7 @@ def judgement_of(said: dict[str, Any]) -> Judgement:
         values["kind"] = Kind(values["kind"])
     for name in ("tolerance", "floor"):
         values[name] = float(values[name])
-    for name in ("beyond_floor", "unexplained", "open", "local"):
+    for name in ("beyond_floor", "unexplained", "open", "local", "overrules"):
         values[name] = bool(values[name])
     if values["rounding"] is not None:
         values["rounding"] = _rounding(**values["rounding"])

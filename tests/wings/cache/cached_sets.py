@@ -28,6 +28,14 @@ class Rows(Dataset[Any]):
         return {"x": torch.full((self.width,), float(index)) * self.scale, "y": index}
 
 
+class Holding(Rows):
+    """Holds something that its samples do not follow from, which nobody can know."""
+
+    def __init__(self, held: Any) -> None:
+        super().__init__()
+        self.held = held
+
+
 class FromTorch(Rows):
     def __getitem__(self, index: int) -> Any:
         return self.made(index)["x"] + torch.rand(1)

@@ -23,7 +23,14 @@ from lockstep.wings.cache import samples as cache_samples
 from lockstep.wings.cache.client import Client
 from lockstep.wings.cache.keeper import Keeper
 from lockstep.wings.cache.places import address_of
-from lockstep.wings.cache.slabs import Tier, fitting_slab_bytes, place_of, slab_bytes, word_of
+from lockstep.wings.cache.slabs import (
+    CONFIRMED,
+    Tier,
+    fitting_slab_bytes,
+    place_of,
+    slab_bytes,
+    word_of,
+)
 
 KB = 1024
 
@@ -48,8 +55,8 @@ class Kept:
         tiers = [self.memory, *([Tier("disk", self.folders[1], disk)] if disk else [])]
         self.keeper = Keeper(tiers, most_sessions=8)
 
-    def attach(self, connection: int, session: str, rows: int = 500) -> Any:
-        return self.keeper.answer(connection, m.Attach(session, session, {}, "", rows))
+    def attach(self, connection: int, session: str, rows: int = 500, training: str = "") -> Any:
+        return self.keeper.answer(connection, m.Attach(session, session, {}, "", rows, training))
 
     def put(self, connection: int, session: str, rows: range, size: int) -> list[int]:
         """Rows that found room, after which they are written."""
@@ -159,6 +166,30 @@ def test_bytes_that_a_reader_maps_count_until_it_lets_go(tmp_path: Path) -> None
     assert kept.keeper.answer(7, m.Released([])) == m.Gone([slab])
     kept.keeper.answer(7, m.Released([slab]))
     assert kept.memory.used_bytes == 0
+
+
+def test_a_sample_is_given_out_once_one_training_has_computed_it_twice(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, 256 * KB)
+    for connection, training in ((1, "first"), (2, "second"), (3, "first")):
+        kept.attach(connection, "shared", training=training)
+    kept.put(1, "shared", range(3), 100)
+    table = kept.keeper.sessions["shared"].tables[""]
+
+    def confirmed(connection: int, row: int, word: int) -> bool:
+        kept.keeper.answer(connection, m.Confirm("shared", "", [[row, word]]))
+        return table.word(row) >= CONFIRMED
+
+    # given a sample of the first training: the second one may have drawn alike, another rank of the first one has not
+    assert not confirmed(2, 0, table.word(0))
+    assert confirmed(3, 0, table.word(0))
+    # and what was compared with a sample that lies elsewhere by now counts for nothing
+    assert not confirmed(1, 1, table.word(1) + 1)
+    # when the first one has ended, then the second one has to compute it twice, too
+    kept.keeper.left(1)
+    kept.keeper.left(3)
+    assert not confirmed(2, 1, table.word(1))
+    assert confirmed(2, 1, table.word(1))
+    assert not confirmed(2, 400, 0)
 
 
 def test_a_place_that_was_not_written_to_is_given_to_another(tmp_path: Path) -> None:

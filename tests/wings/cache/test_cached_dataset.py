@@ -65,7 +65,7 @@ def run(running: Running, folder: Path, script: str) -> str:
 
 READS = """
 from pictures import *
-cached, plain = CachedDataset(Pictures("count")), Pictures("other")
+cached, plain = CachedDataset(Pictures("count"), session="pictures"), Pictures("other")
 for epoch in range(2):
     for with_it, without in zip(DataLoader(cached, 5), DataLoader(plain, 5), strict=True):
         assert torch.equal(with_it["x"], without["x"]) and torch.equal(with_it["y"], without["y"])
@@ -79,11 +79,12 @@ def test_a_second_process_reads_what_the_first_has_put_there(
 ) -> None:
     # given a process that reads a data set for two epochs, each batch held against the data set's own
     monkeypatch.chdir(tmp_path)
-    # then it computes each sample once, two of them twice to see whether they come out the same
-    assert run(running, pictures, READS).split() == ["26"]
-    # and when a second one does the same, it computes nothing more: every sample is there
-    assert run(running, pictures, READS).split() == ["26"]
-    session = max(running.stat()["sessions"], key=lambda one: one["hits"])
+    # then it computes each sample twice, to see whether they come out the same
+    assert run(running, pictures, READS) == "48\n"
+    # and when a second one does the same, every sample is there: it computes some, the first two always, to check them
+    (computed,) = run(running, pictures, READS).split()
+    assert 48 + 2 * 2 <= int(computed) < 48 + 2 * 24
+    session = running.session("pictures")
     assert (session["samples"], session["of"], session["processes"]) == (24, 24, 0)
 
 
@@ -109,7 +110,8 @@ def test_what_is_written_into_a_sample_nobody_else_sees(width: int, running: Run
     # given a sample from the cache, small or large, and another view of it
     plain = Arrays(scale=3.0, width=width)
     cached = CachedDataset(Arrays(scale=3.0, width=width), address=running.address)
-    cached[2]
+    for _ in range(2):
+        cached[2]
     array, tensor = cached[2]
     second, _ = cached[2]
     # when it is written to
@@ -153,7 +155,7 @@ def test_two_views_of_a_sample_do_not_see_each_other(
     # given samples of one leaf, made anew each time, and each held while the same one is asked for again
     plain = Leaves(kind, dtype, width)
     cached = CachedDataset(Leaves(kind, dtype, width), address=running.address)
-    for _ in range(3):
+    for _ in range(4):
         first, second = cached[1], cached[1]
         # when one of them is written to, then the other stays, and later ones are right
         leaf(first)[...] = 9
@@ -163,8 +165,9 @@ def test_two_views_of_a_sample_do_not_see_each_other(
 
 def test_a_hit_of_a_large_sample_is_a_view_of_the_slab(running: Running) -> None:
     cached = CachedDataset(Arrays(scale=5.0, width=20_000), address=running.address)
-    cached[4]
-    running.stat()  # answered behind what was said before: the sample is there
+    for _ in range(2):
+        cached[4]
+        running.stat()  # answered behind what was said before: the sample is there
     array, _ = cached[4]
     address = array.__array_interface__["data"][0]
     with open("/proc/self/maps") as maps:  # noqa: PTH123

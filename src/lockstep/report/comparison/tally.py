@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lockstep.core.finding import Evidence, Finding, Kind, Outcome
+from lockstep.core.records import would_differ
 
 _TELLS_NUMBERS = frozenset({Evidence.TENSORS, Evidence.SKETCH})
 
@@ -30,6 +31,11 @@ class Tally:
         Those of which nothing could be said.
     amplified, flipped
         Those of these kinds: `Kind.AMPLIFIED`, `Kind.DECISION`.
+    overruled
+        Those that a re-run acquits, and that are faults without one.
+    by_statistics
+        Those that agree by their statistics alone, which do not tell in which order elements stand, and have other
+        digests; where there is no digest, the comparison itself says what is not known.
     evidence
         Sources of numbers that occur.
     ranks
@@ -43,6 +49,8 @@ class Tally:
     unjudged: int = 0
     amplified: int = 0
     flipped: int = 0
+    overruled: int = 0
+    by_statistics: int = 0
     evidence: set[Evidence] = field(default_factory=set)
     ranks: set[str] = field(default_factory=set)
 
@@ -65,6 +73,11 @@ class Tally:
             self.alike += 1
         else:
             self.inside += 1
+        self.overruled += finding.overrules
+        if outcome is Outcome.AGREE and source is Evidence.STATISTICS:
+            sides = (finding.pair.reference, finding.pair.candidate)
+            digests = [None if one is None else one.digest for one in sides]
+            self.by_statistics += would_differ(*digests)
         if kind is Kind.AMPLIFIED:
             self.amplified += 1
         elif kind is Kind.DECISION:

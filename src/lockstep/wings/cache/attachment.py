@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-import threading
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import torch
+
+from lockstep.cli.notices import say
 from lockstep.wings.cache.client import AGAIN_S, DaemonGoneError, RefusedError
 from lockstep.wings.cache.pipeline_checksum import Pipeline, differences
-from lockstep.wings.cache.pipeline_parts import Handles
 from lockstep.wings.cache.places import Address
-from lockstep.wings.cache.random_watch import RandomWatch, system_draws
-from lockstep.wings.cache.sample_layout import Laid
-from lockstep.wings.cache.samples import MISSING, OtherPipelineError, Samples, say_gone, say_once
-from lockstep.wings.cache.twin import come_out_otherwise, threads
-
-_TWINS, _TWINS_OF_BATCHES = 2, 8
-"""Samples of a new session that are computed twice; more where whole batches are, in which the others may matter."""
-
-_SUSPECTS = 64
-"""Samples that ask the system for randomness and are computed twice: so does a generator that is then given a seed."""
+from lockstep.wings.cache.random_watch import RandomWatch
+from lockstep.wings.cache.sample_difference import first_difference
+from lockstep.wings.cache.samples import (
+    MISSING,
+    Computed,
+    OtherPipelineError,
+    OtherSampleError,
+    Samples,
+    closed,
+    say_gone,
+    say_once,
+)
+from lockstep.wings.cache.spot_checks import SpotChecks
+from lockstep.wings.cache.training import Scope, scope_of
 
 _MOST_CHANGES = 64
 """How often what a data set is set to may change from outside before this process asks the cache no more."""
@@ -43,7 +51,7 @@ class Attachment:
     address
         Of the daemon.
     session
-        A name, or "".
+        A name of the user's; "" for one that this training alone has.
     source
         What computes samples.
     ignored
@@ -56,8 +64,10 @@ class Attachment:
         Whether random numbers are drawn by a key, and nobody has to watch them.
     is_in_batches
         Whether the source computes whole batches.
-    handles
-        What was open where the source was looked at in another process.
+    checks
+        Which hits are loaded again.
+    scope
+        Who shares it without a name, where it was made in another process; None where it is made now.
     """
 
     def __init__(
@@ -70,41 +80,51 @@ class Attachment:
         about: dict[str, str],
         rows: int,
         is_keyed: bool,
+        checks: SpotChecks,
         is_in_batches: bool = False,
-        handles: Handles | None = None,
+        scope: Scope | None = None,
     ) -> None:
         self._address, self._session, self._source = address, session, source
         self._ignored, self._about, self._rows, self._is_keyed = ignored, about, rows, is_keyed
         self._process = os.getpid()
         self._samples: Samples | None = None
-        self._twins = _TWINS_OF_BATCHES if is_in_batches else _TWINS
+        self.checks = checks
         self._random = f"{_BY_BATCH if is_in_batches else ''}{_RANDOM}"
-        self._suspects, self._has_asked = _SUSPECTS, dict[int, bool]()
-        self._threads = threads()
+        self._threads = torch.get_num_threads()
         self._refused, self._changes, self._again_s = False, 0, 0.0
         self._unseen = self._unseen_files = 0
-        self.handles = handles or {}
-        self._describe()
+        self._describe(is_first=scope is None)
+        self.scope = scope or scope_of(self._pipeline.checksum)
+        if scope is None:
+            _made_here.add(self)
 
     @property
     def generators(self) -> Sequence[Any]:
         """Random generators that the source keeps."""
         return self._pipeline.generators
 
+    @property
+    def was_wrong(self) -> str:
+        """The session in which a hit was found to be wrong; "" if none was."""
+        samples = self._samples
+        return samples.session if samples is not None and samples.was_wrong else ""
+
     def attach(self) -> None:
-        """Attach at once.
+        """Attach at once, if anything may be cached.
 
         Raises
         ------
         OtherPipelineError
             If the session is another pipeline's.
         """
-        self._attach()
+        if not self._refused:
+            self._attach()
 
     def look_again(self) -> None:
-        """Look at the whole pipeline again before the next sample, as at the start of an epoch: lists may have been
-        shuffled in place."""
+        """Look at the whole pipeline again before the next sample, and check the first hits, as at the start of an
+        epoch: lists may have been shuffled in place."""
         self._unseen_files = _LOOK_AFTER
+        self.checks.begin_epoch()
 
     def samples(self, count: int = 1) -> Samples | None:
         """The session for the pipeline as it is now; None where nothing may be taken from one or given to it.
@@ -119,13 +139,15 @@ class Attachment:
         if self._process != os.getpid():
             self._process, self._samples, self._again_s = os.getpid(), None, 0.0
             self.look_again()
-        if self._threads != threads():
-            self._threads, self._samples = threads(), None
+        if self._threads != torch.get_num_threads():
+            self._threads, self._samples = torch.get_num_threads(), None
             self._again_s = 0.0
         if self._unseen_files > _LOOK_AFTER:
             self._unseen = self._unseen_files = 0
             self._look_for_changes(None)
         elif self._unseen > (self._rows or _LOOK_AFTER) or self._pipeline.has_changed():
+            if self._unseen > (self._rows or _LOOK_AFTER):
+                self.checks.begin_epoch()
             self._unseen = 0
             self._look_for_changes(self._pipeline.files)
         is_missing = self._samples is None or not self._samples.is_alive
@@ -137,29 +159,39 @@ class Attachment:
         samples.let_go()
         return None
 
-    def _describe(self, files: str | None = None) -> Pipeline:
-        self._pipeline = Pipeline(self._source, self._ignored, self._about, self.handles, files)
-        self.handles = self._pipeline.handles
+    def _describe(self, files: str | None = None, *, is_first: bool = False) -> Pipeline:
+        self._pipeline = Pipeline(
+            self._source, self._ignored, self._about, files, is_first=is_first
+        )
         self._watch = RandomWatch(self._pipeline.generators)
+        if self._pipeline.unknown:
+            self._refuse_here(_words_of_unknown(self._pipeline))
         return self._pipeline
 
     def _attach(self) -> None:
         self._again_s = time.monotonic() + AGAIN_S
+        _leave_forgotten()
+        name = self._session or self.scope.session(self._pipeline.checksum)
         try:
             self._samples = Samples(
                 self._address,
-                self._session,
+                name,
                 self._pipeline,
                 self._rows,
                 f"{self._threads} threads/",
+                is_lasting=bool(self._session),
+                training=self.scope.training,
             )
+            gone = weakref.finalize(self, _forgotten.append, (os.getpid(), self._samples))
+            gone.atexit = False
         except DaemonGoneError as error:
             say_gone(self._address, error)
         except RefusedError as error:
             if error.later:
                 say_once(f"{error}; samples are loaded as without the cache until there is")
             else:
-                self._refuse_here(str(error))
+                self._refused = True
+                say_once(f"{error}; samples are loaded as without the cache", closed(name))
 
     def _attach_or_say(self) -> None:
         try:
@@ -172,11 +204,12 @@ class Attachment:
         say_once(f"{why}; samples are loaded as without the cache")
 
     def _look_for_changes(self, files: str | None) -> None:
-        before = self._pipeline.checksum
+        before, was_refused, self._refused = self._pipeline.checksum, self._refused, False
         if self._describe(files).checksum == before:
+            self._refused = self._refused or was_refused
             return
         self._changes += 1
-        self._samples, self._refused = None, False
+        self._samples = None
         if self._changes > _MOST_CHANGES:
             self._refuse_here("what the data set is set to changes again and again")
         else:
@@ -201,76 +234,122 @@ class Attachment:
 
     def computed(self, samples: Samples, compute: Callable[[], T], row: int) -> tuple[T, bool]:
         """Compute something, and say whether it may be cached: nothing was drawn and the pipeline is the same."""
-        before, asked = () if self._is_keyed else self._watch.state(), system_draws()
+        before = () if self._is_keyed else self._watch.state()
         found = compute()
-        self._has_asked[threading.get_ident()] = not self._is_keyed and system_draws() != asked
-        drawn = "" if self._is_keyed else self._watch.drawn(before)
-        why = f"sample {row} draws from {drawn}{_RANDOM}" if drawn else self._changed_by_computing()
+        why = self._why_not(before, row)
         if why:
             self._trying(lambda: samples.refuse(why))
         return found, not why
+
+    def _why_not(self, before: tuple[Any, ...], row: int) -> str:
+        """Why what was computed since must not be cached; "" if it may."""
+        drawn = "" if self._is_keyed else self._watch.drawn(before)
+        return (
+            f"sample {row} draws from {drawn}{_RANDOM}" if drawn else self._changed_by_computing()
+        )
 
     def _changed_by_computing(self) -> str:
         if not self._pipeline.has_changed():
             return ""
         before = self._pipeline
-        if (
-            self._describe(before.files).checksum == before.checksum
-        ):  # a file was opened, or the like
+        now = self._describe(before.files)
+        if now.unknown:
+            return _words_of_unknown(now)
+        if now.checksum == before.checksum:
             return ""
-        words = differences(
-            before.description, self._pipeline.description, now="now", then="before"
-        )
+        words = differences(before.description, now.description, now="now", then="before")
         return f"computing a sample changes the data set ({words}); name what does not matter in ignore=(...)"
 
-    def put(
-        self,
-        samples: Samples,
-        found: Sequence[tuple[int | None, str, Any]],
-        again: Callable[[int], Any],
-    ) -> bool:
-        """Put samples into the cache: rows, variants and what was computed; `again` computes one of them once more."""
-        return self._trying(lambda: self._put(samples, found, again)) == (True,)
+    def put(self, samples: Samples, found: Sequence[tuple[int | None, str, Any]]) -> bool:
+        """Put samples into the cache, or compare them with what was put there before: rows, variants, samples.
 
-    def _put(
-        self,
-        samples: Samples,
-        found: Sequence[tuple[int | None, str, Any]],
-        again: Callable[[int], Any],
-    ) -> bool:
-        laid = [
-            (place, one)
-            for place, (row, _, sample) in enumerate(found)
-            if row is not None and (one := samples.laid_out(sample)) is not None
-        ]
-        is_suspect = self._has_asked.get(threading.get_ident(), False) and self._suspects > 0
-        twins = [] if samples.proven else laid[: self._twins]
-        if is_suspect:
-            twins, self._suspects = laid, self._suspects - len(laid)
-        if twins and not self._come_out_the_same(samples, twins, found[twins[0][0]][0] or 0, again):
+        Returns
+        -------
+        bool
+            Whether all of them are there.
+        """
+        by_variant: dict[str, list[Computed]] = {}
+        for row, variant, sample in found:
+            laid = None if row is None else samples.laid_out(sample)
+            if row is not None and laid is not None:
+                by_variant.setdefault(variant, []).append(Computed(row, variant, sample, laid))
+        try:
+            done = self._trying(lambda: [samples.put(some) for some in by_variant.values()])
+        except OtherSampleError as error:
+            why = f"{error}{self._random}"
+            self._trying(lambda: samples.refuse(why))
             return False
-        by_variant: dict[str, list[tuple[int, Laid]]] = {}
-        for place, one in laid:
-            by_variant.setdefault(found[place][1], []).append((found[place][0] or 0, one))
-        done = [samples.put(some, variant) for variant, some in by_variant.items()]
-        return len(laid) == len(found) and all(done)
+        count = sum(map(len, by_variant.values()))
+        return done is not None and count == len(found) and all(done[0])
 
-    def _come_out_the_same(
-        self,
-        samples: Samples,
-        twins: Sequence[tuple[int, Laid]],
-        row: int,
-        again: Callable[[int], Any],
-    ) -> bool:
-        other = come_out_otherwise(
-            lambda: [again(place) for place, _ in twins], [one.checksum for _, one in twins]
+    def agrees(self, samples: Samples, row: int, variant: str, item: Any) -> bool:
+        """Put an item of a stream into the cache, or compare it with that which is there."""
+        hit = self.get(samples, [row], [variant])[0]
+        if hit is MISSING:
+            return self.put(samples, [(row, variant, item)])
+        words = first_difference(hit, item)
+        if words:
+            self._end(samples, f"item {row} is not what the cache gave: {words}")
+        return not words
+
+    def stands(self, samples: Samples, row: int, hit: Any, again: Callable[[], Any]) -> bool:
+        """Load a sample again that came from the cache, and compare; a difference ends the session for all.
+
+        Parameters
+        ----------
+        samples, row
+            Where it came from.
+        hit
+            As it came from there.
+        again
+            Loads it.
+        """
+        before = () if self._is_keyed else self._watch.state()
+        fresh = again()
+        words = first_difference(hit, fresh)
+        why = (
+            f"sample {row} is not what the cache gave: {words}"
+            if words
+            else self._why_not(before, row)
         )
-        if other:
-            samples.refuse(f"sample {row} comes out otherwise each time{self._random}")
-            return False
-        self._twins = max(self._twins - len(twins), 0)
-        if other is None:
-            samples.say_once("whether samples come out the same twice could not be seen")
-        elif not self._twins and not samples.proven:
-            samples.prove()
-        return True
+        if why:
+            self._end(samples, why)
+        return not why
+
+    def _end(self, samples: Samples, why: str) -> None:
+        """A sample that was given out may have been wrong."""
+        ended = f"{why}. Samples are loaded from the data set from now on; earlier ones may have been wrong, too"
+        self._trying(lambda: samples.refuse(ended, is_wrong=True))
+        self._refused = True
+
+
+def _words_of_unknown(pipeline: Pipeline) -> str:
+    more = len(pipeline.unknown) - 1
+    return f"nothing is cached: {pipeline.unknown[0]}" + (f" ({more} more like it)" if more else "")
+
+
+_forgotten: deque[tuple[int, Samples]] = deque()
+"""Of data sets that are no more, by process; told when it is safe to speak, which it is not while memory is freed."""
+
+
+def _leave_forgotten() -> None:
+    while _forgotten:
+        process, samples = _forgotten.popleft()
+        if process == os.getpid():
+            samples.leave()
+
+
+_made_here: weakref.WeakSet[Attachment] = weakref.WeakSet()
+
+
+def _ended_in_error() -> Iterator[str]:
+    return (one.was_wrong for one in _made_here if one.was_wrong)
+
+
+@atexit.register
+def _last_words() -> None:
+    """Say again at the end of a training that the cache has given wrong samples, for the line may be far up."""
+    for session in sorted(set(_ended_in_error())):
+        say(
+            f"cache session {session} gave a wrong sample and was ended: do not rely on this training's result"
+        )

@@ -11,29 +11,34 @@ from torch.utils.data import Dataset
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.cache.attachment import Attachment
-from lockstep.wings.cache.pipeline_parts import Handles
 from lockstep.wings.cache.places import address_of
 from lockstep.wings.cache.random_watch import drawing_by
-from lockstep.wings.cache.samples import MISSING
+from lockstep.wings.cache.samples import MISSING, Samples
+from lockstep.wings.cache.spot_checks import RATE, SpotChecks
+from lockstep.wings.cache.training import Scope, inherited, named
 
 Compute = Callable[[list[Any]], list[Any]]
 TransformKey = Callable[[int], object] | str | None
 
 
 class CachedDataset(Dataset[Any]):
-    """A map-style data set that keeps its samples in the cache, for all processes and trainings of this machine.
+    """A map-style data set that keeps its samples in the cache, for all epochs, workers and ranks of a training.
 
-    Each sample is bitwise that of the data set itself. A cache that is not there, is full or dies costs speed, never a
-    sample: the data set itself then gives it. What a training writes into a sample stays its own.
+    The data set gives each sample twice, and the cache gives it from then on if both were the same bit by bit. A share
+    of what the cache gives is loaded again and compared, for ever; a difference ends the cache for this data set. A
+    cache that is not there, is full or dies costs speed, never a sample. What a training writes into a sample stays its
+    own.
 
     Parameters
     ----------
     dataset
-        With `len()` and `[index]`; anything in it counts that decides about samples: its code, attributes, files. A
-        sample that draws random numbers, or comes out otherwise a second time, is never cached, nor is any other of
-        its session then, and that is said.
+        With `len()` and `[index]`. If one sample draws random numbers, or is different the second time, or if the data
+        set holds something that cannot be read, as shared memory or an open file, nothing is cached, and that is said.
     session
-        A name under which equal pipelines share samples; None for one that follows from the pipeline.
+        A name under which trainings share samples, now and later: by giving it you say that they load the same ones.
+        None for this training alone.
+    version
+        Of the data, where `session` does not say it; give another one when the data change.
     transform_key
         What a sample depends on besides its index: a text, or a function from the index to one, as in
         `lambda index: f"epoch {epoch}"`. Random numbers are then drawn by this key and the index, with the cache
@@ -41,12 +46,16 @@ class CachedDataset(Dataset[Any]):
     address
         Of the daemon; "" for what LOCKSTEP_CACHE names, or this user's own.
     ignore
-        Names of attributes that do not matter to samples, as of a counter.
+        Names of attributes that Lockstep does not look at: you say that samples do not change with them, as with a
+        counter, or with a file that stays open.
+    check_rate
+        The least share of hits that are loaded again and compared; the first ones of each epoch always are.
 
     Raises
     ------
     UsageError
-        If the session holds samples of another pipeline: the text says what differs.
+        If the session holds samples of another pipeline: the text says what differs. If there is a version and no
+        session, or the share is none.
 
     Examples
     --------
@@ -63,19 +72,26 @@ class CachedDataset(Dataset[Any]):
         dataset: Any,
         *,
         session: str | None = None,
+        version: str | int | None = None,
         transform_key: TransformKey = None,
         address: str = "",
         ignore: Sequence[str] = (),
+        check_rate: float = RATE,
     ) -> None:
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
             raise UsageError(
                 "CachedDataset takes a data set with len() and [index]; cached() takes a stream"
             )
         self.dataset = dataset
-        self._session, self._key, self._ignore = session or "", transform_key, tuple(ignore)
-        self._address = address_of(address)
-        self._handles: Handles = {}
+        self._session, self._key, self._ignore = (
+            named(session, version),
+            transform_key,
+            tuple(ignore),
+        )
+        self._address, self._check_rate = address_of(address), check_rate
+        self._scope: Scope | None = None
         self._attachment: Attachment | None = self._unattached()
+        self._scope = self._attachment.scope
         self._attachment.attach()
 
     def _unattached(self) -> Attachment:
@@ -83,13 +99,11 @@ class CachedDataset(Dataset[Any]):
         return Attachment(
             self._address, self._session, self.dataset, ignored=self._ignore, rows=len(self.dataset),
             about={"samples": str(len(self.dataset)), "random numbers": drawn}, is_keyed=self._key is not None,
-            is_in_batches=self._whole() is not None, handles=self._handles,
+            is_in_batches=self._whole() is not None, checks=SpotChecks(self._check_rate), scope=self._scope,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
-        handles = self._attachment.handles if self._attachment else self._handles
-        words = {where: (said, None) for where, (said, _) in handles.items()}
-        return {**self.__dict__, "_attachment": None, "_handles": words}
+        return {**self.__dict__, "_attachment": None, "_scope": inherited(self._scope)}
 
     def __len__(self) -> int:
         if self._attachment is not None:  # samplers ask at the start of an epoch
@@ -118,6 +132,7 @@ class CachedDataset(Dataset[Any]):
         """Samples from the cache, and those that are not there as they are computed."""
         if self._attachment is None:  # unpickled in another process
             self._attachment = self._unattached()
+            self._scope = self._attachment.scope
         attachment = self._attachment
         samples = attachment.samples(len(indices))
         compute = whole or self._one_by_one
@@ -130,6 +145,8 @@ class CachedDataset(Dataset[Any]):
         ]
         variants = self._variants(indices, whole)
         found = attachment.get(samples, rows, variants)
+        if not self._stand(attachment, samples, indices, whole, rows, found):
+            return compute(list(indices))
         left = [place for place, sample in enumerate(found) if sample is MISSING]
         if left:
             wanted = [indices[place] for place in left]
@@ -140,13 +157,32 @@ class CachedDataset(Dataset[Any]):
             for place, sample in zip(left, computed, strict=True):
                 found[place] = sample
             if is_exact:
-                again = partial(self._again, wanted, whole)
                 attachment.put(
-                    samples,
-                    [(*one, sample) for one, sample in zip(asked, computed, strict=True)],
-                    again,
+                    samples, [(*one, sample) for one, sample in zip(asked, computed, strict=True)]
                 )
         return found
+
+    def _stand(
+        self,
+        attachment: Attachment,
+        samples: Samples,
+        indices: Sequence[Any],
+        whole: Compute | None,
+        rows: Sequence[int | None],
+        found: Sequence[Any],
+    ) -> bool:
+        """Load some of what came from the cache again, and say whether it was right."""
+        due = [
+            place
+            for place, hit in enumerate(found)
+            if hit is not MISSING and attachment.checks.is_due()
+        ]
+        return all(
+            attachment.stands(
+                samples, rows[place] or 0, found[place], partial(self._again, indices, whole, place)
+            )
+            for place in due
+        )
 
     def _one_by_one(self, indices: Sequence[Any]) -> list[Any]:
         return [self._compute(one) for one in indices]

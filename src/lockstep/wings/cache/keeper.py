@@ -46,7 +46,8 @@ class Keeper:
             m.Attach: self._attach, m.Grow: self._grow, m.Place: self._place, m.Unused: self._unused,
             m.Written: self._written,
             m.Lease: self._lease, m.Released: self._released, m.Close: self._close, m.Tell: self._tell,
-            m.Proven: self._prove, m.MakeSession: self._make_session, m.Destroy: self._destroy, m.Stat: self._stat,
+            m.Confirm: self._confirm, m.Leave: self._leave,
+            m.MakeSession: self._make_session, m.Destroy: self._destroy, m.Stat: self._stat,
         }  # fmt: skip
 
     def answer(self, connection: int, message: m.Message) -> m.Message | None:
@@ -61,18 +62,28 @@ class Keeper:
         self._reserves.left(connection)
         for slab in list(self.slabs.values()):
             self._give_back(slab, connection)
-        for session in self.sessions.values():
-            session.attached.discard(connection)
+        for session in list(self.sessions.values()):
+            self._left_session(session, connection)
 
     def ended(self, connection: int) -> None:
         """The process behind a connection that has left has ended, and writes nothing any more."""
         self._reserves.ended(connection)
 
+    def _left_session(self, session: Session, connection: int) -> None:
+        """A connection uses a session no more; one without a name goes with its last one."""
+        was_there = session.attached.pop(connection, None) is not None
+        if was_there and not session.attached and not session.is_lasting:
+            self._drop(session)
+
+    def _leave(self, connection: int, told: m.Leave) -> None:
+        if told.session in self.sessions:
+            self._left_session(self.sessions[told.session], connection)
+
     # ---------------------------------------------------------------------------------- sessions
 
     def _attach(self, connection: int, asked: m.Attach) -> m.Message:
         name = asked.session or asked.checksum[:16]
-        session = self.sessions.get(name) or self._new_session(name)
+        session = self.sessions.get(name) or self._new_session(name, is_lasting=bool(asked.lasting))
         if isinstance(session, m.Refused):
             return session
         if session.checksum and session.checksum != asked.checksum:
@@ -82,19 +93,19 @@ class Keeper:
         if session.closed:
             return m.Refused(f"session {name}: {session.closed}")
         session.checksum, session.description = asked.checksum, asked.description
-        session.attached.add(connection)
+        session.attach(connection, asked.training)
         self._use(session)
         session.rows = max(session.rows, asked.rows)
         return self._table_of(session, asked.variant, asked.rows)
 
-    def _new_session(self, name: str) -> Session | m.Refused:
+    def _new_session(self, name: str, *, is_lasting: bool = True) -> Session | m.Refused:
         if len(self.sessions) >= self._most_sessions:
             idle = [one for one in self.sessions.values() if not one.attached]
             if not idle:
                 why = f"there are {self._most_sessions} sessions already, all in use (--sessions)"
                 return m.Refused(why, later=1)
             self._drop(min(idle, key=lambda one: one.last_used))
-        self.sessions[name] = session = Session(name)
+        self.sessions[name] = session = Session(name, is_lasting=is_lasting)
         return session
 
     def _table_of(self, session: Session, variant: str, rows: int) -> m.Message:
@@ -111,7 +122,7 @@ class Keeper:
         elif not table.grow(rows):
             return m.Refused(f"no room: {table.tier.full}")
         file = str(table.tier.folder / table.file)
-        return m.Attached(session.name, file, table.rows, int(session.proven))
+        return m.Attached(session.name, file, table.rows)
 
     def _grow(self, connection: int, asked: m.Grow) -> m.Message:
         session = self.sessions.get(asked.session)
@@ -129,7 +140,7 @@ class Keeper:
             return m.Told(0)
         session.closed = asked.why
         for table in session.tables.values():
-            table.close()
+            table.close(is_wrong=bool(asked.wrong))
         self._drop_samples(session)
         return m.Told(1)
 
@@ -140,9 +151,14 @@ class Keeper:
         session.told.add(asked.what)
         return m.Told(1)
 
-    def _prove(self, connection: int, asked: m.Proven) -> None:
-        if asked.session in self.sessions:
-            self.sessions[asked.session].proven = True
+    def _confirm(self, connection: int, told: m.Confirm) -> None:
+        session = self.sessions.get(told.session)
+        table = None if session is None else session.tables.get(told.variant)
+        if session is None or table is None or session.closed:
+            return
+        active = frozenset(session.attached.values())
+        for row, word in [one for one in told.rows if len(one) == 2]:
+            table.confirm(row, word, session.attached.get(connection, 0), active)
 
     def _make_session(self, connection: int, asked: m.MakeSession) -> m.Message:
         name = asked.session or secrets.token_hex(8)
@@ -238,13 +254,13 @@ class Keeper:
             slab.writing -= 1
             if slab.retired:
                 self._forget_if_free(slab)
-            self._enter(told, row, slab, offset)
+            self._enter(connection, told, row, slab, offset)
         for row, offset, size in [one for one in told.ahead if len(one) == 3]:
             slab = self._reserves.written(connection, told.session, offset, size)
-            if slab is not None and not self._enter(told, row, slab, offset):
+            if slab is not None and not self._enter(connection, told, row, slab, offset):
                 self.sessions[told.session].is_doubled = True
 
-    def _enter(self, told: m.Written, row: int, slab: Slab, offset: int) -> bool:
+    def _enter(self, connection: int, told: m.Written, row: int, slab: Slab, offset: int) -> bool:
         """Say in the table where a row lies; False where it says so already of another place."""
         session = self.sessions.get(told.session)
         table = None if session is None else session.tables.get(told.variant)
@@ -253,7 +269,7 @@ class Keeper:
         if table.word(row):
             return False
         slab.rows.append((told.variant, row))
-        table.set(row, word_of(slab.number, offset))
+        table.set(row, word_of(slab.number, offset), session.attached.get(connection, 0))
         return True
 
     def _unused(self, connection: int, told: m.Unused) -> None:
@@ -313,7 +329,7 @@ class Keeper:
         session = self.sessions[slab.session]
         for variant, row in slab.rows:
             place = place_of(session.tables[variant].word(row))[1]
-            session.tables[variant].set(row, word_of(moved.number, place))
+            session.tables[variant].move(row, word_of(moved.number, place))
         moved.rows, slab.rows = slab.rows, []
 
     def _victims(self, tier: Tier) -> Iterator[Slab]:

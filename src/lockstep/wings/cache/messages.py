@@ -54,23 +54,27 @@ class Welcome(Message):
 
 @dataclass(frozen=True)
 class Attach(Message):
-    """Use a session, made where there is none. `rows` is how many samples there are, 0 where that is not known."""
+    """Use a session, made where there is none. `rows` is how many samples there are, 0 where that is not known.
+
+    `training` tells trainings apart; a session that is not `lasting` goes with the last process that uses it.
+    """
 
     session: str
     checksum: str
     description: dict[str, str]
     variant: str = ""
     rows: int = 0
+    training: str = ""
+    lasting: int = 1
 
 
 @dataclass(frozen=True)
 class Attached(Message):
-    """The table of a session's variant; whether somebody has seen already that its samples come out the same twice."""
+    """The table of a session's variant."""
 
     session: str
     table: str
     rows: int
-    proven: int
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,15 @@ class Written(Message):
     ahead: list[list[int]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Confirm(Message):
+    """Rows, each with its word, that were computed once more and came out the same. Not answered."""
+
+    session: str
+    variant: str
+    rows: list[list[int]]
+
+
 class Unused(_OfSession):
     """To what was given ahead nothing more is written. Not answered."""
 
@@ -162,10 +175,14 @@ class Gone(Message):
 
 @dataclass(frozen=True)
 class Close(Message):
-    """No sample of a session may be taken from the cache, and why. Answered by `Told`."""
+    """No sample of a session may be taken from the cache, and why. Answered by `Told`.
+
+    `wrong` says that a sample was found to be wrong that had been given out.
+    """
 
     session: str
     why: str
+    wrong: int = 0
 
 
 @dataclass(frozen=True)
@@ -183,8 +200,8 @@ class Told(Message):
     first: int
 
 
-class Proven(_OfSession):
-    """Samples of a session were computed twice and came out the same. Not answered."""
+class Leave(_OfSession):
+    """This process uses the session no more. Not answered."""
 
 
 class MakeSession(_OfSession):

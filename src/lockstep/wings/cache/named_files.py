@@ -18,8 +18,7 @@ class NamedFiles:
 
     def add_all(self, names: Iterable[str | bytes]) -> None:
         """Texts, each of which counts if there is such a file."""
-        texts = map(os.fsdecode, names)
-        self._names += [one for one in texts if len(one) < _LONGEST and ("/" in one or "." in one)]
+        self._names += [one for one in map(os.fsdecode, names) if len(one) < _LONGEST]
 
     def words(self) -> str:
         """How many there are, and a checksum; "" for none. Of very many, evenly chosen ones are looked at."""
@@ -40,8 +39,11 @@ def _lines(names: list[str]) -> Iterator[str]:
             known = os.stat(name)  # noqa: PTH116
         except (OSError, ValueError):
             continue
-        yield f"{name}\0{known.st_size}\0{known.st_ctime_ns}\n"
-        if not os.path.isdir(name):  # noqa: PTH112
+        is_folder = os.path.isdir(name)  # noqa: PTH112
+        if not is_folder and "/" not in name and "." not in name:
+            continue  # by chance, as the name of a class of pictures may be
+        yield f"{name}\0{known.st_ino}\0{known.st_size}\0{known.st_ctime_ns}\n"
+        if not is_folder:
             continue
         for line in _lines_below(name):
             left -= 1
@@ -51,7 +53,7 @@ def _lines(names: list[str]) -> Iterator[str]:
 
 
 def _lines_below(folder: str) -> Iterator[str]:
-    """What lies in a folder and in those below it, in order of names; links are not followed."""
+    """What lies in a folder and in those below it, in order of names; links to folders are not followed."""
     try:
         with os.scandir(folder) as entries:
             inside = sorted(entries, key=lambda one: one.name)
@@ -59,9 +61,9 @@ def _lines_below(folder: str) -> Iterator[str]:
         return
     for one in inside:
         try:
-            known = one.stat(follow_symlinks=False)
+            known = one.stat()
         except OSError:
             continue
-        yield f"{one.path}\0{known.st_size}\0{known.st_ctime_ns}\n"
+        yield f"{one.path}\0{known.st_ino}\0{known.st_size}\0{known.st_ctime_ns}\n"
         if one.is_dir(follow_symlinks=False):
             yield from _lines_below(one.path)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from lockstep.wings.cache.pipeline_parts import Handles, Parts, version
+from lockstep.wings.cache.pipeline_parts import Parts, version
 from lockstep.wings.cache.plain_words import digest_of
 
 _MOST_LINES = 2000
@@ -25,8 +25,8 @@ class Pipeline:
         Names of attributes that do not matter to samples.
     about
         What else makes pipelines differ, by name.
-    handles
-        What was open when it was looked at before.
+    is_first
+        Whether nobody has looked at it before.
     files
         What was found of its files before, if they are not to be looked at again.
 
@@ -38,8 +38,8 @@ class Pipeline:
         Random generators that it keeps.
     checksum
         Of the description.
-    handles
-        What is open, or was None.
+    unknown
+        What cannot be read, or may change without anybody seeing it: where it is, and what to do.
     files
         What was found of its files.
     """
@@ -49,10 +49,11 @@ class Pipeline:
         source: object,
         ignored: Iterable[str] = (),
         about: Mapping[str, str] | None = None,
-        handles: Handles | None = None,
         files: str | None = None,
+        *,
+        is_first: bool = True,
     ) -> None:
-        parts = Parts(frozenset(ignored), handles or {})
+        parts = Parts(frozenset(ignored), is_first=is_first)
         parts.look_at(source)
         found = parts.words
         found["python"] = ".".join(map(str, sys.version_info[:2]))
@@ -63,7 +64,7 @@ class Pipeline:
         if self.files:
             found["files"] = self.files
         self.description = {**_shortened(found), **(about or {})}
-        self.generators, self.handles = parts.generators, parts.handles
+        self.generators, self.unknown = parts.generators, parts.unknown
         self._settings = parts.settings
         lines = (f"{where}\0{what}" for where, what in sorted(self.description.items()))
         text = "\n".join(lines).encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Goes through what a data set holds: code, constants, settings, files.
+"""Goes through what a data set holds: code, constants, settings, files; and finds what nobody can read.
 
 Code of the user's counts by its instructions and constants; that of installed packages by their versions.
 """
@@ -9,17 +9,22 @@ import collections
 import copyreg
 import functools
 import importlib.metadata
+import multiprocessing.synchronize
 import os
-import secrets
+import queue
+import re
 import sys
 import sysconfig
+import threading
 import types
-from collections.abc import Mapping, Set
+import weakref
+from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from lockstep.wings.cache.named_files import NamedFiles
 from lockstep.wings.cache.plain_words import (
@@ -34,6 +39,7 @@ from lockstep.wings.cache.plain_words import (
 )
 from lockstep.wings.cache.random_watch import is_generator
 from lockstep.wings.cache.settings_watch import SettingsWatch
+from lockstep.wings.cache.shared_memory import SharedMappings, address_of
 
 _DEEPEST = 100
 _MANY = 64
@@ -41,26 +47,27 @@ _OF_NO_MATTER = frozenset({
     "__init__", "__repr__", "__str__", "__del__", "__getstate__", "__setstate__", "__reduce__",
 })  # fmt: skip
 _COLLECTIONS = (list, tuple, set, frozenset, dict, collections.deque, types.MappingProxyType)
-_STATELESS = (
-    "_thread",
-    "threading",
-    "multiprocessing",
-    "weakref",
-    "_weakref",
-    "queue",
-    "_queue",
-    "logging",
-)
-_NAMING = ("name", "filename", "path")
-"""Attributes and methods that say which file an open one, a data base or the like is."""
+_DESCRIPTORS = (
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)  # fmt: skip
+_LOCKS = (
+    type(threading.Lock()), type(threading.RLock()),
+    multiprocessing.synchronize.Lock, multiprocessing.synchronize.RLock,
+)  # fmt: skip
+"""They hold nothing that a sample could be made of."""
+
+_UNREADABLE = (threading.local, weakref.ref, *weakref.ProxyTypes, queue.SimpleQueue)
+_UNREADABLE_PACKAGES = ("multiprocessing", "weakref", "queue")
+"""Values that others set, or that are another one in each thread."""
+
+_OUR_NAMES = re.compile(r"class|self|(part|default|key)\d+|__\w+__")
+"""Of places in a description: nothing that a user could name."""
 
 _PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__")
 _HEAP_TYPE = 1 << 9
 _STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-
-Handles = Mapping[str, tuple[str, object]]
-"""By where it is: in words, and the object itself if that is one of this process."""
 
 BELOW = "pipeline_below"
 """The class attribute of a data set that only passes samples on: the name of the attribute with what makes them."""
@@ -82,20 +89,24 @@ class Parts:
     ----------
     ignored
         Names of attributes that do not count.
-    handles
-        What was open when it was looked at before, or was None.
+    is_first
+        Whether nobody has looked at it before: torch moves tensors to shared memory when it sends them to a worker.
     """
 
-    def __init__(self, ignored: frozenset[str], handles: Handles) -> None:
+    def __init__(self, ignored: frozenset[str], *, is_first: bool) -> None:
         self.words: dict[str, str] = {}
+        self.unknown: list[str] = []
         self.packages: set[str] = set()
         self.generators: list[Any] = []
-        self.handles: dict[str, tuple[str, object]] = {}
         self.files = NamedFiles()
         self.settings = SettingsWatch(ignored)
-        self._ignored, self._before = ignored, handles
+        self._ignored, self._is_first = ignored, is_first
         self._seen: dict[int, tuple[str, object]] = {}
         self._installed: dict[str, bool] = {}
+
+    @functools.cached_property
+    def _shared(self) -> SharedMappings:
+        return SharedMappings()
 
     def look_at(self, source: object) -> None:
         """Describe a data set."""
@@ -103,32 +114,44 @@ class Parts:
         self.settings.begin()
 
     def look(self, where: str, value: Any, depth: int) -> None:
-        """Describe a value and what it holds; one that cannot be looked at is like no other."""
+        """Describe a value and what it holds; one that cannot be looked at is unknown."""
         try:
             self._look(where, value, depth)
         except (
             Exception
         ):  # an object of a stranger's may raise anything when it is asked for its attributes
-            self._unknown(where, value)
+            self._unknown(where, value, "cannot be read")
 
     def _look(self, where: str, value: Any, depth: int) -> None:
         words: str | None
-        if value is None:  # or open before, and closed for this process
-            words, _ = self._before.get(where, ("None", None))
-            self._handle_says(where, words, None)
-        elif is_generator(value):
+        if is_generator(value):
             if all(value is not one for one in self.generators):
                 self.generators.append(value)
             self._say(where, f"a generator of {type(value).__module__}")
         elif id(value) in self._seen:
             self._say(where, f"as {self._seen[id(value)][0]}")
+        elif why := self._why_unknown(value):
+            self._unknown(where, value, why)
         elif (words := words_of(value)) is not None:
             self._plain(where, value, words, depth)
         elif depth > _DEEPEST:
-            self._unknown(where, value)
+            self._unknown(where, value, "lies too deep to be read")
         else:
             self._seen[id(value)] = where, value
             self._composed(where, value, depth + 1)
+
+    def _why_unknown(self, value: Any) -> str:
+        """Why a value may be another one whenever it is asked for, or in another thread or process; "" if not."""
+        kind = type(value)
+        if kind in _LOCKS or isinstance(value, type):
+            return ""
+        package = str(kind.__module__).partition(".")[0]
+        if issubclass(kind, _UNREADABLE) or package in _UNREADABLE_PACKAGES:
+            return "can be set from elsewhere"
+        is_looked_at = self._is_first or not issubclass(kind, torch.Tensor)
+        if is_looked_at and (address := address_of(value)) and self._shared.hold(address):
+            return "lies in memory that other processes can write to"
+        return ""
 
     def _composed(self, where: str, value: Any, depth: int) -> None:
         if isinstance(value, types.ModuleType):
@@ -144,6 +167,8 @@ class Parts:
                 self.look(f"{where}.self", value.__self__, depth)
         elif isinstance(value, type):
             self._class(where, value, depth)
+        elif isinstance(value, _DESCRIPTORS) or self._is_a_package_s_own(value):
+            self._say(where, f"{getattr(value, '__module__', '')}.{value.__qualname__}")
         elif type(value) is np.ndarray:
             self.look(where, value.tolist(), depth)
         elif isinstance(value, _COLLECTIONS):
@@ -154,16 +179,15 @@ class Parts:
     def _say(self, where: str, words: str) -> None:
         self.words[where] = words
 
-    def _handle_says(self, where: str, words: str, value: Any) -> None:
-        self.handles[where] = words, value
-        self._say(where, words)
-
-    def _unknown(self, where: str, value: Any) -> None:
-        """Something of which nobody can tell whether another one is the same: it is while this training lives."""
-        words, known = self._before.get(where, ("", None))
-        if not words or (known is not None and known is not value):
-            words = f"a {type(value).__qualname__} of its own, {secrets.token_hex(8)}"
-        self._handle_says(where, words, value)
+    def _unknown(self, where: str, value: Any, why: str) -> None:
+        """Something of which nobody can tell whether it stays the same."""
+        self._say(where, f"a {type(value).__qualname__} that {why}")
+        names = [one for one in re.findall(r"[.<](\w+)", where) if not _OUR_NAMES.fullmatch(one)]
+        name = names[-1] if names else "..."
+        self.unknown.append(
+            f"{where} is a {type(value).__qualname__} that {why}; if samples do not change with it, "
+            f"give ignore=({name!r},)"
+        )
 
     def _plain(self, where: str, value: Any, words: str, depth: int) -> None:
         if isinstance(value, (str, bytes, os.PathLike)):
@@ -205,8 +229,10 @@ class Parts:
     def _object(self, where: str, value: Any, depth: int) -> None:
         if below := getattr(type(value), BELOW, ""):
             self.look(where, getattr(value, below), depth)
+        elif type(value) in _LOCKS:
+            self._say(where, "a lock")
         elif self._is_installed(type(value)) and self._is_handle(value):
-            self._handle(where, value)
+            self._unknown(where, value, "holds something open, which cannot be read")
         else:
             self._own(where, value, depth)
 
@@ -239,8 +265,6 @@ class Parts:
             is_iterator = number in (3, 4) and one is not None
             self.look(f"{where}.part{number}", list(one) if is_iterator else one, depth)
 
-    # ------------------------------------------------------------------------------------------ handles
-
     def _is_handle(self, value: Any) -> bool:
         """Whether it is a package's object that cannot be taken elsewhere: an open file, a connection, a lock."""
         if type(value) in copyreg.dispatch_table:
@@ -250,30 +274,6 @@ class Parts:
         except Exception:  # whatever a package says to that
             return True
         return False
-
-    def _handle(self, where: str, value: Any) -> None:
-        """One that was opened since counts as nothing, as it did; another one by the file that it names."""
-        kind = type(value)
-        if kind.__module__.partition(".")[0] in _STATELESS:
-            self._say(where, f"a {kind.__qualname__}")
-        elif self._before.get(where, ("",))[0] == "None":
-            self._handle_says(where, "None", None)
-        elif name := self._naming(value):
-            self._handle_says(where, f"a {kind.__qualname__} of {name}", value)
-        else:
-            self._unknown(where, value)
-
-    def _naming(self, value: Any) -> str:
-        """The file that something open says it is, with its size and time; "" for none."""
-        for name in _NAMING:
-            named = getattr(value, name, None)
-            if isinstance(named, types.BuiltinMethodType):
-                with suppress(Exception):  # one that wants to be given something is none
-                    named = named()
-            if isinstance(named, (str, bytes, os.PathLike)) and Path(os.fsdecode(named)).is_file():
-                known = Path(os.fsdecode(named)).stat()
-                return f"{os.fsdecode(named)}, {known.st_size} bytes, {known.st_ctime_ns}"
-        return ""
 
     # --------------------------------------------------------------------------------------------- code
 
@@ -305,6 +305,8 @@ class Parts:
         for name, one in {**(value.__kwdefaults__ or {}), **vars(value)}.items():
             self.look(f"{where}.{name}", one, depth)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+            if name in self._ignored:
+                continue
             with suppress(ValueError):  # not set yet
                 self.look(f"{where}<{name}>", cell.cell_contents, depth)
                 self.settings.cells([cell])
@@ -342,6 +344,13 @@ class Parts:
             other = other or sys.modules.get(getattr(member, "__module__", None) or "")
             if other is not None and other is not value and not self._is_installed(other):
                 self.look(f"{where}.{name}", other, depth)
+
+    def _is_a_package_s_own(self, value: Any) -> bool:
+        """Whether it is a function, or the like, that a package has under this name, as one that Cython has made."""
+        name = getattr(value, "__qualname__", None)
+        if not isinstance(name, str) or not self._is_installed(value):
+            return False
+        return getattr(sys.modules.get(value.__module__), name, None) is value
 
     def _is_installed(self, value: Any) -> bool:
         """Whether code is that of a package, which counts by its version then."""

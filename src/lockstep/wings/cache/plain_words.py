@@ -20,7 +20,10 @@ PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Kinds whose `repr` says all."""
 
 _TAKE_FROM_MODULE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
-_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype)
+_NAMED = (
+    torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype,
+    torch._ops.OpOverload, torch._ops.OpOverloadPacket,
+)  # fmt: skip
 
 
 def words_of(value: Any) -> str | None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
-import os
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,52 +14,6 @@ import torch
 
 _WORDS_BYTES = 624 * 4 + 4
 """State of the Mersenne Twister behind `numpy.random`: 624 words and a position."""
-
-
-class _Entropy:
-    """Counts how often a thread asked the system for randomness, as by a generator that is made without a seed.
-
-    Of other threads nothing is counted: those by which a worker hands its samples over ask for keys.
-    """
-
-    def __init__(self) -> None:
-        self._of_thread = threading.local()
-        self._urandom, self._seed = os.urandom, random.Random.seed
-
-    @property
-    def count(self) -> int:
-        """Of the thread that asks."""
-        return getattr(self._of_thread, "count", 0)
-
-    def _add(self, asked: int) -> None:
-        self._of_thread.count = self.count + asked
-
-    def count_from_now_on(self) -> None:
-        """NumPy, `secrets` and `random` ask by `random._urandom`, `uuid` by `os.urandom`; `Random()` does in C."""
-        watch = self
-
-        def urandom(size: int) -> bytes:
-            watch._add(1)
-            return watch._urandom(size)
-
-        def seed(generator: random.Random, a: Any = None, version: int = 2) -> None:
-            watch._add(a is None)
-            watch._seed(generator, a, version)
-
-        changed: Any = random
-        os.urandom, changed._urandom, changed.Random.seed = urandom, urandom, seed
-
-
-@functools.cache
-def _entropy() -> _Entropy:
-    found = _Entropy()
-    found.count_from_now_on()
-    return found
-
-
-def system_draws() -> int:
-    """How often the system was asked. `numpy.random.RandomState(3)` asks, and does not use it: that proves nothing."""
-    return _entropy().count
 
 
 class RandomWatch:
@@ -120,10 +71,9 @@ def _numpy_words() -> bytes | None:
 
 
 def is_generator(value: object) -> bool:
-    """Whether something gives random numbers."""
-    return isinstance(
-        value, (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-    )
+    """Whether something gives random numbers, and has a state that can be read."""
+    kinds = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+    return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
 
 
 def _state(generator: Any) -> Any:

@@ -7,24 +7,27 @@ import struct
 import threading
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lockstep.cli.notices import say
-from lockstep.core.errors import UsageError
+from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.text import message as one_line
 from lockstep.wings.cache import messages as m
 from lockstep.wings.cache.client import Client, DaemonGoneError, RefusedError, client_of
 from lockstep.wings.cache.mapped_slab import MappedSlab
 from lockstep.wings.cache.pipeline_checksum import Pipeline, differences
 from lockstep.wings.cache.places import Address
+from lockstep.wings.cache.sample_difference import first_difference
 from lockstep.wings.cache.sample_layout import (
     CannotLayOutError,
     DamagedSampleError,
     Laid,
     lay_out,
 )
-from lockstep.wings.cache.slabs import ALIGNMENT, OFFSET_BITS, OFFSET_MASK
+from lockstep.wings.cache.sessions import WRONG
+from lockstep.wings.cache.slabs import ALIGNMENT, CONFIRMED, OFFSET_BITS, OFFSET_MASK
 
 MISSING: Any = object()
 """What is given where there is no sample in the cache."""
@@ -43,6 +46,39 @@ _said = mmap.mmap(-1, 1 << 16)
 """A byte for each sentence that was said, by its checksum; processes that are forked share it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A sample as it was computed.
+
+    Parameters
+    ----------
+    row, variant
+        Where it belongs.
+    sample, laid
+        Itself, and as bytes.
+    """
+
+    row: int
+    variant: str
+    sample: Any
+    laid: Laid
+
+
+class OtherSampleError(LockstepError):
+    """A sample is another one each time it is computed.
+
+    Parameters
+    ----------
+    row
+        Its index.
+    difference
+        The first part that differs.
+    """
+
+    def __init__(self, row: int, difference: str) -> None:
+        super().__init__(f"sample {row} is different each time it is loaded ({difference})")
+
+
 class OtherPipelineError(UsageError):
     """The session holds samples of another pipeline."""
 
@@ -53,6 +89,11 @@ def say_once(words: str, about: str = "") -> None:
     if not _said[place]:
         _said[place] = 1
         say(words)
+
+
+def closed(session: str) -> str:
+    """Of what a sentence is that says why a session was closed."""
+    return f"closed {session}"
 
 
 def say_gone(address: Address, error: DaemonGoneError) -> None:
@@ -68,7 +109,11 @@ class Samples:
     address
         Of the daemon.
     session
-        Its name, "" for the checksum of the pipeline.
+        Its name.
+    is_lasting
+        Whether it stays when nobody uses it.
+    training
+        Tells trainings apart.
     pipeline
         What computes the samples.
     rows
@@ -87,16 +132,24 @@ class Samples:
     """
 
     def __init__(
-        self, address: Address, session: str, pipeline: Pipeline, rows: int, kind: str
+        self,
+        address: Address,
+        session: str,
+        pipeline: Pipeline,
+        rows: int,
+        kind: str,
+        *,
+        is_lasting: bool,
+        training: str,
     ) -> None:
         self._client: Client = client_of(address)
-        self._session, self._pipeline, self._rows, self._kind = session, pipeline, rows, kind
+        self.session, self._pipeline, self._rows, self._kind = session, pipeline, rows, kind
+        self._is_lasting, self._training = is_lasting, training
         self._tables: dict[str, _MappedTable] = {}
         self._slabs: dict[int, MappedSlab | None] = {}
         self._hits, self._news_after = 0, 8
         self._reserve = _NO_RESERVE
         self._writing = threading.Lock()
-        self.proven = False
         self._first = self.table("")
 
     @property
@@ -109,11 +162,13 @@ class Samples:
         known = self._tables.get(variant)
         if known is None:
             asked = m.Attach(
-                self._session,
+                self.session,
                 self._pipeline.checksum,
                 self._pipeline.description,
                 self._kind + variant,
                 self._rows,
+                self._training,
+                int(self._is_lasting),
             )
             known = self._tables[variant] = self._mapped(asked)
         return known
@@ -126,14 +181,13 @@ class Samples:
                 raise
             words = differences(error.description, self._pipeline.description)
             raise OtherPipelineError(
-                f"{error}: {words}; give this one another session, or none, or lockstep cache destroy {self._session}"
+                f"{error}: {words}; give this one another session, or none, or lockstep cache destroy {self.session}"
             ) from error
-        self._session = found.session
-        self.proven = bool(found.proven)
+        self.session = found.session
         return _MappedTable(Path(found.table), found.rows)
 
     def _grown(self, variant: str, row: int) -> _MappedTable:
-        grown = self._mapped(m.Grow(self._session, self._kind + variant, 2 * row + 1))
+        grown = self._mapped(m.Grow(self.session, self._kind + variant, 2 * row + 1))
         self._tables[variant] = grown
         return grown
 
@@ -153,7 +207,7 @@ class Samples:
             if row is not None and row >= table.rows:
                 table = self._grown(variant, row)
             word = 0 if row is None or table.words[0] else table.words[row + 1]
-            sample = self._at(word, row) if word and row is not None else MISSING
+            sample = self._at(word, row) if word >= CONFIRMED and row is not None else MISSING
             self._hits += sample is not MISSING
             found.append(sample)
         if self._hits >= self._news_after:
@@ -162,6 +216,8 @@ class Samples:
         return found
 
     def _at(self, word: int, row: int) -> Any:
+        """The sample of a word."""
+        word &= ~CONFIRMED
         slab = self._slabs.get(word >> OFFSET_BITS) or self._leased(word >> OFFSET_BITS)
         if slab is None:
             return MISSING
@@ -199,8 +255,8 @@ class Samples:
             with self._writing:
                 if self._reserve[2]:
                     self._reserve = _NO_RESERVE
-                    self._client.tell(m.Unused(self._session))
-            gone = self._client.ask(m.Released([], self._session, hits), m.Gone).slabs
+                    self._client.tell(m.Unused(self.session))
+            gone = self._client.ask(m.Released([], self.session, hits), m.Gone).slabs
             free = [
                 number
                 for number in gone
@@ -218,19 +274,57 @@ class Samples:
         if self._slabs:
             self.tell_news()
 
-    def put(self, laid: Sequence[tuple[int, Laid]], variant: str = "") -> bool:
-        """Write samples, as far as there is room.
+    def leave(self) -> None:
+        """Use the session no more."""
+        try:
+            self.let_go()
+            self._client.tell(m.Leave(self.session))
+        except DaemonGoneError:
+            return  # and the session with it
+
+    def put(self, computed: Sequence[Computed]) -> bool:
+        """Write samples of one variant, as far as there is room; compare those that were written before.
 
         Returns
         -------
         bool
-            Whether all of them were written by this process.
+            Whether all of them are there.
 
         Raises
         ------
+        OtherSampleError
+            If one that is there differs from what was computed now.
         DaemonGoneError
             If the daemon is.
         """
+        variant = computed[0].variant
+        known = self._confirm(computed, variant)
+        new = [(one.row, one.laid) for one in computed if one.row not in known]
+        return not new or self._write_all(new, variant)
+
+    def _confirm(self, computed: Sequence[Computed], variant: str) -> set[int]:
+        """Compare samples with those that lie there, and tell the daemon; the rows that it was done for."""
+        table, same, known = self.table(variant), [], set()
+        for one in computed:
+            word = table.words[one.row + 1] if one.row < table.rows else 0
+            if word and word < CONFIRMED and self._is_same(word, one):
+                same.append([one.row, word])
+            if word:
+                known.add(one.row)
+        if same:
+            self._client.tell(m.Confirm(self.session, self._kind + variant, same))
+        return known
+
+    def _is_same(self, word: int, computed: Computed) -> bool:
+        """Whether a sample that lies there is what was computed now; False where it is gone or damaged."""
+        before = self._at(word, computed.row)
+        if before is MISSING:
+            return False
+        if words := first_difference(before, computed.sample):
+            raise OtherSampleError(computed.row, words)
+        return True
+
+    def _write_all(self, laid: Sequence[tuple[int, Laid]], variant: str) -> bool:
         with self._writing:
             table = self.table(variant)
             last = max(row for row, _ in laid)
@@ -246,7 +340,7 @@ class Samples:
                 if self._write(self._reserve[0], at, one, row)
             ]
             if written:
-                self._client.tell(m.Written(self._session, self._kind + variant, [], written))
+                self._client.tell(m.Written(self.session, self._kind + variant, [], written))
             known = {row for row, _, _ in ahead}
             asked = [(row, one) for row, one in new if row not in known]
             return len(written) + self._placed(asked, variant) == len(laid)
@@ -270,7 +364,7 @@ class Samples:
         wanted = [[row, one.size] for row, one in laid]
         wish = min(_PUTS_AHEAD * sum(one.size for _, one in laid), _MOST_AHEAD_BYTES)
         self._reserve = _NO_RESERVE
-        asked = m.Place(self._session, self._kind + variant, wanted, wish)
+        asked = m.Place(self.session, self._kind + variant, wanted, wish)
         placed = self._client.ask(asked, m.Placed)
         if len(placed.ahead) == 3:
             self._reserve = placed.ahead[0], placed.ahead[1], placed.ahead[2]
@@ -282,7 +376,7 @@ class Samples:
             if number and self._write(number, offset, one, row)
         ]
         if written:
-            self._client.tell(m.Written(self._session, self._kind + variant, written))
+            self._client.tell(m.Written(self.session, self._kind + variant, written))
         return len(written)
 
     def _write(self, number: int, offset: int, laid: Laid, row: int) -> bool:
@@ -307,29 +401,30 @@ class Samples:
     def say_once(self, words: str) -> None:
         """Say something once for all processes that use the session."""
         try:
-            first = self._client.ask(m.Tell(self._session, words[:200]), m.Told).first
+            first = self._client.ask(m.Tell(self.session, words[:200]), m.Told).first
         except (DaemonGoneError, RefusedError):
             first = 1
         if first:
-            say_once(f"cache session {self._session}: {one_line(words)}")
+            say_once(f"cache session {self.session}: {one_line(words)}")
 
-    def refuse(self, why: str) -> None:
-        """Let nobody take samples of this session from the cache."""
+    def refuse(self, why: str, *, is_wrong: bool = False) -> None:
+        """Let nobody take samples of this session from the cache; `is_wrong` if one that was given out was wrong."""
         try:
-            if self._client.ask(m.Close(self._session, why), m.Told).first:
-                say_once(f"cache session {self._session}: {one_line(why)}")
+            is_first = self._client.ask(m.Close(self.session, why, int(is_wrong)), m.Told).first
         except (DaemonGoneError, RefusedError):
-            say_once(f"cache session {self._session}: {one_line(why)}")
-
-    def prove(self) -> None:
-        """Say that samples came out the same twice."""
-        self.proven = True
-        self._client.tell(m.Proven(self._session))
+            is_first = 1
+        if is_first:
+            say_once(f"cache session {self.session}: {one_line(why)}", closed(self.session))
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing may be taken from the session."""
-        return self._first.is_closed
+        return bool(self._first.words[0])
+
+    @property
+    def was_wrong(self) -> bool:
+        """Whether a sample that was given out was found to be wrong."""
+        return self._first.words[0] == WRONG
 
 
 class _MappedTable:
@@ -340,7 +435,3 @@ class _MappedTable:
         with file.open("rb") as opened:
             mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         self.words = memoryview(mapped).cast("Q")
-
-    @property
-    def is_closed(self) -> bool:
-        return bool(self.words[0])

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import mmap
+from array import array
+from collections.abc import Set
 from dataclasses import dataclass, field
 
-from lockstep.wings.cache.slabs import Slab, Tier
+from lockstep.wings.cache.slabs import CONFIRMED, Slab, Tier
 
 WORD_BYTES = 8
+CLOSED, WRONG = 1, 2
+"""The first word of a table from which nothing may be taken; `WRONG`: and something taken before was wrong."""
+
 _PAGE = 4096
+_MOST_TRAININGS = (1 << 16) - 1
 
 
 class Table:
-    """Where each sample lies, in a file that readers map: a word a row, 0 for none; the first one says 1 for "closed".
+    """Where each sample lies, in a file that readers map: a word a row, 0 for none; the first one says if all is over.
 
     A word is written in one piece, behind the bytes that it points to: a reader needs to ask nobody.
 
@@ -30,12 +36,14 @@ class Table:
         self.tier, self.file = tier, file
         self.size = bytes_for(rows)
         self.filled = 0
+        self._computed_by = array("H")
         self._map()
 
     def _map(self) -> None:
         with (self.tier.folder / self.file).open("r+b") as opened:
             self._mapped = mmap.mmap(opened.fileno(), self.size)
         self._words = memoryview(self._mapped).cast("Q")
+        self._computed_by.extend([0] * (self.rows - len(self._computed_by)))
 
     @property
     def rows(self) -> int:
@@ -58,14 +66,33 @@ class Table:
         """Where a sample lies, 0 for nowhere."""
         return self._words[row + 1]
 
-    def set(self, row: int, word: int) -> None:
-        """Say where a sample lies."""
+    def set(self, row: int, word: int, training: int = 0) -> None:
+        """Say where a sample lies, and which training has computed it."""
         self.filled += bool(word) - bool(self._words[row + 1])
+        self._computed_by[row] = training
         self._words[row + 1] = word
 
-    def close(self) -> None:
-        """Tell readers that they may take nothing from here."""
-        self._words[0] = 1
+    def move(self, row: int, word: int) -> None:
+        """Say that a sample lies elsewhere now."""
+        self._words[row + 1] = word | self._words[row + 1] & CONFIRMED
+
+    def confirm(self, row: int, word: int, training: int, active: Set[int]) -> None:
+        """Say that a training has computed a sample and it is the one that lies at `word`.
+
+        It counts as the second time if the same training did so before. Two trainings may draw the same random numbers
+        from generators that nobody sees; one training has drawn others by then. Where that which computed it before has
+        ended, this is its first time.
+        """
+        if row >= self.rows or self.word(row) != word:
+            return
+        if self._computed_by[row] == training:
+            self._words[row + 1] = word | CONFIRMED
+        elif self._computed_by[row] not in active:
+            self._computed_by[row] = training
+
+    def close(self, *, is_wrong: bool = False) -> None:
+        """Tell readers that they may take nothing from here; or that what they took may have been wrong."""
+        self._words[0] = max(self._words[0], WRONG if is_wrong else CLOSED)
 
     def unmap(self) -> None:
         """Let go of the file."""
@@ -95,13 +122,15 @@ class Session:
     open_slabs
         The one of each tier that is being filled.
     attached
-        Connections that use it.
+        Connections that use it, and the number of the training of each.
+    is_lasting
+        Whether it stays when nobody uses it: a user has given it its name.
+    trainings
+        The number of each.
     last_used
         Grows with each use of any session.
     closed
         Why nothing may be taken from it, or "".
-    proven
-        Whether its samples came out the same twice.
     told
         What users have heard of it.
     hits
@@ -116,13 +145,19 @@ class Session:
     rows: int = 0
     tables: dict[str, Table] = field(default_factory=dict)
     open_slabs: dict[str, Slab] = field(default_factory=dict)
-    attached: set[int] = field(default_factory=set)
+    attached: dict[int, int] = field(default_factory=dict)
+    is_lasting: bool = True
+    trainings: dict[str, int] = field(default_factory=dict)
     last_used: int = 0
     closed: str = ""
-    proven: bool = False
     told: set[str] = field(default_factory=set)
     hits: int = 0
     is_doubled: bool = False
+
+    def attach(self, connection: int, training: str) -> None:
+        """Say that a connection of a training uses it."""
+        number = self.trainings.setdefault(training, len(self.trainings) + 1)
+        self.attached[connection] = min(number, _MOST_TRAININGS)
 
     @property
     def filled(self) -> int:

@@ -17,6 +17,9 @@ OFFSET_BITS = 36
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 """Of a word in a table, which says where a sample lies."""
 
+CONFIRMED = 1 << 63
+"""Of a word: the sample was computed a second time and came out the same, so that it may be given out."""
+
 _PAGE = 4096
 _LEAST_SLAB, _MOST_SLAB = 1 << 16, 1 << 28
 
@@ -28,7 +31,7 @@ def word_of(slab: int, offset: int) -> int:
 
 def place_of(word: int) -> tuple[int, int]:
     """The slab and the offset in bytes."""
-    return word >> OFFSET_BITS, (word & OFFSET_MASK) * ALIGNMENT
+    return (word & ~CONFIRMED) >> OFFSET_BITS, (word & OFFSET_MASK) * ALIGNMENT
 
 
 def slab_bytes(bound_bytes: int) -> int:
