@@ -83,8 +83,10 @@ def _statistics(row: dict[str, Any]) -> Statistics | None:
     minimum, maximum, mean = (
         math.nan if row[name] is None else row[name] for name in ("minimum", "maximum", "mean")
     )
-    counts = [row[name] or 0 for name in ("nan_count", "inf_count", "zero_count")]
-    return Statistics(minimum, maximum, mean, row["norm"], *counts, not_finite=row["not_finite"])
+    nans, infinities, zeros = (row[name] or 0 for name in ("nan_count", "inf_count", "zero_count"))
+    return Statistics(
+        minimum, maximum, mean, row["norm"], nans, infinities, zeros, row["not_finite"]
+    )
 
 
 def _sketch(data: bytes) -> Sketch:
