@@ -354,7 +354,15 @@ def _compare_step(
     backward = cache(partial(gradients_of_backward, aligned, gathered.ledgers))
     for name, step in aligned.items():
         ledger, origins = gathered.ledgers[name], gathered.origins[name]
-        UpdateWalk(step, ledger, origins, gathered.judge, gradients, backward).run()
+        UpdateWalk(
+            step,
+            ledger,
+            origins,
+            gathered.judge,
+            gradients,
+            backward,
+            sees_every_call=sees_every_call,
+        ).run()
         gathered.causes[name].explain(step, known[name])
 
 

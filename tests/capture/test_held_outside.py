@@ -520,6 +520,22 @@ def test_a_running_function_keeps_no_value_that_it_has_let_go(tmp_path: Path) ->
     assert sys.gettrace() is None
 
 
+def test_options_that_one_script_alone_gives_are_noted(tmp_path: Path) -> None:
+    def train(options: dict[str, Tensor]) -> None:
+        loop(lambda training: None, is_changed=False)
+        assert len(options) < 2
+
+    found = compared(
+        tmp_path,
+        lambda: train({}),
+        lambda: train({"example": torch.zeros(1, 8, requires_grad=True)}),
+    )
+    assert found.verdict is Verdict.AGREE
+    assert found.ends is not None
+    assert found.ends.words == ""  # functions without variables return too
+    assert "train.options leads to tensors" in found.ends.notes[0]
+
+
 def test_functions_that_an_exception_ends_are_told(tmp_path: Path) -> None:
     def train() -> None:
         ema = {"mean": torch.ones(2)}

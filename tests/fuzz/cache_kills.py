@@ -179,11 +179,10 @@ def main(count: int) -> int:
             time.sleep(soak.chance.uniform(0.1, 2.5))
             killed[soak.kill_one()] += 1
         batches, wrong = soak.finish()
-        at = address_of(soak.address)
-        left = [one for one in (at.memory_folder, at.disk_folder(Path(folder))) if one.exists()]
+        left = [one for one in Path(folder).iterdir() if not one.name.startswith("reader")]
         print(f"{killed['daemon']} daemons and {killed['training']} trainings killed;", end=" ")
         print(
-            f"{batches} batches, {wrong} wrong, {soak.unexpected} ended by themselves, {len(left)} folders left"
+            f"{batches} batches, {wrong} wrong, {soak.unexpected} ended by themselves, {len(left)} files left"
         )
         return int(bool(wrong or soak.unexpected or left or not batches))
 

@@ -28,7 +28,9 @@ class Rows(nn.Embedding):
                 rows = index.unique()
                 chosen = self.weight[rows]
                 norms = chosen.norm(dim=1, keepdim=True)
-                cut = torch.where(norms > self.limit, chosen * (self.limit / (norms + 1e-7)), chosen)
+                cut = torch.where(
+                    norms > self.limit, chosen * (self.limit / (norms + 1e-7)), chosen
+                )
                 self.weight[rows] = cut
         return functional.embedding(index, self.weight, max_norm=self.max_norm)
 

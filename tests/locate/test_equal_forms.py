@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from equal_forms import PARTS, STEPS, VIEWS, EqualForms, Form, train
+from torch import nn
 
 import lockstep
 from lockstep.core.finding import Comparison, Verdict
@@ -19,6 +21,33 @@ def recorded(path: Path, form: Form, save: str, *, in_script: bool) -> Path:
     with lockstep.record(path, steps=STEPS, save=save):
         train(form, in_script=in_script)
     return path
+
+
+def with_baseline(path: Path, first: int) -> Path:
+    """Train against what the script computes of a batch and keeps for the next step."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    baseline = torch.zeros(6, 1)
+    with lockstep.record(path, model=model, steps=3):
+        for _ in range(3):
+            batch = torch.randn(6, 4)
+            kept = batch[:, first:].mean(1, keepdim=True)
+            loss = (model(batch) - baseline).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            baseline = kept
+    return path
+
+
+def test_what_a_step_does_not_depend_on_is_judged_where_a_later_one_does(tmp_path: Path) -> None:
+    # Given a wrong selection of which the script makes what the next step uses
+    reference, candidate = (with_baseline(tmp_path / str(first), first) for first in (1, 2))
+    found = lockstep.compare_recordings(reference, candidate)
+    # Then it is named, though the loss and the gradients of its own step agree
+    assert found.verdict is Verdict.DIVERGED
+    assert found.origins
 
 
 @pytest.mark.sampled(29)

@@ -108,7 +108,10 @@ def test_another_way_to_the_same_elements_is_none(
     reference: str, candidate: str, save: str, rule: str
 ) -> None:
     found = compared(reference, candidate, save=save, rule=rule)
-    assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+    # Thresholds alone do not tell what a call of one run does to the training.
+    alone = rule == "fixed" and found.unaligned_calls
+    wanted = Verdict.INCOMPARABLE if alone else Verdict.AGREE
+    assert (found.verdict, found.origins) == (wanted, ())
 
 
 def test_numbers_far_off_are_told_and_so_is_another_random_stream() -> None:

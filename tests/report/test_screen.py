@@ -80,6 +80,17 @@ def test_five_next_origins_are_listed_and_the_rest_counted(many_origins: Compari
     ]
 
 
+def test_faults_beside_the_first_stand_in_the_headline(
+    many_origins: Comparison, diverged: Comparison
+) -> None:
+    two = dataclasses.replace(many_origins, origins=many_origins.origins[:2])
+    assert headline(two).endswith(" and at 1 more origin: step 1, data: encoder.weight")
+    assert headline(many_origins).endswith(
+        " and at 8 more origins: step 1, data: encoder.weight first"
+    )
+    assert "more origin" not in headline(diverged)
+
+
 def test_a_divergence_without_an_origin_names_none(diverged: Comparison) -> None:
     text = plain(dataclasses.replace(diverged, origins=()))
     assert text.startswith("DIVERGED: 1 tensors differ, but none can be named the first\n")
@@ -210,7 +221,7 @@ def test_what_was_not_judged_stands_in_the_headline(agreed: Comparison) -> None:
     )
     # Then the headline says so, and never that all are equal
     assert " ".join(plain(found).partition("Tensors")[0].split()) == (
-        "AGREE: steps 0-1, 5 tensors compared, 4 equal bit by bit, 1 inside their tolerance,"
+        "AGREE: steps 0-1, 5 tensors compared, 2 equal bit by bit, 1 inside their tolerance,"
         " 2 could not be judged, 4 without partner, 1 call unaligned"
     )
 

@@ -41,6 +41,7 @@ class FunctionEnds:
         self.failures: list[Exception] = []
         self._waiting: dict[int, tuple[types.CodeType, Returned]] = {}
         self._monitor: int | None = None
+        self._monitored: list[types.CodeType] = []
 
     def watch(self, frame: types.FrameType, returned: Returned) -> bool:
         """Tell the variables of a running function when it returns; False where that cannot be heard of."""
@@ -70,8 +71,9 @@ class FunctionEnds:
         """Wait for nothing any more."""
         monitoring, tool = getattr(sys, "monitoring", None), self._monitor
         if tool is not None and monitoring is not None:
-            for code, _ in self._waiting.values():
+            for code in self._monitored:
                 monitoring.set_local_events(tool, code, 0)
+            self._monitored.clear()
             monitoring.register_callback(tool, monitoring.events.PY_RETURN, None)
             monitoring.free_tool_id(tool)
             self._monitor = None
@@ -103,6 +105,7 @@ class FunctionEnds:
             monitoring.use_tool_id(self._monitor, "lockstep")
             monitoring.register_callback(self._monitor, monitoring.events.PY_RETURN, self._returns)
         monitoring.set_local_events(self._monitor, code, monitoring.events.PY_RETURN)
+        self._monitored.append(code)
         return True
 
     def _returns(self, code: types.CodeType, _offset: int, _value: object) -> None:
@@ -123,10 +126,10 @@ class _AtReturn:
 
     def __del__(self) -> None:
         # Not where another trace function has replaced it: the frame is referred to then.
-        if not ctypes.c_ssize_t.from_address(self._address).value:
+        is_referred_to = ctypes.c_ssize_t.from_address(self._address).value
+        if not is_referred_to and _variables_at(self._address, self._code):
             variables = dict(_read_3_11(self._address, self._code))
-            if variables:
-                self._ends.came(self._address, self._code, lambda: variables)
+            self._ends.came(self._address, self._code, lambda: variables)
 
 
 def variables_of(frame: types.FrameType) -> Variables:
@@ -156,13 +159,19 @@ def _names_of(code: types.CodeType) -> tuple[str, ...]:
 _F_FRAME, _F_CODE, _FIRST_LOCAL = 24, 32, 72
 
 
-def _read_3_11(address: int, code: types.CodeType) -> Iterator[tuple[str, object]]:
-    """Names and values in a frame object; nothing where the frame has let go of its variables."""
+def _variables_at(address: int, code: types.CodeType) -> int:
+    """Address of the variables of a frame object; 0 where the frame has let go of them."""
     inner = ctypes.c_void_p.from_address(address + _F_FRAME).value
     if not inner or ctypes.c_void_p.from_address(inner + _F_CODE).value != id(code):
-        return
-    for place, name in enumerate(_names_of(code)):
-        value = ctypes.c_void_p.from_address(inner + _FIRST_LOCAL + 8 * place).value
+        return 0
+    return inner + _FIRST_LOCAL
+
+
+def _read_3_11(address: int, code: types.CodeType) -> Iterator[tuple[str, object]]:
+    """Names and values in a frame object."""
+    first = _variables_at(address, code)
+    for place, name in enumerate(_names_of(code) if first else ()):
+        value = ctypes.c_void_p.from_address(first + 8 * place).value
         if value:
             yield from _named(name, ctypes.cast(value, ctypes.py_object).value)
 

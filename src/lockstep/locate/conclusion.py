@@ -182,7 +182,14 @@ def conclusion(
         for text in recording.missing
     ]
     notes.extend(dict.fromkeys(text for one in held for text in one.notes))
-    notes.extend((*overruled_words(findings), *pairing.notes(), *gathered.judge.notes()))
+    notes.extend(
+        (
+            *overruled_words(findings),
+            *pairing.notes(),
+            *gathered.judge.notes(),
+            *_without_places(findings),
+        )
+    )
     return Comparison(
         reference=str(reference.path),
         candidate=str(candidate.path),
@@ -249,6 +256,26 @@ def _known_by_numbers_alone(findings: Iterable[Finding]) -> Iterator[str]:
         yield (
             f"{count} tensors agree in their extremes, mean and norm, as far as these were written, and nothing else is"
             " known of them: others may have the same"
+        )
+
+
+def _without_places(findings: Iterable[Finding]) -> Iterator[str]:
+    """Tensors with as many elements that are not finite, of which a recording does not tell the places."""
+    count = sum(
+        one.metrics.evidence in (Evidence.SKETCH, Evidence.STATISTICS)
+        and any(
+            record is not None
+            and record.statistics is not None
+            and (record.statistics.nan_count or record.statistics.inf_count)
+            and record.statistics.not_finite is None
+            for record in (one.pair.reference, one.pair.candidate)
+        )
+        for one in findings
+    )
+    if count:
+        yield (
+            f"{count} tensors hold NaN or infinite elements, and where they stand was not recorded: they were compared"
+            " by their number alone"
         )
 
 

@@ -137,7 +137,12 @@ def _is_beyond_noise(left: Content, right: Content, noise: float) -> bool:
 
 
 def _lost(*sides: Side) -> Iterator[str]:
-    """What is there in one run, and in the other one nothing, or a container without that element, by the same name."""
+    """What is there in one run, and in the other one nothing, or a container without that element, by the same name.
+
+    Where the other one has nothing at all, only what has the shape of something trained counts, as a copy or a mean of
+    it has: options may be left out too.
+    """
+    shapes = {state.content.shape for side in sides for state in side.end.values()}
     for index, side in enumerate(sides):
         other = sides[1 - index]
         nothing = {path for path, value in (other.settings or {}).items() if value.value is None}
@@ -146,7 +151,13 @@ def _lost(*sides: Side) -> Iterator[str]:
             name
             for name in side.held
             if name not in other.held
-            and (any(above in nothing for above in _above(name)) or _containers([name]) & filled)
+            and (
+                _containers([name]) & filled
+                or (
+                    side.held[name].content.shape in shapes
+                    and any(above in nothing for above in _above(name))
+                )
+            )
         ]
         if names:
             names = _named_once(names, side)

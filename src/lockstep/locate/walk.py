@@ -58,6 +58,14 @@ _ONE_UNSEEN = Region(unseen=1)
 
 _RESULTS = frozenset({Role.OUTPUT, Role.BUFFER, Role.LOSS})
 
+_OUTWEIGHED = Judgement(
+    0.0,
+    0.0,
+    beyond_floor=False,
+    unexplained=False,
+    words="not the same tensor in both runs: the loss and every gradient of the step follow without it",
+)
+
 
 class StepWalk:
     """Judges the forward and backward pass of one step of one rank.
@@ -460,7 +468,7 @@ class StepWalk:
 
         Both runs must have come back to the call, and the input must be there in both.
         """
-        if len(item.whole) == len(item.pairs):
+        if len(item.whole) == len(item.pairs) or not self._sees_every_call:
             return
         arrived = [pair.reference for pair in item.complete(Role.GRAD_OUTPUT)]
         if not arrived or item.calls.only_results or self._step.is_container(item):
@@ -541,7 +549,8 @@ class StepWalk:
         # The other run may change it within the call.
         in_place = not backward and self._is_changed_by_lone_calls(measured.pair)
         if (gross or by_chance or in_place) and self._is_outweighed(item, backward):
-            return entering, AGREES
+            in_script = self._step.module_around(item) is None and self._is_before_backward(item)
+            return entering, _OUTWEIGHED if in_script else AGREES
         return entering, self._judge.passage(entering, measured, region=region)
 
     def _is_outweighed(self, item: Aligned, backward: bool) -> bool:
@@ -604,6 +613,10 @@ class StepWalk:
         if known is not None and known.tainted:
             self._settle(judged.item, known.at(measured))
             return
+        if judgement is _OUTWEIGHED:
+            # It may go into a later step, which is not known to follow: there it is judged anew.
+            self._ledger.report(agreeing(measured), _OUTWEIGHED.words, inherited=False)
+            return
         tainting = [source for source in judged.behind if self._ledger.tainted(source)]
         if self._is_origin(judged, tainting):
             self._begin_origin(judged)
@@ -646,7 +659,7 @@ class StepWalk:
         at = judged.place()
         if finding.kind is Kind.SETUP:
             cause = ("setting", at.op, *judged.chosen)
-        if not self._origins.add(at, finding, one_of=cause):
+        if not self._origins.add(at, finding, one_of=cause, wrong_run=judgement.wrong_run):
             self._ledger.repeat(finding)
         self._ledger.remember(state)
         self._scopes.widen(judged.item, measured)

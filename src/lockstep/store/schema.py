@@ -77,6 +77,7 @@ CONTENTS = pl.Schema(
         "nan_count": pl.Int64(),
         "inf_count": pl.Int64(),
         "zero_count": pl.Int64(),
+        "not_finite": pl.String(),
         "sketch": pl.Binary(),
         "stored": pl.Int64(),
         "shard": pl.Int32(),
@@ -93,6 +94,7 @@ NULLABLE = frozenset(
         "nan_count",
         "inf_count",
         "zero_count",
+        "not_finite",
         "sketch",
         "stored",
         "shard",
@@ -104,12 +106,13 @@ NULLABLE = frozenset(
 NO_CONTENT = -1
 """Stands for a content where there is none."""
 
-ADDED: dict[str, str | int] = {
+ADDED: dict[str, str | int | None] = {
     "argument": "",
     "settings": "{}",
     "layout": "",
     "conditions": "",
     "random_state": NO_CONTENT,
+    "not_finite": None,
 }
 """Columns that recordings of this version made by an earlier build lack, and what they then hold."""
 

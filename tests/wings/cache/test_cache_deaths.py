@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from lockstep.cache import CachedDataset
 from lockstep.wings.cache import attachment, client, keeper
 from lockstep.wings.cache import messages as m
 from lockstep.wings.cache import samples as cache_samples
-from lockstep.wings.cache.client import Client, asked
-from lockstep.wings.cache.places import address_of
+from lockstep.wings.cache.client import Client, DaemonGoneError, asked
+from lockstep.wings.cache.places import address_of, own_folder
 from lockstep.wings.cache.sample_layout import MAGIC
 
 
@@ -61,11 +62,8 @@ def test_a_daemon_that_dies_costs_no_sample_and_the_next_one_sweeps_and_serves(
     said = capfd.readouterr().err
     assert said.count("samples are loaded as without it") == 1
     # when another starts at its address
-    folder = address_of(running.address).memory_folder
-    left = {file.stat().st_ino for file in folder.iterdir()}
     again = start("--memory", "4MB", address=running.address)
-    # then nothing of the dead one is left, the same training uses it, and its old view holds
-    assert not left & {file.stat().st_ino for file in folder.iterdir()}
+    # then the same training uses it, and its old view holds
     for _ in range(2):
         assert all_right(cached, plain)
     (session,) = again.stat()["sessions"]
@@ -73,22 +71,46 @@ def test_a_daemon_that_dies_costs_no_sample_and_the_next_one_sweeps_and_serves(
     assert torch.equal(view, plain[2]["x"])
 
 
-def test_what_a_dead_daemon_left_goes_when_any_other_starts(start: Start, tmp_path: Path) -> None:
-    # given one that was killed, with samples in memory and on disk, at an address that nobody uses again
+def test_a_dead_daemon_leaves_no_samples_and_its_lock_goes_when_another_starts(
+    start: Start, tmp_path: Path
+) -> None:
+    # given one with samples in memory and on disk
     running = start("--memory", "100kB", "--spill", str(tmp_path))
     assert all_right(
         CachedDataset(sets.Rows(width=9000), address=running.address), sets.Rows(width=9000)
     )
-    at = address_of(running.address)
+    assert all(running.files().values())
+    # when it is killed, then nothing has a name by which it could be left
     kill(running)
-    folders = [at.memory_folder, at.disk_folder(tmp_path)]
-    assert all(list(folder.glob("slab-*")) for folder in folders)
-    # when another is started elsewhere, then nothing is left, and what lives stays
-    living = start("--memory", "4MB")
+    assert list(tmp_path.iterdir()) == []
+    # and what it kept about itself goes when another starts elsewhere
+    key = address_of(running.address).key
+    assert list(own_folder().glob(f"{key}.*"))
     start("--memory", "4MB")
-    assert not any(folder.exists() for folder in folders)
-    assert not list(at.state_file.parent.glob(f"{at.key}.*"))
-    assert address_of(living.address).memory_folder.is_dir()
+    assert not list(own_folder().glob(f"{key}.*"))
+
+
+def test_a_daemon_that_does_not_answer_is_waited_for_less_and_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a socket at which nobody answers, and a clock
+    monkeypatch.setattr(client, "AGAIN_S", 5.0)
+    monkeypatch.setattr(client, "_PATIENCE_S", 0.01)
+    now = [100.0]
+    monkeypatch.setattr(client.time, "monotonic", lambda: now[0])
+    address, tried = address_of(str(tmp_path / "silent")), []
+    connections = client._Connections()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address.text)
+        listening.listen(50)
+        for second in range(200):
+            now[0] = 100.0 + second
+            with pytest.raises(DaemonGoneError) as told:
+                connections.client_of(address)
+            if "timed out" in str(told.value):
+                tried.append(second)
+    # then it is asked after 5, 10, 20, 40, 80 seconds more
+    assert tried == [0, 5, 15, 35, 75, 155]
 
 
 def test_a_daemon_that_does_not_answer_counts_as_dead(
@@ -136,7 +158,7 @@ def test_a_reader_that_dies_gives_back_what_it_held(start: Start) -> None:
     # then nothing counts any more
     found = running.stat()
     assert found["tiers"]["memory"]["used_bytes"] == 0
-    assert not list(address_of(running.address).memory_folder.iterdir())
+    assert running.files() == {"memory": [], "disk": []}
 
 
 def test_a_writer_that_dies_leaves_no_half_of_a_sample(start: Start) -> None:
@@ -151,9 +173,9 @@ def test_a_writer_that_dies_leaves_no_half_of_a_sample(start: Start) -> None:
     variant = held._samples._kind
     writer.ask(m.Attach("half", checksum, about, variant, 12), m.Attached)
     placed = writer.ask(m.Place("half", variant, [[row, 4200] for row in range(12)]), m.Placed)
-    slab = writer.ask(m.Lease(placed.places[0][0]), m.Leased)
-    with open(slab.file, "r+b") as file:  # noqa: PTH123
-        file.write(MAGIC + b" and no more")
+    _, slab = writer.ask_for_file(m.Lease(placed.places[0][0]), m.Leased)
+    os.write(slab, MAGIC + b" and no more")
+    os.close(slab)
     writer.close()
     # then no reader takes that for a sample
     assert all_right(cached, plain)
@@ -193,8 +215,6 @@ def test_a_session_that_is_dropped_is_let_go_of_by_who_reads_it(start: Start) ->
 
 
 def test_garbage_is_hung_up_on_and_others_are_served(start: Start) -> None:
-    import socket
-
     running = start("--memory", "4MB")
     for garbage in (b"\xff" * 100, b"\0\0\0\2{}", m.encode(m.Stat()), b"\0\0\0\5nojs!"):
         with socket.socket(socket.AF_UNIX) as connected:

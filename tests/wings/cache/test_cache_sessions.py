@@ -6,6 +6,7 @@ import mmap
 import os
 import random
 import shutil
+import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -20,7 +21,9 @@ from torch.utils.data import DataLoader
 
 from lockstep.cache import CachedDataset, cached
 from lockstep.core.errors import UsageError
+from lockstep.wings.cache import client
 from lockstep.wings.cache import samples as cache_samples
+from lockstep.wings.cache.places import address_of
 
 
 @pytest.fixture(autouse=True)
@@ -291,34 +294,102 @@ def test_sessions_are_as_many_as_were_said_and_idle_ones_go(start: Start) -> Non
     assert sorted(one["session"] for one in running.stat()["sessions"]) == ["kept", "s2"]
 
 
-def test_a_port_is_answered_only_with_what_this_user_alone_can_read(start: Start) -> None:
-    from lockstep.wings.cache import messages as m
-    from lockstep.wings.cache.client import RefusedError
-    from lockstep.wings.cache.places import address_of
-
-    running = start("--memory", "4MB", address=f"127.0.0.1:{free_port()}")
-    assert CachedDataset(sets.Rows(), address=running.address)[2]["y"] == 2
-    # given somebody who does not know the token
-    address = address_of(running.address)
-    assert oct(address.state_file.stat().st_mode & 0o777) == "0o600"
-    hidden = address.state_file.rename(address.state_file.with_suffix(".hidden"))
-    try:
-        from lockstep.wings.cache.client import Client
-
-        with pytest.raises(RefusedError, match="another user's"):
-            Client(address).ask(m.Stat(), m.Stats)
-    finally:
-        hidden.rename(address.state_file)
+def test_a_port_is_a_name_at_which_no_impostor_is_believed(
+    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given somebody who listens at a port of the loopback device, as every user may
+    with socket.socket() as impostor:
+        impostor.bind(("127.0.0.1", 0))
+        impostor.listen()
+        address = f"127.0.0.1:{impostor.getsockname()[1]}"
+        # when a training is told that port, then it does not even speak to him
+        assert CachedDataset(sets.Rows(), address=address)[2]["y"] == 2
+        assert "no cache runs there" in capsys.readouterr().err
+        impostor.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            impostor.accept()
+        # and a daemon of that name serves this user at a socket
+        running = start("--memory", "4MB", address=address)
+        monkeypatch.setattr(client._connections, "failed", {})
+        CachedDataset(sets.Rows(), address=address, session="port")[1]
+        assert running.session("port")["samples"] == 1
     with pytest.raises(UsageError, match="this machine alone"):
         address_of("192.168.1.7:50052")
 
 
-def free_port() -> int:
-    import socket
+PASSING = """
+import os, socket, sys
+from lockstep.wings.cache import messages as m
+os.setuid(int(sys.argv[2]))
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+os.chmod(sys.argv[1], 0o777)
+listening.listen()
+print("ready", flush=True)
+connected, _ = listening.accept()
+decoder, file = m.Decoder(), os.open(sys.argv[3], os.O_RDONLY)
+while data := connected.recv(1 << 16):
+    for message in decoder.feed(data):
+        if isinstance(message, m.Hello):
+            connected.sendall(m.encode(m.Welcome()))
+        else:
+            socket.send_fds(connected, [m.encode(m.Attached(message.session, "table", 12))], [file])
+"""
 
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return int(tried.getsockname()[1])
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user's process can be made by root alone")
+@pytest.mark.parametrize(
+    ("user", "file", "words"),
+    [
+        (65534, "/etc/hostname", "is served by user 65534"),
+        (0, "theirs", "it passed a file that is not this user's"),
+        (0, "/dev/null", "it passed a file that is not this user's"),
+    ],
+)
+def test_who_serves_is_another_user_or_passes_anothers_file_is_not_believed(
+    user: int,
+    file: str,
+    words: str,
+    programs: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: Any,
+) -> None:
+    monkeypatch.setattr(client._connections, "failed", {})
+    folder = Path(tempfile.mkdtemp(prefix="lockstep-test-"))
+    folder.chmod(0o777)
+    (folder / "theirs").write_bytes(bytes(4096))
+    os.chown(folder / "theirs", 65534, 65534)
+    at = str(folder / "socket")
+    command = [programs / "python", "-c", PASSING, at, str(user), str(folder / file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None
+        assert serving.stdout.readline() == "ready\n"
+        assert CachedDataset(sets.Rows(), address=at)[2]["y"] == 2
+        serving.kill()
+    assert words in capsys.readouterr().err
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user's folder can be made by root alone")
+def test_a_folder_that_another_user_made_costs_a_training_nothing(
+    tmp_path: Path,
+    programs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # given the folder for sockets, made by somebody else first
+    (tmp_path / "lockstep-cache").mkdir()
+    os.chown(tmp_path / "lockstep-cache", 65534, 65534)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("LOCKSTEP_CACHE", raising=False)
+    # when a training would use it, then it goes on as without, and says so once
+    loader = DataLoader(CachedDataset(sets.Rows()), 4, num_workers=2)
+    assert torch.cat([one["y"] for one in loader]).tolist() == list(range(12))
+    assert capsys.readouterr().err.count("lockstep:") == 1
+    # and a daemon says what is wrong
+    command = [programs / "lockstep", "cache", "start", "--memory", "4MB"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "is not this user's folder" in done.stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="another user's process can be made by root alone")

@@ -41,7 +41,9 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "inherited": comparison.inherited,
         "compared": comparison.compared,
         "equal": tally.equal,
+        "equal_numbers": tally.alike,
         "inside_tolerance": tally.inside,
+        "beyond_tolerance": tally.beyond,
         "unjudged": tally.unjudged,
         "missing": comparison.missing,
         "unaligned": {

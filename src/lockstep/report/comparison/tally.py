@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lockstep.core.finding import Evidence, Finding, Kind, Outcome
 from lockstep.core.records import would_differ
 
+_TELLS_NUMBERS = frozenset({Evidence.TENSORS, Evidence.SKETCH})
+
 
 @dataclass(slots=True)
 class Tally:
-    """How many findings say what.
+    """How many findings say what: each tensor that was compared is `equal`, `alike`, `inside`, `beyond` or `unjudged`.
 
     Attributes
     ----------
     equal
         Tensors that are equal bit by bit.
+    alike
+        Tensors that hold the same numbers, and not the same bits in the same place: 0 and -0, which IEEE 754 calls
+        equal, another dtype, or another layout. Whole tensors or sketches tell it.
     inside
         Those that differ inside their tolerance.
     beyond
@@ -37,6 +43,7 @@ class Tally:
     """
 
     equal: int = 0
+    alike: int = 0
     inside: int = 0
     beyond: int = 0
     unjudged: int = 0
@@ -52,13 +59,19 @@ class Tally:
         source, outcome, kind = finding.metrics.evidence, finding.outcome, finding.kind
         self.evidence.add(source)
         self.ranks.add(finding.pair.present.rank)
-        if source is Evidence.DIGEST:
-            self.equal += 1
-        if outcome is Outcome.DIFFER:  # also of equal tensors, of which a setting is told
-            self.beyond += source is not Evidence.DIGEST
+        if outcome is Outcome.MISSING:
+            pass
         elif outcome is Outcome.INCOMPARABLE:
             self.unjudged += 1
-        elif outcome is Outcome.AGREE and finding.difference > 0:
+        elif source is Evidence.DIGEST:  # also where a setting is told of equal tensors
+            self.equal += 1
+        elif outcome is Outcome.DIFFER:
+            self.beyond += 1
+        elif math.isnan(finding.difference):
+            self.unjudged += 1
+        elif finding.difference == 0 and source in _TELLS_NUMBERS:
+            self.alike += 1
+        else:
             self.inside += 1
         self.overruled += finding.overrules
         if outcome is Outcome.AGREE and source is Evidence.STATISTICS:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from lockstep.core.finding import (
     Comparison,
     Explanation,
+    Kind,
     Origin,
     RanksCompared,
     UniformChange,
@@ -58,6 +59,19 @@ def headline_words(comparison: Comparison, tally: Tally) -> tuple[str, str]:
         words = f"{comparison.inherited} tensors differ, but none can be named the first"
         return f": {words}", ""
     return f": {agreement_words(comparison, tally)}", ""
+
+
+def more_origins_words(comparison: Comparison, tally: Tally) -> str:
+    """The faults beside the first one, in the headline too: the first may be one that nobody planted.
+
+    A library's race, or a flipped bit in the reference, comes before what the candidate does wrong.
+    """
+    more = [one for one in comparison.origins[1:] if one.kind is Kind.FAULT]
+    if not more or comparison.verdict is not Verdict.DIVERGED:
+        return ""
+    return f"and at {counted(len(more), 'more origin')}: {place_words(more[0], tally)}" + (
+        " first" if len(more) > 1 else ""
+    )
 
 
 def lines_below(comparison: Comparison) -> list[str]:
@@ -151,6 +165,7 @@ def agreement_words(comparison: Comparison, tally: Tally) -> str:
     unaligned = comparison.unaligned_reference + comparison.unaligned_candidate
     parts = (
         (tally.equal, "equal bit by bit"),
+        (tally.alike, "equal in every number"),
         (tally.inside, "inside their tolerance"),
         (tally.unjudged, "could not be judged"),
         (comparison.missing, "without partner"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import socket
+import stat
 import sys
 import threading
 import time
@@ -14,13 +15,16 @@ from typing import TypeVar
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.wings.cache import messages as m
 from lockstep.wings.cache.daemon import peer
-from lockstep.wings.cache.places import Address, read_state
+from lockstep.wings.cache.places import Address
 
 _PATIENCE_S = 10.0
 """A daemon that does not answer for so long counts as gone."""
 
 AGAIN_S = 5.0
-"""A daemon that is gone is looked for again after so long."""
+"""A daemon that is gone is looked for again after so long, and after twice as long each time that is in vain: one that
+does not answer would cost a training its patience again and again."""
+
+_MOST_TIMES = 128
 
 M = TypeVar("M", bound=m.Message)
 
@@ -59,12 +63,13 @@ class Client:
             raise DaemonGoneError("the cache needs Linux")
         self._lock = threading.Lock()
         self._decoder = m.Decoder()
-        kind = socket.AF_INET if address.port else socket.AF_UNIX
-        self._socket = socket.socket(kind, socket.SOCK_STREAM)
+        self._files: list[int] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_PATIENCE_S)
         try:
-            self._socket.connect(("127.0.0.1", address.port) if address.port else address.text)
-            if not address.port and (user := peer(self._socket)[1]) != os.getuid():
+            self._socket.connect(address.socket)
+            if (user := peer(self._socket)[1]) != os.getuid():
+                self._socket.close()
                 raise DaemonGoneError(
                     f"{address.text}: is served by user {user}; start an own cache"
                 )
@@ -73,9 +78,8 @@ class Client:
             raise DaemonGoneError(
                 f"{address.text}: no cache runs there ({error.strerror or error}); start one with lockstep cache start"
             ) from error
-        known = read_state(address) if address.port else None
         try:
-            self.ask(m.Hello(os.getpid(), known.token if known else ""), m.Welcome)
+            self.ask(m.Hello(os.getpid()), m.Welcome)
         except LockstepError:
             self.close()
             raise
@@ -90,14 +94,31 @@ class Client:
         RefusedError
             If it says no.
         """
+        answer, file = self.ask_for_file(message, kind)
+        if file >= 0:
+            os.close(file)
+        return answer
+
+    def ask_for_file(self, message: m.Message, kind: type[M]) -> tuple[M, int]:
+        """Send a message and wait for its answer, and the descriptor that comes with it; -1 if none does.
+
+        Nothing is opened by a name: what the daemon has passed has to be a file of this user's.
+
+        Raises
+        ------
+        DaemonGoneError
+            If the daemon is, or passes something else.
+        RefusedError
+            If it says no.
+        """
         with self._lock:
             self._send(message)
-            answer = self._receive()
+            answer, file = self._receive(), self._passed()
         if isinstance(answer, m.Refused):
             raise RefusedError(answer)
         if not isinstance(answer, kind):
             raise self._lost(f"it answered {type(answer).__name__}")
-        return answer
+        return answer, file
 
     def tell(self, message: m.Message) -> None:
         """Send a message that is not answered.
@@ -121,13 +142,26 @@ class Client:
     def _receive(self) -> m.Message:
         try:
             while True:
-                data = self._socket.recv(1 << 16)
+                data, files, _, _ = socket.recv_fds(self._socket, 1 << 16, 4)
+                self._files += files
                 if not data:
                     raise self._lost("it hung up")
                 if found := self._decoder.feed(data):
                     return found[0]
         except (OSError, m.MessageError) as error:
             raise self._lost(str(error)) from error
+
+    def _passed(self) -> int:
+        """The descriptor that has come."""
+        files, self._files = self._files, []
+        if not files:
+            return -1
+        known = os.fstat(files[0])
+        if len(files) == 1 and stat.S_ISREG(known.st_mode) and known.st_uid == os.getuid():
+            return files[0]
+        for file in files:
+            os.close(file)
+        raise self._lost("it passed a file that is not this user's")
 
     def _lost(self, why: str) -> DaemonGoneError:
         self.close()
@@ -145,7 +179,7 @@ class _Connections:
 
     def __init__(self) -> None:
         self.clients: dict[str, Client] = {}
-        self.failed_s: dict[str, float] = {}
+        self.failed: dict[str, tuple[float, int]] = {}
         self.lock = threading.Lock()
 
     def client_of(self, address: Address) -> Client:
@@ -153,11 +187,16 @@ class _Connections:
             known = self.clients.get(address.text)
             if known is not None and known.alive:
                 return known
-            if time.monotonic() - self.failed_s.get(address.text, -AGAIN_S) < AGAIN_S:
+            again_s, times = self.failed.get(address.text, (0.0, 1))
+            if time.monotonic() < again_s:
                 raise DaemonGoneError(f"{address.text}: no cache runs there")
-            self.failed_s[address.text] = time.monotonic()
-            self.clients[address.text] = client = Client(address)
-            del self.failed_s[address.text]
+            try:
+                self.clients[address.text] = client = Client(address)
+            except LockstepError:
+                after = time.monotonic() + AGAIN_S * times
+                self.failed[address.text] = after, min(2 * times, _MOST_TIMES)
+                raise
+            self.failed.pop(address.text, None)
             return client
 
 

@@ -13,7 +13,7 @@ from lockstep.cli import options
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.wings.cache import messages as m
-from lockstep.wings.cache.places import Address, address_of, own_folder
+from lockstep.wings.cache.places import Address, address_of, make_private, own_folder
 
 _at = click.option(
     "--address", default="", metavar="ADDRESS",
@@ -88,7 +88,7 @@ def _start_apart(command: list[str], address: Address) -> None:
     UsageError
         If it ends instead.
     """
-    with (own_folder() / f"{address.key}.log").open("w+b") as log:
+    with (make_private(own_folder()) / f"{address.key}.log").open("w+b") as log:
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True, cwd="/"
         )  # fmt: skip

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
+import itertools
 import os
-import secrets
+import resource
 import signal
 import socket
 import struct
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from pathlib import Path
 from lockstep.core.errors import UsageError
 from lockstep.wings.cache import messages as m
 from lockstep.wings.cache.keeper import Keeper
-from lockstep.wings.cache.leftovers import lock, sweep, sweep_others, unlock
-from lockstep.wings.cache.places import Address, DaemonState, make_private, write_state
+from lockstep.wings.cache.leftovers import lock, sweep, unlock
+from lockstep.wings.cache.places import Address
 from lockstep.wings.cache.slabs import Tier
 
 
@@ -61,33 +62,37 @@ def serve(address: Address, settings: Settings, ready: Callable[[], None]) -> No
     """
     held = lock(address)
     try:
-        sweep(address)
-        sweep_others()
-        tiers = _tiers(address, settings)
-        token = secrets.token_hex(16) if address.port else ""
+        sweep()
+        _raise_limit_of_files()
+        keeper = Keeper(_tiers(settings), settings.sessions)
         listening = _listening(address)
-        write_state(
-            address, DaemonState(os.getpid(), token, tuple(str(one.folder) for one in tiers))
-        )
-        keeper = Keeper(tiers, settings.sessions)
         try:
-            asyncio.run(_serve(listening, keeper, token, ready))
+            asyncio.run(_serve(listening, keeper, ready))
         finally:
             keeper.close()
-            if not address.port:
-                Path(address.text).unlink(missing_ok=True)
+            Path(address.socket).unlink(missing_ok=True)
     finally:
-        sweep(address)
         unlock(address.key, held)
 
 
-def _tiers(address: Address, settings: Settings) -> list[Tier]:
-    found = []
-    if settings.memory_bytes and address.memory_folder.parent.is_dir():
-        found.append(Tier("memory", make_private(address.memory_folder), settings.memory_bytes))
+def _raise_limit_of_files() -> None:
+    """Each slab is an open file."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _tiers(settings: Settings) -> list[Tier]:
+    found = [Tier("memory", None, settings.memory_bytes)] if settings.memory_bytes else []
     if settings.spill is not None:
-        folder = make_private(address.disk_folder(settings.spill))
-        found.append(Tier("disk", folder, settings.spill_bytes))
+        try:
+            settings.spill.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=settings.spill):
+                pass
+        except OSError as error:
+            raise UsageError(
+                f"{settings.spill}: nothing can be written there ({error.strerror or error}); give another --spill"
+            ) from error
+        found.append(Tier("disk", settings.spill, settings.spill_bytes))
     if not found:
         raise UsageError(
             "neither memory nor a folder to keep samples in; give --memory 1GB or --spill DIR"
@@ -97,21 +102,17 @@ def _tiers(address: Address, settings: Settings) -> list[Tier]:
 
 def _listening(address: Address) -> socket.socket:
     """The lock is ours, so what lies at a socket's path is a dead daemon's."""
-    kind = socket.AF_INET if address.port else socket.AF_UNIX
-    listening = socket.socket(kind, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if address.port:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(("127.0.0.1", address.port))
-        else:
-            if Path(address.text).is_socket():
-                Path(address.text).unlink()
-            before = os.umask(0o177)
-            try:
-                listening.bind(address.text)
-            finally:
-                os.umask(before)
+        if Path(address.socket).is_socket():
+            Path(address.socket).unlink()
+        before = os.umask(0o177)
+        try:
+            listening.bind(address.socket)
+        finally:
+            os.umask(before)
         listening.listen(128)
+        listening.setblocking(False)
     except OSError as error:
         listening.close()
         raise UsageError(
@@ -120,35 +121,68 @@ def _listening(address: Address) -> socket.socket:
     return listening
 
 
-async def _serve(
-    listening: socket.socket, keeper: Keeper, token: str, ready: Callable[[], None]
-) -> None:
+async def _serve(listening: socket.socket, keeper: Keeper, ready: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    count = iter(range(1, 1 << 62))
-    create = loop.create_server if token else loop.create_unix_server
-    server = await create(lambda: _Connection(next(count), keeper, token, ended), sock=listening)
-    async with server:
-        ready()
-        await ended.wait()
+    accepting = asyncio.create_task(_accept(listening, keeper, ended))
+    ready()
+    await ended.wait()
+    accepting.cancel()
+    with suppress(asyncio.CancelledError):
+        await accepting
 
 
-class _Connection(asyncio.Protocol):
+async def _accept(listening: socket.socket, keeper: Keeper, ended: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    talking: set[asyncio.Task[None]] = set()
+    for number in itertools.count(1):
+        connected, _ = await loop.sock_accept(listening)
+        task = loop.create_task(_Connection(number, connected, keeper, ended).talk())
+        talking.add(task)
+        task.add_done_callback(talking.discard)
+
+
+class _Connection:
     """One process that uses the cache."""
 
-    def __init__(self, number: int, keeper: Keeper, token: str, ended: asyncio.Event) -> None:
-        self._number, self._keeper, self._token, self._ended = number, keeper, token, ended
-        self._decoder = m.Decoder()
+    def __init__(
+        self, number: int, connected: socket.socket, keeper: Keeper, ended: asyncio.Event
+    ) -> None:
+        self._number, self._socket, self._keeper, self._ended = number, connected, keeper, ended
         self._known = False
         self._process = -1
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+    async def talk(self) -> None:
+        """Answer until it hangs up, or sends what is no message."""
+        decoder, loop = m.Decoder(), asyncio.get_running_loop()
+        with self._socket:
+            self._socket.setblocking(False)
+            try:
+                while data := await loop.sock_recv(self._socket, 1 << 16):
+                    for message in decoder.feed(data):
+                        await self._send(self._answer(message))
+            except m.MessageError as error:
+                with suppress(m.MessageError, OSError):
+                    await self._send(m.Refused(str(error)))
+            except OSError:  # it has ended
+                pass
+            finally:
+                self._left()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    async def _send(self, answer: m.Message | None) -> None:
+        if answer is None:
+            return
+        data, file = m.encode(answer), self._keeper.descriptor_of(answer)
+        if (
+            file is not None
+        ):  # with the first byte, for which there is room, since it waits for an answer
+            socket.send_fds(self._socket, [data[:1]], [file])
+            data = data[1:]
+        await asyncio.get_running_loop().sock_sendall(self._socket, data)
+
+    def _left(self) -> None:
         self._keeper.left(self._number)
         if self._process >= 0:  # readable once the process has ended (pidfd_open(2))
             asyncio.get_running_loop().add_reader(self._process, self._process_ended)
@@ -158,20 +192,9 @@ class _Connection(asyncio.Protocol):
         os.close(self._process)
         self._keeper.ended(self._number)
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            for message in self._decoder.feed(data):
-                answer = self._answer(message)
-                if answer is not None:
-                    self._transport.write(m.encode(answer))
-        except m.MessageError as error:
-            with suppress(m.MessageError):
-                self._transport.write(m.encode(m.Refused(str(error))))
-            self._transport.close()
-
     def _answer(self, message: m.Message) -> m.Message | None:
         if isinstance(message, m.Hello):
-            return self._greeted(message)
+            return self._greeted()
         if not self._known:
             raise m.MessageError("the first message has to be Hello")
         if isinstance(message, m.Stop):
@@ -179,21 +202,15 @@ class _Connection(asyncio.Protocol):
             return m.Made("")
         return self._keeper.answer(self._number, message)
 
-    def _greeted(self, hello: m.Hello) -> m.Message:
-        if self._token:
-            if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
-                raise m.MessageError(
-                    "the cache at this port is another user's, or another one than was asked for"
-                )
-        else:
-            process, user = peer(self._transport.get_extra_info("socket"))
-            if user != os.getuid():
-                raise m.MessageError(
-                    f"this cache is of user {os.getuid()}, and user {user} has to start an own one"
-                )
-            if not self._known:
-                with suppress(OSError):  # one that has ended by now
-                    self._process = os.pidfd_open(process)
+    def _greeted(self) -> m.Message:
+        process, user = peer(self._socket)
+        if user != os.getuid():
+            raise m.MessageError(
+                f"this cache is of user {os.getuid()}, and user {user} has to start an own one"
+            )
+        if not self._known:
+            with suppress(OSError):  # one that has ended by now
+                self._process = os.pidfd_open(process)
         self._known = True
         return m.Welcome()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -54,6 +53,12 @@ class Keeper:
         """What a connection is answered; None for messages that want no answer."""
         known = self._answers.get(type(message))
         return known(connection, message) if known else m.Refused("a message of no use here")
+
+    def descriptor_of(self, answer: m.Message | None) -> int | None:
+        """The file that goes with an answer."""
+        name = answer.table if isinstance(answer, m.Attached) else ""
+        name = answer.file if isinstance(answer, m.Leased) else name
+        return next((tier.files[name] for tier in self.tiers if name in tier.files), None)
 
     def left(self, connection: int) -> None:
         """Take back what a connection held: places it did not write to, slabs it mapped, sessions it used."""
@@ -121,8 +126,7 @@ class Keeper:
             table = session.tables[variant] = Table(tier, name, rows)
         elif not table.grow(rows):
             return m.Refused(f"no room: {table.tier.full}")
-        file = str(table.tier.folder / table.file)
-        return m.Attached(session.name, file, table.rows)
+        return m.Attached(session.name, table.file, table.rows)
 
     def _grow(self, connection: int, asked: m.Grow) -> m.Message:
         session = self.sessions.get(asked.session)
@@ -281,8 +285,7 @@ class Keeper:
             return m.Leased("", "", 0)
         slab.leases.add(connection)
         is_open = slab.writing or slab in self.sessions[slab.session].open_slabs.values()
-        file = str(slab.tier.folder / slab.file)
-        return m.Leased(slab.tier.name, file, slab.size, int(not is_open))
+        return m.Leased(slab.tier.name, slab.file, slab.size, int(not is_open))
 
     def _released(self, connection: int, told: m.Released) -> m.Message:
         for number in told.slabs:
@@ -315,13 +318,11 @@ class Keeper:
             self._number, below[0] if below else slab.tier, slab.size, slab.session, slab.used
         )
         if below and moved.tier.make(moved.file, moved.size):
-            try:
-                shutil.copyfile(slab.tier.folder / slab.file, moved.tier.folder / moved.file)
-            except OSError:
-                moved.tier.unlink(moved.file)
-                moved.tier.forget(moved.size)
-            else:
+            if slab.copied_to(moved):
                 self._take_over(slab, moved)
+            else:
+                moved.tier.close(moved.file)
+                moved.tier.forget(moved.size)
         self._retire(slab)
 
     def _take_over(self, slab: Slab, moved: Slab) -> None:
@@ -344,7 +345,7 @@ class Keeper:
         if session.open_slabs.get(slab.tier.name) is slab:
             del session.open_slabs[slab.tier.name]
         slab.rows, slab.retired = [], True
-        slab.tier.unlink(slab.file)
+        slab.tier.close(slab.file)
         self._forget_if_free(slab)
 
     def _give_back(self, slab: Slab, connection: int) -> None:
@@ -367,7 +368,7 @@ class Keeper:
         for table in session.tables.values():
             table.close()
             table.unmap()
-            table.tier.unlink(table.file)
+            table.tier.close(table.file)
             table.tier.forget(table.size)
         del self.sessions[session.name]
 

@@ -12,7 +12,6 @@ import os
 import tempfile
 import weakref
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,7 +115,7 @@ class MappedSlab:
     Parameters
     ----------
     file
-        Where it lies.
+        Its descriptor, which is closed with it.
     size
         Its bytes.
     is_sealed
@@ -130,11 +129,15 @@ class MappedSlab:
         If it cannot be mapped.
     """
 
-    def __init__(self, file: Path, size: int, *, is_sealed: bool, is_checked: bool) -> None:
-        self._file = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self._shared = mmap.mmap(self._file, size, prot=mmap.PROT_READ)
+    def __init__(self, file: int, size: int, *, is_sealed: bool, is_checked: bool) -> None:
+        self._file = file
+        try:
+            self._shared = mmap.mmap(file, size, prot=mmap.PROT_READ)
+            self._mapped = _map_privately(file, size)
+        except (OSError, ValueError) as error:
+            os.close(file)
+            raise OSError(str(error)) from error
         self._bytes = memoryview(self._shared)
-        self._mapped = _map_privately(self._file, size)
         self._whole: Array = np.frombuffer(self._mapped, np.uint8).view(_Bytes)
         self._start: int = self._whole.__array_interface__["data"][0]
         self._given: dict[int, _Given] = {}

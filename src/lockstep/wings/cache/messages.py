@@ -42,10 +42,9 @@ class _OfSession(Message):
 
 @dataclass(frozen=True)
 class Hello(Message):
-    """Who connects; the first message of a connection. `token` is the daemon's where it listens at a port."""
+    """Who connects; the first message of a connection."""
 
     pid: int
-    token: str = ""
 
 
 class Welcome(Message):
@@ -70,7 +69,7 @@ class Attach(Message):
 
 @dataclass(frozen=True)
 class Attached(Message):
-    """The table of a session's variant."""
+    """The table of a session's variant; its descriptor comes with it (SCM_RIGHTS, unix(7))."""
 
     session: str
     table: str
@@ -149,7 +148,7 @@ class Lease(Message):
 
 @dataclass(frozen=True)
 class Leased(Message):
-    """Its file, "" where it is gone, and whether all that it will ever hold is written."""
+    """Its file, "" where it is gone, and whether all that it will ever hold is written; with its descriptor."""
 
     tier: str
     file: str

@@ -1,9 +1,8 @@
-"""Where a daemon listens, and where its files lie."""
+"""Where a daemon listens."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 import tempfile
@@ -11,13 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.core.errors import UsageError
-from lockstep.core.replacement import replacing
 
 VARIABLE = "LOCKSTEP_CACHE"
 """The environment variable that names the daemon for trainings that do not."""
-
-MEMORY = Path("/dev/shm")
-"""Where files lie in memory."""
 
 LOOPBACK = ("127.0.0.1", "localhost")
 
@@ -43,18 +38,9 @@ class Address:
         return hashlib.sha256(self.text.encode()).hexdigest()[:12]
 
     @property
-    def memory_folder(self) -> Path:
-        """Where its slabs lie that are in memory."""
-        return MEMORY / f"lockstep-cache-{os.getuid()}-{self.key}"
-
-    def disk_folder(self, spill: Path) -> Path:
-        """Where its slabs lie that are on disk."""
-        return spill.absolute() / f"lockstep-cache-{os.getuid()}-{self.key}"
-
-    @property
-    def state_file(self) -> Path:
-        """What a daemon writes about itself, for others of this user."""
-        return own_folder() / f"{self.key}.json"
+    def socket(self) -> str:
+        """The file of the socket that is served. A port is a name for one of this user's, and nobody listens at it."""
+        return str(own_folder() / f"port-{self.port}") if self.port else self.text
 
 
 def address_of(text: str = "") -> Address:
@@ -79,20 +65,12 @@ def address_of(text: str = "") -> Address:
 
 
 def own_folder() -> Path:
-    """This user's folder for sockets and what daemons say about themselves, made where it is missing.
-
-    Raises
-    ------
-    UsageError
-        If it is somebody else's.
-    """
+    """This user's folder for sockets and locks, which the daemon makes; whoever it belongs to, a client asks the kernel
+    who serves."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
-    folder = (
-        Path(base) / "lockstep-cache"
-        if base and Path(base).is_dir()
-        else Path(tempfile.gettempdir()) / f"lockstep-cache-{os.getuid()}"
-    )
-    return make_private(folder)
+    if base and Path(base).is_dir():
+        return Path(base) / "lockstep-cache"
+    return Path(tempfile.gettempdir()) / f"lockstep-cache-{os.getuid()}"
 
 
 def make_private(folder: Path) -> Path:
@@ -112,45 +90,3 @@ def make_private(folder: Path) -> Path:
     except OSError as error:
         raise UsageError(f"{folder}: cannot be made ({error.strerror or error})") from error
     return folder
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonState:
-    """What a daemon says about itself.
-
-    Parameters
-    ----------
-    pid
-        Its process.
-    token
-        What whoever connects to its port has to show; this user alone can read it.
-    folders
-        Where its files lie, to be swept should it die.
-    """
-
-    pid: int
-    token: str
-    folders: tuple[str, ...]
-
-
-def write_state(address: Address, state: DaemonState) -> None:
-    """Write it for this user's eyes alone."""
-    text = json.dumps({"pid": state.pid, "token": state.token, "folders": state.folders})
-    with replacing(address.state_file) as aside:
-        aside.touch(mode=0o600)
-        aside.write_text(text, encoding="utf-8")
-
-
-def read_state(address: Address) -> DaemonState | None:
-    """What the last daemon there has written; None where there is nothing to be read."""
-    return state_of(address.state_file)
-
-
-def state_of(file: Path) -> DaemonState | None:
-    """What a daemon has written into its file."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        folders = tuple(str(one) for one in found["folders"])
-        return DaemonState(int(found["pid"]), str(found["token"]), folders)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

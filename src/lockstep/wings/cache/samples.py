@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lockstep.cli.notices import say
@@ -26,7 +26,7 @@ from lockstep.wings.cache.sample_layout import (
     Laid,
     lay_out,
 )
-from lockstep.wings.cache.sessions import WRONG
+from lockstep.wings.cache.sessions import WORD_BYTES, WRONG
 from lockstep.wings.cache.slabs import ALIGNMENT, CONFIRMED, OFFSET_BITS, OFFSET_MASK
 
 MISSING: Any = object()
@@ -175,7 +175,7 @@ class Samples:
 
     def _mapped(self, asked: m.Attach | m.Grow) -> _MappedTable:
         try:
-            found = self._client.ask(asked, m.Attached)
+            found, file = self._client.ask_for_file(asked, m.Attached)
         except RefusedError as error:
             if not error.description:
                 raise
@@ -184,7 +184,7 @@ class Samples:
                 f"{error}: {words}; give this one another session, or none, or lockstep cache destroy {self.session}"
             ) from error
         self.session = found.session
-        return _MappedTable(Path(found.table), found.rows)
+        return _MappedTable(file, found.rows)
 
     def _grown(self, variant: str, row: int) -> _MappedTable:
         grown = self._mapped(m.Grow(self.session, self._kind + variant, 2 * row + 1))
@@ -230,19 +230,19 @@ class Samples:
             return MISSING
 
     def _leased(self, number: int) -> MappedSlab | None:
-        found = self._client.ask(m.Lease(number), m.Leased)
+        found, file = self._client.ask_for_file(m.Lease(number), m.Leased)
         if not found.file:
             return None
         try:
             slab = MappedSlab(
-                Path(found.file),
+                file,
                 found.size,
                 is_sealed=bool(found.sealed),
                 is_checked=found.tier == "disk",
             )
         except OSError as error:
             say_once(
-                f"{found.file}: cannot be mapped ({error.strerror or error}); its samples are loaded each time"
+                f"a part of the cache cannot be mapped ({error.strerror or error}); its samples are loaded each time"
             )
             return None
         self._slabs[number] = slab
@@ -430,8 +430,12 @@ class Samples:
 class _MappedTable:
     """Where samples lie, read from the daemon's own file."""
 
-    def __init__(self, file: Path, rows: int) -> None:
+    def __init__(self, file: int, rows: int) -> None:
         self.rows = rows
-        with file.open("rb") as opened:
-            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            mapped = mmap.mmap(file, (rows + 1) * WORD_BYTES, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise DaemonGoneError(f"the cache's table cannot be mapped ({error})") from error
+        finally:
+            os.close(file)
         self.words = memoryview(mapped).cast("Q")

@@ -40,8 +40,7 @@ class Table:
         self._map()
 
     def _map(self) -> None:
-        with (self.tier.folder / self.file).open("r+b") as opened:
-            self._mapped = mmap.mmap(opened.fileno(), self.size)
+        self._mapped = mmap.mmap(self.tier.files[self.file], self.size)
         self._words = memoryview(self._mapped).cast("Q")
         self._computed_by.extend([0] * (self.rows - len(self._computed_by)))
 

@@ -7,6 +7,7 @@ Its bytes count until nobody maps it any more.
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,34 +50,54 @@ def fitting_slab_bytes(sample_bytes: int, bound_bytes: int, used_bytes: int) -> 
 
 @dataclass(slots=True)
 class Tier:
-    """Files in one folder that together never take more than a bound.
+    """Files without a place in any folder, in memory or on disk, that together never take more than a bound.
+
+    Nobody can open them by a name, and they are gone with the last process that has them open. Memory is of no mounted
+    file system (memfd_create(2)): that of `/dev/shm`, which is small in containers, stays with workers of a DataLoader.
 
     Parameters
     ----------
     name
         `memory` or `disk`.
     folder
-        Where they lie.
+        On whose disk they lie; None for memory.
     bound_bytes
         What they may take.
     used_bytes
         What they take.
     full
         Why the last file could not be made, "" where it could.
+    files
+        Their descriptors.
     """
 
     name: str
-    folder: Path
+    folder: Path | None
     bound_bytes: int
     used_bytes: int = 0
     full: str = ""
+    files: dict[str, int] = field(default_factory=dict)
 
     def make(self, name: str, size: int) -> bool:
         """Make a file whose bytes are there to be written to, or say in `full` why not."""
         if self.used_bytes + size > self.bound_bytes:
             self.full = f"{self.name}: its {self.bound_bytes} bytes are full"
             return False
-        return self._reserve(name, 0, size)
+        try:
+            self.files[name] = self._opened(name)
+        except OSError as error:
+            self.full = f"{self.folder or self.name}: {error.strerror or error}"
+            return False
+        if not self._reserve(name, 0, size):
+            os.close(self.files.pop(name))
+            return False
+        return True
+
+    def _opened(self, name: str) -> int:
+        if self.folder is None:
+            return os.memfd_create(name)
+        with tempfile.TemporaryFile(dir=self.folder) as file:
+            return os.dup(file.fileno())
 
     def grow(self, name: str, old: int, size: int) -> bool:
         """Make a file longer."""
@@ -85,26 +106,19 @@ class Tier:
         return self._reserve(name, old, size)
 
     def _reserve(self, name: str, old: int, size: int) -> bool:
-        path = self.folder / name
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            try:
-                # Writing to a mapped page that the file system has no room for would kill the process.
-                os.posix_fallocate(descriptor, 0, size)
-            finally:
-                os.close(descriptor)
+            # Writing to a mapped page that the file system has no room for would kill the process.
+            os.posix_fallocate(self.files[name], 0, size)
         except OSError as error:
-            self.full = f"{self.folder}: {error.strerror or error}"
-            if not old:
-                path.unlink(missing_ok=True)
+            self.full = f"{self.folder or self.name}: {error.strerror or error}"
             return False
         self.used_bytes += size - old
         self.full = ""
         return True
 
-    def unlink(self, name: str) -> None:
-        """Take a file's name away; its bytes count until `forget`."""
-        (self.folder / name).unlink(missing_ok=True)
+    def close(self, name: str) -> None:
+        """Let go of a file; its bytes count until `forget`."""
+        os.close(self.files.pop(name))
 
     def forget(self, size: int) -> None:
         """Bytes that nobody maps any more."""
@@ -132,7 +146,7 @@ class Slab:
     leases
         Connections that map it.
     retired
-        Whether its file is gone, and it waits for them.
+        Whether its file is closed, and it waits for them.
     holes
         What was reserved below `used` and not written to: where each begins and ends.
     """
@@ -152,6 +166,17 @@ class Slab:
     def file(self) -> str:
         """The name of its file."""
         return f"slab-{self.number}"
+
+    def copied_to(self, other: Slab) -> bool:
+        """Copy all bytes to a slab of the same size; False where that cannot be."""
+        files, done = (other.tier.files[other.file], self.tier.files[self.file]), 0
+        try:
+            os.lseek(files[0], 0, os.SEEK_SET)
+            while done < self.size:
+                done += os.sendfile(*files, done, self.size - done)
+        except OSError:
+            return False
+        return True
 
     def take(self, size: int) -> int | None:
         """The offset of so many bytes that are free, None where there are not."""

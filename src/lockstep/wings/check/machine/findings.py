@@ -169,7 +169,7 @@ def _of_processor(machine: Machine) -> Iterator[MachineFinding]:
         if threads > machine.cores:
             yield _found("threads-too-many", cores=machine.cores, threads=threads)
     mkl = "" if machine.torch is None else machine.torch["mkl"]
-    if mkl.startswith(_STRUCK_MKL) and threads > 1:
+    if mkl.startswith(_STRUCK_MKL) and threads is not None and threads > 1:
         yield _found("first-vector-call", mkl=mkl)
     other = [one for one in machine.governors if one != "performance"]
     if other:
