@@ -31,8 +31,10 @@ def headline(comparison: Comparison) -> str:
 
     Every verb and face that tells of a comparison prints this; a terminal breaks it into lines.
     """
-    words, source = headline_words(comparison, tally_of(comparison.findings))
-    whole = f"{first_word(comparison)}{words}{f', {source}' if source else ''}"
+    tally = tally_of(comparison.findings)
+    words, source = headline_words(comparison, tally)
+    more = more_origins_words(comparison, tally)
+    whole = f"{first_word(comparison)}{words}{f', {source}' if source else ''} {more}"
     return " ".join(whole.split())
 
 
