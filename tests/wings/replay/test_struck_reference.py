@@ -61,7 +61,7 @@ def train(folder: Path, becomes: dict[int, Callable[[Tensor], None]]) -> Path:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     kernels = Kernels(becomes)
-    with lockstep.record(folder, model=model, steps=2, save="tensors"):
+    with lockstep.record(folder, model=model, steps="0:2", save="tensors"):
         for batch in torch.randn(2, 64, 16):
             optimizer.zero_grad()
             with kernels:
