@@ -191,7 +191,7 @@ def _compare_rows(bench: Bench, pythons: Mapping[str, Path]) -> Iterator[Row]:
 
 
 _RULES = {
-    "lockstep compare --rule fixed, a process": ("--rule", "fixed"),
+    "lockstep compare --judge fixed, a process": ("--judge", "fixed"),
     "lockstep compare, a process, operators re-run": (),
 }
 """Thresholds over all metrics, as the peer has them; and what Lockstep does when nothing else is asked for."""

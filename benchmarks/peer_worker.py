@@ -59,7 +59,7 @@ def lockstep_recorder(task: str, level: str) -> Record:
 
     def record(training: trainings.Training, path: Path) -> tuple[float, float]:
         start = time.perf_counter()
-        recording = lockstep.record(path, model=training.model, steps=2, save=task, level=level)
+        recording = lockstep.record(path, model=training.model, steps="0:2", save=task, level=level)
         recording.start()
         training()
         free = time.perf_counter() - start

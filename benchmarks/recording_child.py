@@ -31,7 +31,7 @@ def main() -> None:
         slow_down(Path(target), float(speed))
     start = time.perf_counter()
     if save:
-        with lockstep.record(target, steps=int(steps), save=save):
+        with lockstep.record(target, steps=f"0:{steps}", save=save):
             for _ in range(int(steps)):
                 step()
     else:

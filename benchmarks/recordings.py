@@ -26,7 +26,7 @@ def record_steps(path: Path, size: Size, *, save: str, steps: int, emulate: str 
     """Record the first steps of a GPT-2; the same training each time."""
     step = trainings.gpt2(size)
     torch.manual_seed(1)
-    with lockstep.record(path, model=step.model, steps=steps, save=save, emulate=emulate):
+    with lockstep.record(path, model=step.model, steps=f"0:{steps}", save=save, emulate=emulate):
         for _ in range(steps):
             step()
 

@@ -38,7 +38,7 @@ def _row(bench: Bench, what: str, model: nn.Module, bar: AtMost) -> Row:
     step()
     for _ in range(2 * bench.rounds):
         bare += [seconds(step) for _ in range(_STEPS)][1:-1]
-        with lockstep.record(target, steps=_STEPS, level="module"):
+        with lockstep.record(target, steps=f"0:{_STEPS}", level="module"):
             recorded += [seconds(step) for _ in range(_STEPS)][1:-1]
         shutil.rmtree(target)
     return ratio_row(

@@ -54,7 +54,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 def _measure_one_step(step: trainings.Step, target: Path, save: str, times: _Times) -> None:
     """A recording of one step, until it is closed."""
     times.bare.append(seconds(step))
-    recording = lockstep.record(target, steps=1, save=save)
+    recording = lockstep.record(target, steps="0:1", save=save)
     start = time.perf_counter()
     recording.start()
     step()
@@ -67,7 +67,7 @@ def _measure_one_step(step: trainings.Step, target: Path, save: str, times: _Tim
 def _measure_many_steps(step: trainings.Step, target: Path, save: str, times: _Times) -> None:
     """A recording of some steps; the last one, at whose end files may be waited for, is not timed."""
     times.bare.append(seconds(step))
-    recording = lockstep.record(target, steps=_STEPS, save=save)
+    recording = lockstep.record(target, steps=f"0:{_STEPS}", save=save)
     start = time.perf_counter()
     recording.start()
     step()
@@ -92,7 +92,7 @@ def _size_rows(bench: Bench, target: Path, times: _Times, bare: list[float]) -> 
     yield Row("tensors: on disk, one step mid-training", "MB", alone / 1e6)
     yield Row("tensors: on disk, a step of four", "MB", four / _STEPS / 1e6)
     step = trainings.gpt2(bench.size, bench.device)
-    with lockstep.record(target, steps=1, save="tensors"):
+    with lockstep.record(target, steps="0:1", save="tensors"):
         step()
     fresh = bytes_below(target)
     shutil.rmtree(target)

@@ -28,7 +28,7 @@ def rows(bench: Bench) -> Iterator[Row]:
     ways = {
         "default rules, level module": (["watch", "--level", "module"], AtMost(1.25)),
         "default rules, level api": (["watch"], AtMost(1.5)),
-        "nan and inf only, level module": (["watch", "--level", "module", "--rule", "not-finite"], AtMost(1.1)),
+        "nan and inf only, level module": (["watch", "--level", "module", "--only-rule", "not-finite"], AtMost(1.1)),
         "default rules, level api, each fifth step": (["watch", "--every", "5"], None),
         "follow": (["follow", str(place / "ref"), "-o", str(place / "cand"), "--force"], AtMost(1.7)),
     }  # fmt: skip

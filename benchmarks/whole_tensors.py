@@ -42,7 +42,7 @@ def rows(bench: Bench) -> Iterator[Row]:
         "compare, all digests differ, numbers equal": partial(lockstep.compare_recordings, reference, renamed),
         "compare, noise everywhere, operators re-run": partial(lockstep.compare_recordings, reference, noisy),
         "numbers equal, as a process, wall to wall": partial(_process, reference, renamed),
-        "noise everywhere, as a process, fixed rule": partial(_process, reference, noisy, "--rule", "fixed"),
+        "noise everywhere, as a process, fixed rule": partial(_process, reference, noisy, "--judge", "fixed"),
         "noise everywhere, as a process, operators re-run": partial(_process, reference, noisy),
     }  # fmt: skip
     times, dots = _in_turn(bench, work)

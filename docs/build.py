@@ -21,6 +21,20 @@ from lockstep.wings.watch.rule_texts import page as page_of_rules
 from lockstep.wings.watch.rules import BUILT_IN
 from lockstep.wings.watch.symptoms import page as page_of_symptoms
 
+_HEAD_OF_COMMANDS = r"""# Command line
+
+`make docs` makes this page from the help of each verb. Options that several verbs share mean the same on all of them;
+[the table](../src/lockstep/cli/options.py) says what.
+
+Your shell completes verbs and options with Tab after one line in its start-up file:
+
+| shell | file | line |
+|---|---|---|
+| bash 4.4 or newer | `~/.bashrc` | `eval "$(_LOCKSTEP_COMPLETE=bash_source lockstep)"` |
+| zsh | `~/.zshrc` | `eval "$(_LOCKSTEP_COMPLETE=zsh_source lockstep)"` |
+| fish | `~/.config/fish/completions/lockstep.fish` | `_LOCKSTEP_COMPLETE=fish_source lockstep \| source` |
+"""
+
 PAGE = Path(__file__).parent / "cli.md"
 _OTHER_JOBS = (
     ["migrate", "undo"],
@@ -36,7 +50,7 @@ GUIDE = Path(__file__).parent / "guide.md"
 
 def page() -> str:
     """The whole page."""
-    parts = ["# Command line\n\nMade by `make docs` from the commands' own help.\n"]
+    parts = [_HEAD_OF_COMMANDS]
     shown = [[], *([verb] for verb in verbs()), *_OTHER_JOBS]
     parts += [_section(" ".join(["lockstep", *words]), words) for words in shown]
     return "\n".join(parts)

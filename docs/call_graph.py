@@ -106,7 +106,7 @@ def _recorded(path: Path, rate: float) -> str:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Dropout(rate))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(path, model=model, steps=2, save="tensors"):
+    with lockstep.record(path, model=model, steps="0:2", save="tensors"):
         for _ in range(2):
             optimizer.zero_grad()
             model(torch.ones(2, 4)).sum().backward()

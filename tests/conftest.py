@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module", autouse=True)
 def frozen_heap() -> None:
-    """What is loaded by now is no test's: a recording looks through all objects for modules that live already."""
+    """What is loaded by now is no test's: a recording looks through all objects for modules that live already.
+
+    Nor is the first call of torch's math library, which may come out otherwise on several threads.
+    """
+    if "torch" in sys.modules:
+        from lockstep.devices.vector_math import prepare_vector_math
+
+        prepare_vector_math()
     gc.collect()
     gc.freeze()

@@ -57,10 +57,12 @@ def test_the_example_adds_a_verb_a_format_and_a_device(
     use(example)
     reference, candidate = lockstep_faulty_pair.reference, lockstep_faulty_pair.candidate
 
-    # then its verb stands under a heading of its own, behind those of the main job, and runs
+    # then its verb stands under a heading of its own, after those of Lockstep and before compatibility, and runs
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert shown.index("Record and compare:") < shown.index("Examples:") < shown.index("count ")
+    places = [shown.index(f"{one}:") for one in ("Start here", "Export and serve", "Examples")]
+    assert places == sorted(places)
+    assert places[-1] < shown.index("count ") < shown.index("Stand in for another tool:")
     assert main(["count", str(reference)]) == 0
     tensors = lockstep.open(reference).ranks["rank0"].record_count
     assert capsys.readouterr().out == f"rank0: {tensors} tensors\n"
@@ -173,9 +175,9 @@ def test_the_example_reads_what_another_tool_wrote(
     assert "DIVERGED at step 0, forward of the model (torch.relu)" in said
     assert "lockstep replay ref off" in said
     # and shown, extracted and read by a plug-in, bit by bit
-    assert main(["show", "off", "relu", "--step", "1"]) == 0
+    assert main(["show", "off", "relu", "--steps", "1"]) == 0
     assert "saved whole" in capsys.readouterr().out
-    assert main(["extract", "off", "relu", "--step", "1", "-o", "relu.npz"]) == 0
+    assert main(["extract", "off", "relu", "--steps", "1", "-o", "relu.npz"]) == 0
     (result,) = (
         record
         for record in lockstep.open("off").records()

@@ -114,6 +114,7 @@ def said_of(found: Comparison) -> dict[str, Any]:
         "elsewhere": len({origin.module for origin in found.origins[1:]} - {_first(found)}),
         "uniform": [f"{change.name} ({len(change.members)})" for change in found.uniform],
         "not_compared": list(found.not_compared),
+        "overruled": sum(one.overrules for one in found.findings),
     }
 
 

@@ -69,7 +69,7 @@ class Training:
         optimizer = self.optimizer(self.trainable(self.model), **self.settings)
         watch: AbstractContextManager[Any] = nullcontext()
         if recording is not None:
-            watch = lockstep.record(recording, model=self.model, steps=STEPS, save=save)
+            watch = lockstep.record(recording, model=self.model, steps=f"0:{STEPS}", save=save)
         torch.manual_seed(self.run_seed)
         with ExitStack() as stack:
             for context in self.around_run:

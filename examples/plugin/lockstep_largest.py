@@ -32,7 +32,7 @@ def lockstep_report_writers() -> list[ReportWriter]:
 @click.command
 @click.argument("reference")
 @click.argument("candidate")
-@options.limit("List at most so many pairs.")
+@options.limit
 def largest(reference: str, candidate: str, limit: int) -> int:
     """List the pairs of tensors that are furthest apart; exit code 1 if any two differ."""
     measured = [measure_pair(pair) for pair in paired_records(reference, candidate)]

@@ -14,13 +14,14 @@ from typing import Literal
 import numpy as np
 
 from lockstep.align.step import AlignedStep
-from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, integer_of, steps_of
+from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, steps_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding, Origin
 from lockstep.core.garbage import rare_collections
 from lockstep.core.manifest import ARGUMENTS, MEMORY_BYTES
 from lockstep.core.progress import CountedProgress, Progress
 from lockstep.core.site import CallKind, Role
+from lockstep.core.sizes import bytes_of
 from lockstep.judge.calibration import CalibratedJudge
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
@@ -60,7 +61,8 @@ def compare_recordings(
     steps: Collection[int] | None = None,
     read_tensors: bool = True,
     rerun: bool = True,
-    memory_bytes: int = MEMORY_BYTES,
+    allow_crash: bool = False,
+    memory_bytes: int | str = MEMORY_BYTES,
     progress: Progress | None = None,
 ) -> Comparison:
     """Align two recordings, judge every pair of tensors and name where they part.
@@ -80,12 +82,16 @@ def compare_recordings(
         What the two runs call by different names, or the YAML file that says it; what has another
         name and equal contents or an equal build is found without it.
     steps
-        Compare only these; None for all that both hold.
+        Compare only these; None for all that both hold. The ends of the trainings are compared where the last
+        recorded step is among them.
     read_tensors
         Whether tensors that were saved whole are read; otherwise sketches and statistics decide.
     rerun
         Whether operators are run again, in a process that may neither write nor reach out; not to be done with what a
         stranger has recorded, where nothing of it should run at all. Without, the error model judges.
+    allow_crash
+        Whether two trainings of which one crashed may agree in what was recorded of both: by an exception that nobody
+        caught, a signal or an exit code other than 0. Otherwise they are incomparable, if nothing differs before.
     memory_bytes
         Memory that comparing may take; operators that take more to be run again are judged without, and listed
         under `notes`.
@@ -106,7 +112,7 @@ def compare_recordings(
     <Verdict.DIVERGED: 'diverged'>
     """
     rule, steps = _rule_of(rule), steps_of("steps", steps)
-    integer_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES)
+    memory_bytes = bytes_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES)
     reference, candidate = opened("reference", reference), opened("candidate", candidate)
     given = judge
     judge = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
@@ -125,7 +131,7 @@ def compare_recordings(
     if stopper is None:
         with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
             _compare_steps(gathered, steps, progress)
-    found = conclusion(gathered, stopper, steps)
+    found = conclusion(gathered, stopper, steps, allow_crash=allow_crash)
     if read_tensors and rerun and _saved_whole(reference, candidate):
         origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
         found = replace(found, origins=origins)
@@ -232,7 +238,7 @@ class GrowingComparison:
         ]
         origins: tuple[Origin, ...] = ()
         if any(one.found for one in gathered.origins.values()):
-            origins = conclusion(gathered, None, gathered.steps).origins
+            origins = conclusion(gathered, None, gathered.steps, is_growing=True).origins
         losses = [_floors(one) for one in new if one.pair.present.role is Role.LOSS]
         furthest = max(new, key=lambda one: one.margin, default=None)
         return SteppedTo(number, max(losses, default=math.nan), furthest, origins)
@@ -247,7 +253,7 @@ def _floors(finding: Finding) -> float:
 
 def _options(rule: Rule, mapping: GivenMapping) -> tuple[str, ...]:
     """Options of `lockstep compare` that comparing more of the same two trainings takes too."""
-    ruled = ("--rule", rule.value) if rule is not Rule.ERROR_MODEL else ()
+    ruled = ("--judge", rule.value) if rule is not Rule.ERROR_MODEL else ()
     return (*ruled, "--mapping", str(mapping)) if isinstance(mapping, (str, PathLike)) else ruled
 
 
@@ -348,7 +354,15 @@ def _compare_step(
     backward = cache(partial(gradients_of_backward, aligned, gathered.ledgers))
     for name, step in aligned.items():
         ledger, origins = gathered.ledgers[name], gathered.origins[name]
-        UpdateWalk(step, ledger, origins, gathered.judge, gradients, backward).run()
+        UpdateWalk(
+            step,
+            ledger,
+            origins,
+            gathered.judge,
+            gradients,
+            backward,
+            sees_every_call=sees_every_call,
+        ).run()
         gathered.causes[name].explain(step, known[name])
 
 

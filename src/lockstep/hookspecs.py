@@ -6,6 +6,7 @@ in the group `lockstep`. The built-in ones are found in the same way.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,23 @@ hookspec = pluggy.HookspecMarker(NAME)
 hookimpl = pluggy.HookimplMarker(NAME)
 
 
+class Task(str, enum.Enum):
+    """What somebody wants to do: the headings of `lockstep --help`, in their order.
+
+    A plug-in may give a heading of its own, which stands before the last of these.
+    """
+
+    START = "Start here"
+    LOOK = "Look closer"
+    PREPARE = "Before you train"
+    TRAIN = "While it trains"
+    TEST = "In CI"
+    ADVICE = "Get advice"
+    FASTER = "Make it faster"
+    DEPLOY = "Export and serve"
+    COMPATIBILITY = "Stand in for another tool"
+
+
 @dataclass(frozen=True, slots=True)
 class Verb:
     """A verb of the command line.
@@ -36,16 +54,27 @@ class Verb:
     summary
         One line of `lockstep --help`.
     group
-        The heading that it stands under there.
+        The heading that it stands under there: a `Task`, or words of the plug-in's own.
     load
         Gives the command; called when the verb is used, so that `--help` is quick. Its return value is the exit code,
         see `lockstep.core.exit_codes`. A `lockstep.LockstepError` that it raises is said in one sentence.
+    place
+        Where it stands under its heading: verbs with a smaller number come first.
+    guesses
+        What people type when they mean this verb; `lockstep GUESS` then names it.
     """
 
     name: str
     summary: str
     group: str
     load: Callable[[], click.Command]
+    place: int = 100
+    guesses: tuple[str, ...] = ()
+
+    @property
+    def heading(self) -> str:
+        """The heading as it is printed."""
+        return self.group.value if isinstance(self.group, Task) else self.group
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +114,7 @@ class Reader:
 class SupportList:
     """What a release of a device's software can run, and what it cannot.
 
-    `lockstep ops --device TARGET` holds what a training runs against it; `lockstep migrate --to TARGET` lists each
+    `lockstep ops --target TARGET` holds what a training runs against it; `lockstep migrate --to TARGET` lists each
     place in a script that names what is lacking. Lists of one target, of whichever plug-in, are taken together.
 
     Parameters

@@ -35,12 +35,19 @@ def broken_plugins() -> list[str]:
 
 
 def verbs() -> dict[str, hookspecs.Verb]:
-    """Every verb by name; one that is there already is not replaced."""
+    """Return every verb by name, in the order of `lockstep --help`; one that is there already is not replaced."""
     found: dict[str, hookspecs.Verb] = {}
     for given in reversed(manager().hook.lockstep_commands()):
         for verb in given:
             found.setdefault(verb.name, verb)
-    return found
+    return {verb.name: verb for verb in sorted(found.values(), key=_order_of)}
+
+
+def _order_of(verb: hookspecs.Verb) -> tuple[float, int]:
+    """Headings in the order of `Task`, those of other plug-ins before the last; then the verb's own place."""
+    tasks = [task.value for task in hookspecs.Task]
+    known = verb.heading in tasks
+    return float(tasks.index(verb.heading)) if known else len(tasks) - 1.5, verb.place
 
 
 def report_writers() -> dict[str, hookspecs.ReportWriter]:

@@ -221,7 +221,7 @@ def recorded(path: Path, *, slope: float = 1.0, **options: Any) -> Path:
     model = Net(slope)
     optimizer = torch.optim.AdamW(model.parameters())
     mask = (torch.rand(16) > 0.2).float()
-    with lockstep.record(path, model=model, steps=3, **options):
+    with lockstep.record(path, model=model, steps="0:3", **options):
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.randn(6, 8), mask).square().mean().backward()

@@ -120,10 +120,11 @@ def check(
     before, modules = state_of_torch(), [training.model, *training.others.values()]
     hooked = [hooked_parameters(item) for item in modules if isinstance(item, nn.Module)]
     selected = steps if record_steps is None else record_steps
+    chosen = selected if isinstance(selected, str) else f"0:{selected}"
     with lockstep.record(
         directory,
         model=training.model,
-        steps=selected,
+        steps=chosen,
         level=level,
         save=save,
         **options,

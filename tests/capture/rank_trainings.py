@@ -272,7 +272,7 @@ def main(directory: Path, wanted: list[str]) -> None:
             around: Any = nullcontext()
             if recorded:
                 where = directory / name.replace(":", "-")
-                around = lockstep.record(where, steps=STEPS, level=level, save=save)
+                around = lockstep.record(where, steps=f"0:{STEPS}", level=level, save=save)
             try:
                 with around:
                     results.append(TRAININGS[training]())

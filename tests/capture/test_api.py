@@ -36,7 +36,7 @@ def train(model: torch.nn.Module, steps: int) -> None:
 
 def test_a_with_block_records_its_first_steps(tmp_path: Path, model: torch.nn.Module) -> None:
     # When a training of three steps runs inside
-    with lockstep.record(tmp_path / "ref", model=model, steps=2):
+    with lockstep.record(tmp_path / "ref", model=model, steps="0:2"):
         train(model, 3)
 
     # Then the first two are recorded, under plain module paths
@@ -119,7 +119,7 @@ def test_a_block_that_fails_in_its_first_step_keeps_what_was_seen(
 
 def test_a_taken_directory_is_left_alone(tmp_path: Path, model: torch.nn.Module) -> None:
     # Given a recording
-    with lockstep.record(tmp_path / "ref", model=model, steps=1):
+    with lockstep.record(tmp_path / "ref", model=model, steps="0:1"):
         train(model, 1)
     before = sorted(tmp_path.rglob("*"))
 
@@ -128,7 +128,7 @@ def test_a_taken_directory_is_left_alone(tmp_path: Path, model: torch.nn.Module)
         lockstep.record(tmp_path / "ref").start()
     assert sorted(tmp_path.rglob("*")) == before
     # Unless it is forced
-    with lockstep.record(tmp_path / "ref", model=model, steps=2, force=True):
+    with lockstep.record(tmp_path / "ref", model=model, steps="0:2", force=True):
         train(model, 2)
     assert lockstep.open(tmp_path / "ref").ranks["rank0"].complete_steps == (0, 1)
 
@@ -148,7 +148,7 @@ def test_a_script_that_records_itself_joins_the_recording_of_the_command(
 ) -> None:
     # given a script with a loop of its own that records itself, of which `lockstep record` records everything
     def training() -> None:
-        with lockstep.record(tmp_path / "inner", model=model, steps=1) as recording:
+        with lockstep.record(tmp_path / "inner", model=model, steps="0:1") as recording:
             for _ in range(3):
                 model.zero_grad()
                 backward(model)
@@ -171,11 +171,11 @@ def test_a_script_that_records_itself_joins_the_recording_of_the_command(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"steps": 0}, "steps is 0; give a whole number of at least 1"),
-        ({"steps": True}, "steps is True, of type bool; give a whole number"),
-        ({"steps": 1.5}, "steps is 1.5, of type float"),
-        ({"steps": None}, "steps is None; give a whole number"),
-        ({"steps": [0, 1]}, "of type list"),
+        ({"steps": 2}, "steps is the number 2; write steps='0:2' for the first 2 steps"),
+        ({"steps": True}, "steps is True; write a text"),
+        ({"steps": 1.5}, "steps is 1.5; write a text"),
+        ({"steps": None}, "steps is None; write a text"),
+        ({"steps": [0, 1]}, "write a text"),
         ({"steps": "1:0"}, "is not a step or a range"),
         ({"level": "modul"}, "level 'modul': choose one of module, api, aten"),
         ({"level": None}, "choose one of module, api, aten"),
@@ -189,7 +189,7 @@ def test_a_script_that_records_itself_joins_the_recording_of_the_command(
         ({"skip": 5}, "skip has 5, of type int"),
         ({"max_bytes": -1}, "max_bytes is -1; give a whole number of at least 1"),
         ({"memory_bytes": -1}, "memory_bytes is -1; give a whole number of at least 1048576"),
-        ({"memory_bytes": "1 GB"}, "memory_bytes is '1 GB', of type str"),
+        ({"memory_bytes": "1 XB"}, "memory_bytes is '1 XB'; write a size as 512MB"),
         ({"seed": -1}, "seed is -1; give a whole number from 0 to 4294967295"),
         ({"force": "yes"}, "force is 'yes', of type str; give True or False"),
         ({"calibrate": 1}, "calibrate is 1, of type int; give True or False"),

@@ -375,7 +375,7 @@ def activated(
     model = nn.Sequential(nn.Linear(4, 4), Activated(activation))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     inputs = 3.0 * torch.randn(2, 16, 4)
-    with lockstep.record(path, model=model, steps=2, compile_eager=eagerly):
+    with lockstep.record(path, model=model, steps="0:2", compile_eager=eagerly):
         called = torch.compile(model, backend=backend)
         for one in inputs:
             optimizer.zero_grad()

@@ -197,7 +197,7 @@ def test_checkpointed_and_compiled_code_runs_on_the_device(tmp_path: Path) -> No
     for name, way in ways.items():
         # when they are recorded on a device
         layer.zero_grad()
-        with lockstep.record(tmp_path / name, model=layer, steps=1, emulate="npu-bf16"):
+        with lockstep.record(tmp_path / name, model=layer, steps="0:1", emulate="npu-bf16"):
             way().sum().backward()
         gradients[name] = layer[0].weight.grad
         assert lockstep.open(tmp_path / name).ranks["rank0"].manifest.stopped_because == ""
@@ -214,7 +214,7 @@ def test_threads_that_the_device_does_not_reach_are_named(tmp_path: Path) -> Non
         model(torch.ones(1, 2)).sum().backward()
 
     for name, device in (("ref", "ftz"), ("plain", "")):
-        with lockstep.record(tmp_path / name, model=model, steps=1, emulate=device):
+        with lockstep.record(tmp_path / name, model=model, steps="0:1", emulate=device):
             thread = threading.Thread(target=step)
             thread.start()
             thread.join()

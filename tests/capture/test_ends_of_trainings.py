@@ -89,7 +89,7 @@ def test_the_same_training_twice_agrees_to_its_end(reference: Path, tmp_path: Pa
     assert found.verdict is Verdict.AGREE
     assert found.ends is not None
     assert found.ends.course is Course.EQUAL
-    assert "equal bit by bit to the end of the training" in headline(found)
+    assert "equal bit by bit to the last recorded step, and equal at the end" in headline(found)
 
 
 def other_rate(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -404,3 +404,32 @@ def test_an_unseeded_helper_that_nothing_uses_is_noted_alone(tmp_path: Path) -> 
     found = against(tmp_path / "ref", tmp_path / "cand", run)
     assert found.verdict is Verdict.AGREE
     assert found.notes[0].startswith("Other is held beside the training and differs")
+
+
+@pytest.mark.parametrize("steps", [None, [0, 1], [1]])
+def test_chosen_steps_take_the_ends_along_with_the_last_recorded_one(
+    steps: list[int] | None, reference: Path, tmp_path: Path
+) -> None:
+    # Given a candidate that trains with another rate after the recorded steps
+    directory = tmp_path / "cand"
+    rank_of(directory, lambda: train(other_rate))
+    # When the recorded steps are compared, or some with the last among them
+    found = compare_recordings(reference, directory, steps=steps)
+    # Then the ends are judged, and the same training agrees to its end
+    assert found.verdict is Verdict.DIVERGED
+    assert "the runs part later: the loss of step 4" in headline(found)
+    again = tmp_path / "again"
+    rank_of(again)
+    assert headline(compare_recordings(reference, again, steps=steps)).endswith(
+        "equal bit by bit to the end of the training"
+    )
+
+
+def test_chosen_steps_without_the_last_recorded_one_say_so(reference: Path, tmp_path: Path) -> None:
+    # Given the same candidate
+    directory = tmp_path / "cand"
+    rank_of(directory, lambda: train(other_rate))
+    # When a step before the last recorded one is compared
+    found = compare_recordings(reference, directory, steps=[0])
+    # Then the headline says what was left out
+    assert headline(found).endswith("; what came after step 0 was not looked at")

@@ -260,7 +260,7 @@ def test_recording_goes_on_and_notes_what_was_left_out(tmp_path: Path, refuses: 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.param_groups[0]["odd"] = odd[0]
     # when two of its steps are recorded
-    with lockstep.record(tmp_path / "ref", model=model, steps=2, save="tensors"):
+    with lockstep.record(tmp_path / "ref", model=model, steps="0:2", save="tensors"):
         for _ in range(2):
             for value in odd:
                 optimizer.zero_grad()

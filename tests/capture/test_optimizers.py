@@ -487,7 +487,7 @@ def test_steps_are_counted_by_hand_where_there_is_no_optimizer(
 def test_a_step_that_an_optimizer_has_ended_is_not_ended_again_by_hand(tmp_path: Path) -> None:
     model = nn.Linear(4, 2)
     training = supervised(model, batch)
-    with lockstep.record(tmp_path / "ref", model=model, steps=3) as recording:
+    with lockstep.record(tmp_path / "ref", model=model, steps="0:3") as recording:
         for number in range(3):
             training.step(number)
             model.weight.norm()
@@ -502,7 +502,7 @@ def _calls_made(directory: Path, count: int) -> int:
     parameters = [nn.Parameter(torch.ones(2)) for _ in range(count)]
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     profile = cProfile.Profile()
-    with lockstep.record(directory, steps=1, save="stats"):
+    with lockstep.record(directory, steps="0:1", save="stats"):
         profile.enable()
         torch.stack([parameter.square() for parameter in parameters]).sum().backward()
         optimizer.step()

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.capture import process_ends
-from lockstep.capture.process_ends import Endings
+from lockstep.capture.process_ends import Endings, named, uncaught
 
 SENDERS = ("kill", "killpg")
 EVERY = [(os, name) for name in ("_exit", "abort", "execv", "execve", *SENDERS)] + [
@@ -49,7 +48,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        (lambda: os._exit(3), "os._exit"),
+        (lambda: os._exit(3), "os._exit(3)"),
         (lambda: os.abort(), "os.abort"),
         (lambda: os.execv(sys.executable, ["python"]), "os.execv"),
         (lambda: os.execve(sys.executable, ["python"], {}), "os.execve"),
@@ -113,6 +112,37 @@ def test_it_leaves_nothing_behind() -> None:
     assert [getattr(owner, name) for owner, name in EVERY] == before
 
 
-def test_exceptions_are_named_by_their_kind_alone() -> None:
-    assert process_ends.named(KeyError) == "the exception KeyError"
-    assert process_ends.named(None) == ""
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, ""),
+        (SystemExit(), ""),
+        (SystemExit(0), ""),
+        (SystemExit(3), "sys.exit(3)"),
+        (SystemExit("a text, which Python prints, and ends with 1"), "sys.exit(1)"),
+        (ValueError("anything"), "the exception ValueError"),
+    ],
+)
+def test_an_exit_is_told_by_its_code_and_an_exception_by_its_kind(
+    value: BaseException | None, words: str
+) -> None:
+    assert named(value) == words
+
+
+def test_an_exception_that_is_on_its_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a process in which nothing was uncaught so far
+    monkeypatch.delattr(sys, "last_type", raising=False)
+    assert uncaught() == ""
+    told: list[str] = []
+
+    def child() -> None:
+        try:
+            raise KeyError
+        finally:
+            told.append(uncaught())
+
+    # When its end is run while an exception passes, as a child of multiprocessing does
+    with pytest.raises(KeyError):
+        child()
+    # Then it is told
+    assert told == ["the exception KeyError"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from harness import Recording, Training, check, one_call
 from torch import Tensor, nn
 
 import lockstep
-from lockstep.core.manifest import RankManifest, manifest_from_json
+from lockstep.capture.setup import rank_manifest
+from lockstep.core.manifest import Options, RankManifest, manifest_from_json
 
 
 class Tied(nn.Module):
@@ -125,3 +127,16 @@ def test_recordings_of_earlier_builds_tell_nothing_of_it(tmp_path: Path) -> None
     earlier = {name: getattr(value, name) for name in ("schema", "rank", "pid", "argv", "python")}
     manifest = manifest_from_json(RankManifest, {**earlier, "world_size": 1}, "manifest")
     assert (manifest.trainable, manifest.tied, manifest.optimizers) == ({}, {}, [])
+
+
+def test_a_machine_with_cuda_is_described_whatever_its_torch_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given a torch that sees a CUDA device, and has no private name for the driver's version
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delattr(torch._C, "_cuda_getDriverVersion", raising=False)
+
+    # when a process is described, then it is, with what is known
+    described = rank_manifest(0, 1, Options())
+    assert described.platform["cpu"]
+    assert described.platform.get("driver", "13000").isdigit()

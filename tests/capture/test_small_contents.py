@@ -51,7 +51,7 @@ def test_a_tensor_is_recorded_as_it_was_when_its_call_ended(tmp_path: Path) -> N
     training = supervised(model, batch)
 
     # when a step is recorded at level module
-    with lockstep.record(tmp_path / "ref", model=model, steps=1, level="module"):
+    with lockstep.record(tmp_path / "ref", model=model, steps="0:1", level="module"):
         training.step(0)
 
     # then the call has the values of its time, and the next one those of its own
@@ -124,7 +124,7 @@ def test_a_setting_that_changes_is_recorded_as_it_is_at_each_call(tmp_path: Path
     modes: list[object] = [1, True, 1.0, [1, 2]]
 
     # when a step is recorded with each
-    with lockstep.record(tmp_path / "ref", model=model, steps=5, level="module"):
+    with lockstep.record(tmp_path / "ref", model=model, steps="0:5", level="module"):
         for mode in modes:
             model.mode = mode
             training.step(0)

@@ -77,7 +77,7 @@ def test_a_mode_that_is_on_when_recording_starts_and_goes_before_it_stops(
     with kind() as bare:
         trace_of(plain(), 2)
     before = state_of_torch()
-    recording = lockstep.record(tmp_path / "ref", steps=3, level=level)
+    recording = lockstep.record(tmp_path / "ref", steps="0:3", level=level)
     with kind() as mode:
         recording.start()
         training = plain()
@@ -96,7 +96,7 @@ def test_a_mode_that_comes_while_recording_and_stays(
     tmp_path: Path, level: str, kind: type[Counting]
 ) -> None:
     before = state_of_torch()
-    recording = lockstep.record(tmp_path / "ref", steps=1, level=level)
+    recording = lockstep.record(tmp_path / "ref", steps="0:1", level=level)
     recording.start()
     with kind() as mode:
         training = plain()

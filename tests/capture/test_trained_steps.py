@@ -23,7 +23,7 @@ def train(steps: int) -> None:
 
 
 def recorded(path: Path, steps: int) -> Path:
-    with lockstep.record(path, steps=2):
+    with lockstep.record(path, steps="0:2"):
         train(steps)
     return path
 
@@ -52,7 +52,7 @@ def test_a_compiled_optimizer_is_not_compiled_anew_for_being_counted(tmp_path: P
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step, graphs = torch.compile(optimizer.step, backend="eager"), []
-    with lockstep.record(tmp_path / "run", steps=2):
+    with lockstep.record(tmp_path / "run", steps="0:2"):
         for _ in range(9):
             model(torch.randn(3, 4)).sum().backward()
             step()
@@ -64,7 +64,7 @@ def test_a_compiled_optimizer_is_not_compiled_anew_for_being_counted(tmp_path: P
 def test_a_manifest_that_was_replaced_meanwhile_is_left_alone(tmp_path: Path) -> None:
     # Given a recording that someone moves, and puts another one in its place, while the training goes on
     path, manifest = tmp_path / "run", tmp_path / "run" / "rank0" / "manifest.json"
-    with lockstep.record(path, steps=2) as recording:
+    with lockstep.record(path, steps="0:2") as recording:
         train(2)
         recording._recorder.recording.closing.wait()
         manifest.write_text("{}")

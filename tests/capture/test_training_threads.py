@@ -79,7 +79,7 @@ def test_one_of_several_trainings_is_recorded_whole(
 ) -> None:
     # given three trainings in three threads, bare and recorded
     bare = _side_by_side(made_by_main=made_by_main)
-    with lockstep.record(tmp_path / "ref", steps=STEPS, level=level):
+    with lockstep.record(tmp_path / "ref", steps=f"0:{STEPS}", level=level):
         recorded = _side_by_side(made_by_main=made_by_main)
 
     # then all three keep every bit,
@@ -118,7 +118,7 @@ def test_a_forward_in_threads_is_of_the_main_threads_training(tmp_path: Path) ->
         return _bits(model)
 
     bare = train()
-    with lockstep.record(tmp_path / "ref", steps=STEPS):
+    with lockstep.record(tmp_path / "ref", steps=f"0:{STEPS}"):
         recorded = train()
 
     # then all of it is there, and nothing is said to be missing
@@ -140,7 +140,7 @@ def test_trainings_in_one_thread_after_the_other_are_steps_of_one_recording(tmp_
         model(torch.ones(5, 4)).square().mean().backward()
         optimizer.step()
 
-    with lockstep.record(tmp_path / "ref", steps=2):
+    with lockstep.record(tmp_path / "ref", steps="0:2"):
         for width in (8, 8):
             _in_threads([lambda width=width: train(width)])  # type: ignore[misc]
 

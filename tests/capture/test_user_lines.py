@@ -29,7 +29,7 @@ def recorded(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     doubling = importlib.import_module("doubling")
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(path, steps=1):
+    with lockstep.record(path, steps="0:1"):
         loss = doubling.doubled(model(torch.ones(2, 3)).sum())
         loss.add(1).backward()
         optimizer.step()

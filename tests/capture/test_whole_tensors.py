@@ -229,7 +229,7 @@ def test_the_training_goes_on_while_the_disk_is_at_work(
 ) -> None:
     # given a disk that takes nothing yet
     training = supervised(nn.Linear(4, 4), lambda: (torch.randn(5, 4),))
-    recording = lockstep.record(tmp_path / "ref", steps=2, save="tensors")
+    recording = lockstep.record(tmp_path / "ref", steps="0:2", save="tensors")
     recording.start()
     # when four steps are trained, two of them recorded
     trace_of(training, 4)
@@ -246,12 +246,12 @@ def test_a_second_recording_may_begin_while_the_first_is_written(
     tmp_path: Path, held_up: threading.Event
 ) -> None:
     training = supervised(nn.Linear(4, 4), lambda: (torch.randn(5, 4),))
-    first = lockstep.record(tmp_path / "first", steps=1)
+    first = lockstep.record(tmp_path / "first", steps="0:1")
     first.start()
     trace_of(training, 1)
     held_up.set()
     first.stop()
-    with lockstep.record(tmp_path / "second", steps=1):
+    with lockstep.record(tmp_path / "second", steps="0:1"):
         trace_of(training, 1)
     for name in ("first", "second"):
         assert lockstep.open(tmp_path / name).missing == ()
@@ -272,7 +272,7 @@ def test_a_recording_that_failed_late_says_so_once(
         end_step(self)
 
     monkeypatch.setattr(Session, "end_step", end_then_refuse)
-    with lockstep.record(tmp_path / "ref", steps=1):
+    with lockstep.record(tmp_path / "ref", steps="0:1"):
         trace_of(training, 3)
     assert capsys.readouterr().err.count("recording stopped: No space left on device") == 1
     (sentence, *_) = lockstep.open(tmp_path / "ref").missing

@@ -162,7 +162,7 @@ def test_modules_are_seen_again_after_the_script_put_torchs_call_back(tmp_path: 
     from harness import trace_of
 
     wrapped = Wrapped(nn.Module, "__call__", keeps_name=True)
-    with lockstep.record(tmp_path / "recording", steps=4):
+    with lockstep.record(tmp_path / "recording", steps="0:4"):
         trace_of(_training(wrapped, -1, 1, []), 4)
 
     # when later steps are recorded, then their modules are there
@@ -226,7 +226,7 @@ def test_no_method_of_tensors_runs_more_often_than_without(
     bare, wrapped.counts = wrapped.counts, Counter()
 
     # when it is recorded, then recording itself has called none of the wrappers
-    with lockstep.record(tmp_path / "recording", steps=2, level=level, save=save):
+    with lockstep.record(tmp_path / "recording", steps="0:2", level=level, save=save):
         _of_every_kind()
     assert wrapped.counts == bare
     assert lockstep.open(tmp_path / "recording").missing == ()
@@ -291,7 +291,7 @@ def test_what_refuses_to_be_looked_at_is_left_out_and_noted(inside: bool, tmp_pa
 
     bare = train()
     # when it is recorded, then it runs to its end as it does bare
-    with lockstep.record(tmp_path / "recording", steps=2):
+    with lockstep.record(tmp_path / "recording", steps="0:2"):
         assert train() == bare
     # and both steps are there, with a note of what was left out
     rank = lockstep.open(tmp_path / "recording").ranks["rank0"]

@@ -50,7 +50,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
         model = Net(width, slope)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         inputs, targets = torch.randn(batch, 8), torch.randn(batch, 4)
-        with lockstep.record(path, model=model, steps=steps, save=save):
+        with lockstep.record(path, model=model, steps=f"0:{steps}", save=save):
             for _ in range(steps):
                 optimizer.zero_grad()
                 torch.nn.functional.mse_loss(model(inputs), targets).backward()
@@ -111,7 +111,10 @@ def test_json_has_every_key_of_the_contract(
     assert {key: type(value) for key, value in result.items()} == {
         "schema": int,
         "verdict": str,
+        "outcome": str,
         "origin": dict,
+        "headline": str,
+        "exit_code": int,
         "origins": list,
         "steps": list,
         "trained": dict,
@@ -119,7 +122,9 @@ def test_json_has_every_key_of_the_contract(
         "inherited": int,
         "compared": int,
         "equal": int,
+        "equal_numbers": int,
         "inside_tolerance": int,
+        "beyond_tolerance": int,
         "unjudged": int,
         "missing": int,
         "unaligned": dict,
@@ -131,6 +136,7 @@ def test_json_has_every_key_of_the_contract(
         "compiled": list,
         "ranks": dict,
         "endings": list,
+        "crashes": list,
         "notes": list,
         "what_next": dict,
         "judged_by": str,
@@ -196,7 +202,8 @@ def test_fixed_rule_is_there_on_request(
 ) -> None:
     # given a fault that the fixed rule does not see
     assert (
-        main(["compare", str(reference), str(make(slope=0.0101)), "--rule", "fixed", "--json"]) == 0
+        main(["compare", str(reference), str(make(slope=0.0101)), "--judge", "fixed", "--json"])
+        == 0
     )
     assert json.loads(capsys.readouterr().out)["judged_by"] == "fixed"
     # then the error model does
@@ -234,7 +241,7 @@ def test_different_models_cannot_be_compared(
     inputs = torch.randn(2, 1, 9)
     model(inputs)
     optimizer = torch.optim.Adam(model.parameters())
-    with lockstep.record(tmp_path / "other", model=model, steps=1):
+    with lockstep.record(tmp_path / "other", model=model, steps="0:1"):
         model(inputs).sum().backward()
         optimizer.step()
     # then the sentence says that the models differ

@@ -34,7 +34,7 @@ def recorded(path: Path, model: torch.nn.Module) -> Path:
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     inputs, targets = torch.randn(5, 8), torch.randn(5, 8)
-    with lockstep.record(path, model=model, steps=1):
+    with lockstep.record(path, model=model, steps="0:1"):
         torch.nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()
     return path

@@ -164,7 +164,7 @@ def test_a_training_ends_behind_so_many_steps_with_its_end_recorded(workplace: W
     # Then it ends there, as a script that is done, whatever becomes of the recording
     assert [run.code for run in (early, behind, full, never)] == [0, 0, 2, 0]
     assert [len(run.out.splitlines()) for run in (early, behind, full, never)] == [1, 4, 4, 8]
-    told = "lockstep: rank0: the training was ended behind step 3, as --max-steps asks"
+    told = "lockstep: rank0: the training was ended after step 3, as --max-steps asks"
     assert told in behind.ours
     assert not any("was ended" in line for line in never.ours)
     # And what it was then is recorded
@@ -244,4 +244,4 @@ def test_all_ranks_end_together(workplace: Workplace) -> None:
     # Then both end behind the fourth
     assert run.code == 0
     assert sorted(run.out.replace("\n", "")) == ["0", "0", "1", "1", "2", "2"]
-    assert "lockstep: rank0: the training was ended behind step 3, as --max-steps asks" in run.ours
+    assert "lockstep: rank0: the training was ended after step 3, as --max-steps asks" in run.ours

@@ -412,6 +412,9 @@ def test_a_command_that_failed_first_is_no_obstacle_to_the_next_try(workplace: W
     assert failed.code == 1
     assert "No module named 'no_such_module'" in failed.theirs
     assert "nothing was recorded: the command ended with exit code 1; torch was" in failed.ours[-1]
+    # And no empty directory stays behind
+    assert failed.ours[-1].endswith("; ref, which is empty, was removed")
+    assert not (workplace.path / "ref").exists()
     # And when it is put right, it is recorded into the same place
     workplace.script("train.py", "import tiny\ntiny.train(steps=1)\n")
     again = workplace.record("-o", "ref", "--", "python", "train.py")
@@ -421,6 +424,23 @@ def test_a_command_that_failed_first_is_no_obstacle_to_the_next_try(workplace: W
     kept = workplace.record("-o", "ref", "--", "python", "train.py")
     assert (kept.code, len(kept.ours)) == (2, 1)
     assert "exists already" in kept.ours[0]
+
+
+@pytest.mark.parametrize("inside", ["", "notes.txt"])
+def test_a_directory_that_was_there_stays_where_the_command_fails(
+    workplace: Workplace, inside: str
+) -> None:
+    # Given a directory of the user's, or one into which the command itself writes before it fails
+    place = workplace.path / "ref"
+    if not inside:
+        place.mkdir()
+    # When the command fails before it trains
+    failing = f"open('ref/{inside}', 'w').close()" if inside else "pass"
+    failed = workplace.record("-o", "ref", "--", "python", "-c", f"{failing}; raise SystemExit(7)")
+    # Then the directory stays, and the exit code is the command's
+    assert (failed.code, place.is_dir()) == (7, True)
+    assert "removed" not in failed.ours[-1]
+    assert not inside or (place / inside).exists()
 
 
 def test_a_node_without_a_chosen_rank_has_not_failed(workplace: Workplace) -> None:

@@ -69,7 +69,7 @@ def test_exit_codes_and_tracebacks_are_those_of_the_bare_run(workplace: Workplac
     ends = {
         "exit": ("sys.exit(3)", 3, ""),
         "exception": (layer, 1, " by the exception RuntimeError"),
-        "at-once": ("os._exit(4)", 4, " by os._exit"),
+        "at-once": ("os._exit(4)", 4, " by os._exit(4)"),
         "other-program": ("os.execvp('false', ['false'])", 1, " by os.execv"),
         "killed": ("os.kill(os.getpid(), 9)", 137, " by SIGKILL, which it sent itself"),
     }

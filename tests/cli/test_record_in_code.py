@@ -20,11 +20,11 @@ def test_the_ranks_of_a_script_share_one_recording(workplace: Workplace) -> None
         dist.init_process_group("gloo")
         model, optimizer = build()
         model = torch.nn.parallel.DistributedDataParallel(model)
-        with lockstep.record("ref", model=model, steps=2):
+        with lockstep.record("ref", model=model, steps="0:2"):
             for _ in range(3):
                 train_step(model, optimizer)
         if dist.get_rank() == 1:
-            with lockstep.record("alone", steps=1):
+            with lockstep.record("alone", steps="0:1"):
                 model.module(torch.ones(4)).sum().backward()
         dist.barrier()
         try:
@@ -63,7 +63,7 @@ def test_a_recording_that_was_never_stopped_is_closed_at_the_end(workplace: Work
         import lockstep
         from tiny import build, loss_of, train_step
 
-        lockstep.record("ref", steps=3).start()
+        lockstep.record("ref", steps="0:3").start()
         model, optimizer = build()
         train_step(model, optimizer)
         child = os.fork()

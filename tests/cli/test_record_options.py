@@ -164,7 +164,7 @@ def a_recording(workplace: Workplace) -> None:
         (("--steps", "first", "--", "true"), "steps 'first': 'first' is not a step or a range"),
         (("--ranks", "a", "--", "true"), "ranks 'a': not a list of numbers"),
         (("--level", "deep", "--", "true"), "'deep' is not one of"),
-        (("--max-bytes", "0", "--", "true"), "0 is not in the range"),
+        (("--max-bytes", "0", "--", "true"), "the size is 0; give a whole number of at least 1"),
         (("--seed", "-1", "--", "true"), "-1 is not in the range"),
     ],
 )

@@ -38,7 +38,7 @@ def test_overview_tells_set_up_and_sites(
 def test_pattern_shows_records_with_arguments_and_stack(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["show", str(recording), "gelu", "--step", "1"]) == 0
+    assert main(["show", str(recording), "gelu", "--steps", "1"]) == 0
     printed = capsys.readouterr().out
     assert "step 1: 1 / torch.nn.functional.gelu #0, forward" in printed
     assert "approximate=tanh" in printed
@@ -66,7 +66,7 @@ def test_unknown_pattern_names_the_nearest(
     assert "torch.nn.functional.gelu" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", [["--step", "9"], ["--rank", "rank7"]])
+@pytest.mark.parametrize("option", [["--steps", "9"], ["--ranks", "rank7"]])
 def test_unknown_step_and_rank_are_said(
     recording: Path, option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

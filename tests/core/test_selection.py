@@ -23,11 +23,9 @@ from lockstep.core.selection import SiteFilter, StepSelection, parse_ranks
         ("1:8:3", {1, 4, 7}),
         ("1,4", {1, 4}),
         (" 1 , 4:6 ", {1, 4, 5}),
-        (2, {0, 1}),
-        (1, {0}),
     ],
 )
-def test_steps_are_numbers_and_half_open_ranges(text: str | int, chosen: set[int]) -> None:
+def test_steps_are_numbers_and_half_open_ranges(text: str, chosen: set[int]) -> None:
     selection = StepSelection.parse(text)
 
     assert {step for step in range(10) if step in selection} == chosen
@@ -35,9 +33,9 @@ def test_steps_are_numbers_and_half_open_ranges(text: str | int, chosen: set[int
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "1,", "1;2", "-1", "3:1", "2:2", "1:2:0", "1:9:2:3", "0x1", 0, -2]
+    "text", ["", "a", "1,", "1;2", "-1", "3:1", "2:2", "1:2:0", "1:9:2:3", "0x1"]
 )
-def test_what_is_no_selection_of_steps_is_refused(text: str | int) -> None:
+def test_what_is_no_selection_of_steps_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="steps"):
         StepSelection.parse(text)
 

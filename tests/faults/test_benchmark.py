@@ -13,18 +13,20 @@ import pytest
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "faults"
 
 
-def run(programs: Path, *arguments: str) -> str:
+def run(programs: Path, *arguments: str, timeout_s: float = 300) -> str:
     """Run the benchmark as a user does; returns what it printed."""
     done = subprocess.run(
         [str(programs / "python"), str(BENCHMARK), *arguments],
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=timeout_s,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
+
+WEIGHTS = ("--weight", "tensors", "--weight", "sketch", "--weight", "stats")
 
 FEW = ("output-scaled-code", "matmul-fp16", "gradient-hook", "all-reduce-missing")
 ALL = (
@@ -47,13 +49,13 @@ def kinds(request: pytest.FixtureRequest) -> tuple[str, ...]:
 def answers(
     kinds: tuple[str, ...], programs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Any]]:
-    """These faults, and two twins, judged from tensors and from sketches."""
+    """These faults, and two twins, judged from tensors, from sketches and from statistics."""
     results = tmp_path_factory.mktemp("results") / "results.jsonl"
     twins = ("same-again", "nothing-planted")
     run(
         programs,
         *("--arch", "convnet", "--results", str(results)),
-        *("--rule", "best", "--weight", "tensors", "--weight", "sketch"),
+        *("--rule", "best", *WEIGHTS),
         *(word for kind in kinds for word in ("--fault", kind)),
         *(word for twin in twins for word in ("--twin", twin)),
     )
@@ -64,7 +66,7 @@ def test_every_planted_fault_changes_the_training_and_is_named(
     kinds: tuple[str, ...], answers: list[dict[str, Any]]
 ) -> None:
     # given faults planted in the code, in kernels, in the set-up and on two ranks
-    faults = [row for row in answers if row["group"] != "twin"]
+    faults = [row for row in answers if row["group"] != "twin" and row["weight"] != "stats"]
     # then each changed something, and each was named where it is
     assert len(faults) == len(kinds) * 2
     assert all(row["changed"] for row in faults)
@@ -76,8 +78,44 @@ def test_twins_are_bitwise_the_reference_and_silent(answers: list[dict[str, Any]
     # given twins that must not change one bit, one of them with all of the planting machinery on
     twins = [row for row in answers if row["group"] == "twin"]
     # then no weight accuses them
-    assert len(twins) == 2 * 2
+    assert len(twins) == 2 * 3
     assert {(row["score"], row["changed"]) for row in twins} == {("silent", False)}
+
+
+def acquitted(rows: list[dict[str, Any]]) -> list[str]:
+    """Faults that a weight with less evidence convicts, and one with more lets pass without saying why."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        if row["group"] != "twin":
+            found.setdefault(row["case"], {})[row["weight"]] = row
+    assert found
+    return [
+        f"{case}: {less} convict, {more} agree"
+        for case, said in found.items()
+        for less, more in (("stats", "sketch"), ("stats", "tensors"), ("sketch", "tensors"))
+        if said[less]["verdict"] == "diverged"
+        and said[more]["verdict"] == "agree"
+        and not said[more]["overruled"]
+    ]
+
+
+def test_more_evidence_never_acquits_in_silence(answers: list[dict[str, Any]]) -> None:
+    # given faults judged from statistics, from sketches and from whole tensors
+    # then what less evidence convicts, more convicts too, or it says which judgement it overrules
+    assert acquitted(answers) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("architecture", ["convnet", "mlp", "encoder"])
+def test_more_evidence_never_acquits_any_kind_of_fault(
+    architecture: str, programs: Path, tmp_path: Path
+) -> None:
+    # given every kind of fault in an architecture of the development split
+    results = tmp_path / "results.jsonl"
+    words = ("--arch", architecture, "--results", str(results), "--rule", "best", "--fault", "*")
+    run(programs, *words, *WEIGHTS, timeout_s=1500)
+    # then none is acquitted in silence
+    assert acquitted([json.loads(line) for line in results.read_text().splitlines()]) == []
 
 
 @pytest.fixture(scope="module")

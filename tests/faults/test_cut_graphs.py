@@ -56,7 +56,7 @@ class Run:
             self.alter(model[1])
             optimizer = self.optimizer(self._chosen(model), lr=0.01)
             torch.manual_seed(2 if self.reseed else 1)
-            with lockstep.record(path, model=model, steps=2, save=save):
+            with lockstep.record(path, model=model, steps="0:2", save=save):
                 for _ in range(2):
                     optimizer.zero_grad()
                     model.zero_grad()

@@ -32,7 +32,10 @@ def recorded(example: str, *flags: str, copy: str = "") -> Path:
     """The recording of an example with its flags, made once; `copy` tells two of the same apart."""
     path = Path(mkdtemp(prefix="lockstep-tests-")) / "recording"
     script = EXAMPLES / f"{example}.py"
-    with _as_a_process(script, "--steps", str(STEPS), *flags), lockstep.record(path, steps=STEPS):
+    with (
+        _as_a_process(script, "--steps", str(STEPS), *flags),
+        lockstep.record(path, steps=f"0:{STEPS}"),
+    ):
         runpy.run_path(str(script), run_name="__main__")
     return path
 

@@ -38,7 +38,7 @@ def recorded(path: Path, alter: Alter, *, autocast: bool = False) -> Path:
     alter(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs, targets = torch.randn(4, 1, 6, 6), torch.tensor([0, 1, 2, 0])
-    with lockstep.record(path, model=model, steps=2):
+    with lockstep.record(path, model=model, steps="0:2"):
         for _ in range(2):
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):

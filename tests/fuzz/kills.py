@@ -64,7 +64,7 @@ def train(path: Path, save: str, told: int, steps: int = STEPS) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
     optimizer = torch.optim.Adam(model.parameters())
-    with lockstep.record(path, model=model, steps=steps, save=save):  # type: ignore[arg-type]
+    with lockstep.record(path, model=model, steps=f"0:{steps}", save=save):  # type: ignore[arg-type]
         for _ in range(steps):
             optimizer.zero_grad()
             model(torch.randn(4, 8)).square().mean().backward()

@@ -37,7 +37,7 @@ def _train(path: Path, save: str, scale: float, *, rank: int) -> None:
     model = nn.Sequential(nn.Embedding(40, 8), nn.Linear(8, 40), nn.ReLU(), nn.Linear(40, 40))
     model[1].register_forward_hook(lambda module, args, output: output * scale)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    with _as_rank(rank), lockstep.record(path, model=model, steps=2, save=save):
+    with _as_rank(rank), lockstep.record(path, model=model, steps="0:2", save=save):
         for _ in range(2):
             optimizer.zero_grad()
             tokens = torch.randint(0, 40, (4, 6))

@@ -153,7 +153,7 @@ class Loop:
 def recorded(loop: Loop, save: str = "sketch", level: str = "api") -> Path:
     """The recording of a training, made once for all tests."""
     path = _folder() / str(len(list(_folder().iterdir())))
-    with lockstep.record(path, steps=loop.steps, save=save, level=level):
+    with lockstep.record(path, steps=f"0:{loop.steps}", save=save, level=level):
         loop.run()
     return path
 

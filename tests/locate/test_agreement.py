@@ -142,7 +142,7 @@ class Runs:
             called = model if changed is None else changed
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
             path = self._made[name] = self._directory / name
-            with lockstep.record(path, model=model, steps=2, save="tensors"):
+            with lockstep.record(path, model=model, steps="0:2", save="tensors"):
                 for _ in range(2):
                     optimizer.zero_grad()
                     F.mse_loss(called(batch), target).backward()
@@ -307,7 +307,7 @@ def accumulated(path: Path, *, zeroed: bool = False, twice: bool = False) -> Pat
     torch.manual_seed(0)
     model, batches = Net(), torch.randn(4, 2, 6, 8)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with lockstep.record(path, model=model, steps=2):
+    with lockstep.record(path, model=model, steps="0:2"):
         for step in range(2):
             optimizer.zero_grad()
             for batch in batches[2 * step : 2 * step + 2]:
@@ -368,7 +368,7 @@ def test_an_optimizer_of_other_parameters_is_named_once(runs: Runs, tmp_path: Pa
     batch, target = torch.randn(4, 6, 8), torch.randn(4, 6, 4)
     copies = [nn.Parameter(one.detach().clone()) for one in model.parameters()]
     optimizer = torch.optim.AdamW(copies, lr=1e-3)
-    with lockstep.record(tmp_path / "candidate", model=model, steps=2):
+    with lockstep.record(tmp_path / "candidate", model=model, steps="0:2"):
         for _ in range(2):
             model.zero_grad()
             F.mse_loss(model(batch), target).backward()
@@ -391,7 +391,7 @@ def taught(path: Path, *, decay: float) -> Path:
     teacher.load_state_dict(model.state_dict())
     batch = torch.randn(4, 6, 8)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with lockstep.record(path, model=model, steps=2):
+    with lockstep.record(path, model=model, steps="0:2"):
         for _ in range(2):
             optimizer.zero_grad()
             F.mse_loss(model(batch), teacher(batch) + 1.0).backward()
@@ -425,7 +425,7 @@ def scaled(path: Path, factor: float) -> Path:
     model, batch = Net(), torch.randn(4, 6, 8)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=factor, enabled=factor != 1.0)
-    with lockstep.record(path, model=model, steps=2):
+    with lockstep.record(path, model=model, steps="0:2"):
         for _ in range(2):
             optimizer.zero_grad()
             scaler.scale(model(batch).square().mean()).backward()
@@ -447,7 +447,7 @@ def test_a_gradient_that_is_scaled_for_good_is_none_of_set_up(tmp_path: Path) ->
     torch.manual_seed(0)
     model, batch = Net(), torch.randn(4, 6, 8)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with lockstep.record(tmp_path / "candidate", model=model, steps=2):
+    with lockstep.record(tmp_path / "candidate", model=model, steps="0:2"):
         for _ in range(2):
             optimizer.zero_grad()
             (2.0 * model(batch).square().mean()).backward()

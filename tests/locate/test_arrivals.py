@@ -137,7 +137,7 @@ TRAININGS: dict[str, Callable[[float], None]] = {
 @cache
 def recorded(name: str, fault: float = 1.0, device: str = "") -> Path:
     path = Path(mkdtemp(prefix="lockstep-tests-")) / "run"
-    with lockstep.record(path, steps=STEPS):
+    with lockstep.record(path, steps=f"0:{STEPS}"):
         torch.manual_seed(0)
         if device:
             with emulate(device):

@@ -92,7 +92,7 @@ TRAININGS: dict[str, Callable[[str], None]] = {"refilled": refilled, "read": rea
 def recorded(training: str, mistake: str = "", again: bool = False) -> Path:
     path = Path(mkdtemp(prefix="lockstep-tests-")) / "run"
     torch.manual_seed(0)
-    with lockstep.record(path, steps=STEPS):
+    with lockstep.record(path, steps=f"0:{STEPS}"):
         TRAININGS[training](mistake)
     return path
 

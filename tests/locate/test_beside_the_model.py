@@ -40,7 +40,7 @@ def recorded(path: Path, wrong: str = "") -> Path:
     model, target = QNetwork(), QNetwork()
     target.load_state_dict(model.state_dict())
     optimizer = torch.optim.Adam(model.parameters())
-    with lockstep.record(path, steps=2):
+    with lockstep.record(path, steps="0:2"):
         for _ in range(2):
             now, later = torch.randn(2, 6, 4)
             with WrongProducts() if wrong == "model" else nullcontext():

@@ -129,7 +129,7 @@ def train(choice: Choice) -> None:
 @cache
 def recorded(choice: Choice, save: str, level: str) -> Path:
     path = Path(mkdtemp(prefix="lockstep-tests-")) / "run"
-    with lockstep.record(path, steps=2, save=save, level=level):
+    with lockstep.record(path, steps="0:2", save=save, level=level):
         train(choice)
     return path
 
@@ -249,7 +249,7 @@ def test_an_input_of_another_shape_is_not_said_to_be_equal(tmp_path: Path) -> No
         enter, leave, x = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3), torch.randn(6, WIDTH)
         model = _Cut(enter, leave, rows)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-        with lockstep.record(tmp_path / str(rows), steps=1, level="module"):
+        with lockstep.record(tmp_path / str(rows), steps="0:1", level="module"):
             model(x).pow(2).mean().backward()
             optimizer.step()
     (origin, *_) = lockstep.compare_recordings(tmp_path / "4", tmp_path / "6").origins

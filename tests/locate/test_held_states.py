@@ -145,7 +145,14 @@ def test_of_what_was_made_before_only_what_moves_counts_by_its_order() -> None:
             *states(Moment.LAST, 2, **{follows: (Standing.BEFORE, last)}).values(),
         ]
         manifest = SimpleNamespace(trained=2, ended_by="", stopped_because="", not_seen=[])
-        return SimpleNamespace(states=held, losses=(), manifest=manifest, is_closed=True)
+        return SimpleNamespace(
+            states=held,
+            losses=(),
+            held=(),
+            held_settings=None,
+            manifest=manifest,
+            is_closed=True,
+        )
 
     one = side_of(cast(RankRecording, rank("Net", "Net_1", LATER)))
     other = side_of(cast(RankRecording, rank("Net_7", "Net_2", LATER)))

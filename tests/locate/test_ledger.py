@@ -17,7 +17,6 @@ from lockstep.locate.ledger import (
     State,
     agreeing,
     agreement_words,
-    drifted,
     floor_of,
     kind_of,
     settled_words,
@@ -152,7 +151,7 @@ def test_what_changed_unseen_agrees_as_far_as_sound_training_leaves_it(
     off: float, outcome: Outcome
 ) -> None:
     ledger, _, made = ledger_of(off)
-    assert drifted(ledger.measure(made)).outcome is outcome
+    assert ledger.drifted(ledger.measure(made)).outcome is outcome
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ class Runs:
         """Where a training was recorded."""
         target = self._directory / f"{way.__name__}-{change}"
         if target not in self._models:
-            with lockstep.record(target, steps=STEPS):
+            with lockstep.record(target, steps=f"0:{STEPS}"):
                 self._models[target] = train(way, change, self._directory / "out")
         return target
 

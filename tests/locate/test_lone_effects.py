@@ -101,7 +101,7 @@ def change(extra: str, parameters: list[nn.Parameter]) -> None:
 @cache
 def recorded(extra: str = "") -> Path:
     folder = Path(mkdtemp(prefix="lockstep-tests-")) / "run"
-    with lockstep.record(folder, steps=2):
+    with lockstep.record(folder, steps="0:2"):
         train(extra)
     return folder
 

@@ -37,7 +37,7 @@ def recorded(factor: float = 1.0, other_order: bool = False) -> Path:
     optimizer = torch.optim.AdamW(masters, lr=1e-3)
     batches, targets = torch.randn(2, 8, WIDTH), torch.randn(2, 8, WIDTH)
     path = Path(mkdtemp()) / "recording"
-    with lockstep.record(path, model=model, steps=2, level="module"):
+    with lockstep.record(path, model=model, steps="0:2", level="module"):
         for batch, target in zip(batches, targets, strict=True):
             model.zero_grad()
             functional.mse_loss(model(batch), target).backward()

@@ -54,7 +54,7 @@ def trained(path: Path, how: str) -> Path:
     model = nn.Sequential(nn.Linear(8, WIDTH), Attention(how), nn.Linear(WIDTH, 4))
     inputs, targets = torch.randn(2, 6, 5, 8), torch.randn(2, 6, 5, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(path, model=model, steps=2, save="tensors"):
+    with lockstep.record(path, model=model, steps="0:2", save="tensors"):
         for batch, target in zip(inputs, targets, strict=True):
             optimizer.zero_grad()
             functional.mse_loss(model(batch), target).backward()

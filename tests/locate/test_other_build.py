@@ -148,7 +148,7 @@ class Recordings:
             torch.manual_seed(1)
             inputs = torch.randn(3, 7, WIDTH) if inputs is None else inputs
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-            with lockstep.record(path, model=model, steps=1):
+            with lockstep.record(path, model=model, steps="0:1"):
                 functional.cross_entropy(model(inputs), torch.tensor([0, 1, 2])).backward()
                 optimizer.step()
             self._made[build] = path

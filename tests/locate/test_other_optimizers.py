@@ -109,7 +109,7 @@ def train(make: Callable[[list[Tensor]], Any]) -> None:
 
 def recorded(make: Callable[[list[Tensor]], Any]) -> Path:
     path = Path(mkdtemp(prefix="lockstep-tests-")) / "run"
-    with lockstep.record(path, steps=2):
+    with lockstep.record(path, steps="0:2"):
         train(make)
     return path
 
@@ -196,7 +196,7 @@ def test_another_class_of_torchs_is_no_agreement_where_each_update_is_sound_by_i
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
         optimizer = getattr(torch.optim, kind)(model.parameters(), lr=RATE, **settings)
-        with lockstep.record(tmp_path / name, model=model, steps=2, save="tensors"):
+        with lockstep.record(tmp_path / name, model=model, steps="0:2", save="tensors"):
             for step in range(2):
                 optimizer.zero_grad()
                 model(torch.full((3, 4), 1.0 + step)).square().mean().backward()

@@ -50,7 +50,7 @@ def train(
     torch.manual_seed(0)
     model, batch = Net(round_in or {}), torch.randn(32, 24)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(path, model=model, steps=2, save=save):
+    with lockstep.record(path, model=model, steps="0:2", save=save):
         for _ in range(2):
             optimizer.zero_grad()
             model(batch).square().mean().backward()
@@ -177,7 +177,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         model = Mixed(second_in_half=second_in_half).to(model_in)
         batch, target = torch.randn(6, 8).to(model_in), torch.randn(6, 4)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        with lockstep.record(path, model=model, steps=2, save="tensors"):
+        with lockstep.record(path, model=model, steps="0:2", save="tensors"):
             for _ in range(2):
                 optimizer.zero_grad()
                 with torch.autocast("cpu", autocast) if autocast else nullcontext():

@@ -44,7 +44,7 @@ def record(path: Path, name: str, behind: float = 1.0) -> Path:
     model = Pooled(behind)
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-2, **OPTIMIZERS[name])
     batch = torch.randn(6, 32, 8)
-    with lockstep.record(path, model=model, steps=3):
+    with lockstep.record(path, model=model, steps="0:3"):
         for _ in range(3):
             optimizer.zero_grad()
             model(batch).square().mean().backward()

@@ -88,7 +88,7 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         torch.manual_seed(0)
         model, tokens = Tied(tied=name == "tied"), torch.randint(11, (2, 4, 7))
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        with lockstep.record(directory / name, model=model, steps=2, save="tensors"):
+        with lockstep.record(directory / name, model=model, steps="0:2", save="tensors"):
             for batch in tokens:
                 optimizer.zero_grad()
                 scores = model(batch[:, :-1]).flatten(0, 1)
@@ -166,7 +166,7 @@ def test_what_the_processes_were_started_with_is_told_in_a_line_each(
     # Given the same training with another count of threads
     torch.set_num_threads(int(other_threads.candidate))
     try:
-        with lockstep.record(tmp_path / "run", steps=2):
+        with lockstep.record(tmp_path / "run", steps="0:2"):
             Loop().run()
     finally:
         torch.set_num_threads(int(other_threads.reference))
@@ -226,7 +226,7 @@ def test_flags_of_torch_are_told_in_a_line_each(name: str, tmp_path: Path) -> No
     switch, line = FLAGS[name]
     switch(True)
     try:
-        with lockstep.record(tmp_path / "run", steps=2):
+        with lockstep.record(tmp_path / "run", steps="0:2"):
             Loop().run()
     finally:
         switch(False)

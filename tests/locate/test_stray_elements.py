@@ -51,7 +51,7 @@ def recorded(mistake: str = "", save: str = "tensors") -> Path:
     optimizer = torch.optim.SGD([weight, *layer.parameters()], lr=1e-2)
     inputs = torch.randn(64, 64)
     path, Scale.mistake = Path(mkdtemp(prefix="lockstep-tests-")) / "run", mistake
-    with lockstep.record(path, steps=1, save=save):
+    with lockstep.record(path, steps="0:1", save=save):
         optimizer.zero_grad()
         product: Tensor = Scale.apply(layer(inputs), weight)
         product.float().square().mean().backward()

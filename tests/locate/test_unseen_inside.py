@@ -76,7 +76,7 @@ class Runs:
             optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
             path = self._made[name] = self._directory / name
             torch.manual_seed(1)
-            with lockstep.record(path, model=model, steps=2):
+            with lockstep.record(path, model=model, steps="0:2"):
                 for _ in range(2):
                     optimizer.zero_grad()
                     loss = F.mse_loss(called(batch), target)
@@ -178,7 +178,7 @@ def test_a_function_compiled_with_the_model_inside_is_compared_at_its_boundary(
 
         called = torch.compile(whole, backend="aot_eager") if name == "compiled" else whole
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-        with lockstep.record(tmp_path / name, steps=2):
+        with lockstep.record(tmp_path / name, steps="0:2"):
             for _ in range(2):
                 optimizer.zero_grad()
                 called(batch, target).backward()

@@ -24,7 +24,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.GELU(), torch.nn.Linear(3, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(path, model=model, steps=3):
+    with lockstep.record(path, model=model, steps="0:3"):
         for step in range(3):
             optimizer.zero_grad()
             loss = model(torch.full((5, 4), math.nan if step == 2 else step + 1.0)).mean()

@@ -30,7 +30,7 @@ _numbers = itertools.count(1_000_000)
 
 def recorded(directory: Path, program: Callable[[], None], *, steps: int = 1) -> Recording:
     """Record a program with whole tensors, from its first operator on."""
-    with lockstep.record(directory, save="tensors", steps=steps):
+    with lockstep.record(directory, save="tensors", steps=f"0:{steps}"):
         program()
     return open_recording(directory)
 

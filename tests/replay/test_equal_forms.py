@@ -94,7 +94,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Call]:
     model = torch.nn.Linear(3, 3)
     small = torch.nn.Parameter(torch.tensor([-1e-3, 1e-4, 1e-3]))
     optimizer = torch.optim.SGD([*model.parameters(), small])
-    with lockstep.record(path, model=model, steps=1, level="aten", save="stats"):
+    with lockstep.record(path, model=model, steps="0:1", level="aten", save="stats"):
         z = model(x)
         total = sum(run(z).float().sum() for run in RUNS.values())
         (total + aten.tanh(small).sum() + aten.expm1(small).sum()).backward()
@@ -197,7 +197,7 @@ def test_of_a_composed_operator_the_parts_must_be_there(calls: dict[str, Call]) 
 def test_what_drew_random_numbers_or_held_nan_is_not_called_proven(tmp_path: Path) -> None:
     layer = torch.nn.Linear(3, 3)
     optimizer = torch.optim.SGD(layer.parameters())
-    with lockstep.record(tmp_path / "run", model=layer, steps=1, level="aten", save="stats"):
+    with lockstep.record(tmp_path / "run", model=layer, steps="0:1", level="aten", save="stats"):
         z = layer(torch.ones(2, 3))
         masked = aten._softmax(z + torch.tensor([0.0, 0.0, torch.nan]), -1, False)
         (masked.sum() + aten.native_dropout(z, 0.5, True)[0].sum()).backward()

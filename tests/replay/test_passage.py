@@ -168,7 +168,7 @@ class Runs:
         model = torch.compile(net, backend="aot_eager") if compiled else net
         keep = torch.ones(4, 6, dtype=torch.bool)
         keep[0, 4:] = keep[2, 2:] = False
-        with lockstep.record(self._directory / name, model=net, save=save, steps=1):
+        with lockstep.record(self._directory / name, model=net, save=save, steps="0:1"):
             optimizer.zero_grad()
             model(torch.randn(4, 6, 16), keep).square().mean().backward()
             optimizer.step()
@@ -295,7 +295,7 @@ def in_16_bit(path: Path, dtype: torch.dtype, function: Callable[..., Tensor]) -
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 32), Part(function), nn.Linear(32, 4)).to(dtype)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with lockstep.record(path, model=net, save="tensors", steps=1):
+    with lockstep.record(path, model=net, save="tensors", steps="0:1"):
         net(torch.randn(8, 16, dtype=dtype)).float().square().mean().backward()
         optimizer.step()
     return path

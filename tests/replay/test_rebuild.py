@@ -282,7 +282,7 @@ def test_recordings_of_earlier_builds_are_read_and_not_guessed_at(
 def test_aten_operators_can_be_run_again_those_that_write_in_place_too(tmp_path: Path) -> None:
     # Given a step recorded operator by operator below autograd
     weight = nn.Parameter(torch.randn(4, 4))
-    with lockstep.record(tmp_path / "run", save="tensors", steps=1, level="aten"):
+    with lockstep.record(tmp_path / "run", save="tensors", steps="0:1", level="aten"):
         (F.relu((weight * 2).add_(1.0), inplace=True) @ weight).softmax(
             -1
         ).square().sum().backward()

@@ -256,7 +256,7 @@ def test_what_takes_too_much_memory_is_judged_without_a_rerun_and_said(tmp_path:
     assert small.verdict is Verdict.DIVERGED
     assert len(small.notes) == 1
     assert "gelu: 1 tensor judged without a re-run" in small.notes[0]
-    assert "--memory-bytes allows 0.0 GB" in small.notes[0]
+    assert "--memory allows 0.0 GB" in small.notes[0]
     # And with the memory that it has by default it is run again
     usual = compare_recordings(reference, candidate)
     assert usual.judged_by == "local-error"

@@ -11,6 +11,7 @@ import pytest
 from lockstep.core.finding import Comparison, UniformChange, Verdict
 from lockstep.core.site import Phase, Site
 from lockstep.report.comparison.json import comparison_json, render_json
+from lockstep.report.comparison.verdict_words import headline
 
 
 def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
@@ -40,6 +41,9 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
     assert found == {
         "schema": 1,
         "verdict": "diverged",
+        "outcome": "diverged",
+        "headline": headline(diverged),
+        "exit_code": 1,
         "origin": origin,
         "origins": [origin],
         "steps": list(diverged.steps),
@@ -48,7 +52,9 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "inherited": 1,
         "compared": 3,
         "equal": 1,
+        "equal_numbers": 0,
         "inside_tolerance": 0,
+        "beyond_tolerance": 2,
         "unjudged": 0,
         "missing": 1,
         "unaligned": {"reference": 0, "candidate": 1},
@@ -60,6 +66,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "compiled": [],
         "ranks": {"compared": [], "trained": 0},
         "endings": [],
+        "crashes": [],
         "notes": list(diverged.notes),
         "what_next": None,
         "judged_by": "error-model",
@@ -120,3 +127,23 @@ def test_numbers_that_json_does_not_know_are_null(diverged: Comparison) -> None:
 
 def test_any_name_makes_valid_text(hostile: Comparison) -> None:
     assert json.loads(render_json(hostile))["verdict"] == "agree"
+
+
+def test_another_precision_throughout_has_a_word_of_its_own_which_goes_with_the_exit_code(
+    diverged: Comparison,
+) -> None:
+    # given a comparison in which each operator computes in another precision, and none is at fault
+    change = UniformChange(
+        "torch.nn.Linear computes in bfloat16", (Site("fc", "torch.nn.Linear", 0, Phase.FORWARD),)
+    )
+    found = dataclasses.replace(diverged, origins=(), uniform=(change,), not_compared=(), ends=None)
+    # then the verdict is what it always was, and the outcome says which of the two it is
+    told = comparison_json(found)
+    assert (told["verdict"], told["outcome"], found.exit_code()) == (
+        "diverged",
+        "other-precision",
+        0,
+    )
+    assert found.exit_code(strict=True) == 1
+    # and a difference with an origin keeps the word of its verdict
+    assert (comparison_json(diverged)["outcome"], diverged.exit_code()) == ("diverged", 1)

@@ -25,15 +25,12 @@ DIVERGED = """\
 DIVERGED at step 0, backward of encoder.lstm (torch.nn.LSTM), examples/net.py:88
   fault: inputs agree (rel 2e-07), grad_input does not: cosine 0.43, max abs 12.3, which is 400000
   x what this operator may be off in float32
-  tolerance here: rel 2e-06, 4.5e+05 times less
+  tolerance here: rel 2e-06; the difference is 450,000 times that
 
 Tensors
-       3  compared
-       1  equal bit by bit
-       2  differ beyond it: at 1 origin and, inherited, at 1 later site
-       1  missing on one side
-       1  unaligned: 0 in the reference, 1 in the candidate
-  Judged by an error model of each operator and dtype.
+  3 compared: 1 equal bit by bit, 2 beyond tolerance (1 origin, 1 later site), 1 missing on one
+  side, 1 unaligned
+  judged by an error model (--all: every count and pair)
 
 Not compared
   rank1 is in the reference only
@@ -57,7 +54,11 @@ def test_a_divergence_fits_one_screen(diverged: Comparison) -> None:
 def test_agreement_is_one_line_and_its_counts(agreed: Comparison) -> None:
     first, *rest = plain(agreed).splitlines()
     assert first == "AGREE: 3 tensors compared, 2 equal bit by bit, 1 inside their tolerance"
-    assert "       1  differ inside their tolerance" in rest
+    # the counts stand in that line, and one more says who judged
+    assert rest == ["", "Tensors", "  judged by an error model (--all: every count and pair)"]
+    # and each count has a line of its own where all is asked for
+    assert "       1  differ inside their tolerance" in plain(agreed, show_all=True)
+    assert "       2  differ beyond it" not in plain(agreed, show_all=True)
 
 
 def test_what_cannot_be_compared_says_why_once(incomparable: Comparison) -> None:
@@ -77,6 +78,17 @@ def test_five_next_origins_are_listed_and_the_rest_counted(many_origins: Compari
         "  6. step 5, backward of encoder.lstm (torch.nn.LSTM, call 6), examples/net.py:88",
         "  and 3 more (--json lists them)",
     ]
+
+
+def test_faults_beside_the_first_stand_in_the_headline(
+    many_origins: Comparison, diverged: Comparison
+) -> None:
+    two = dataclasses.replace(many_origins, origins=many_origins.origins[:2])
+    assert headline(two).endswith(" and at 1 more origin: step 1, data: encoder.weight")
+    assert headline(many_origins).endswith(
+        " and at 8 more origins: step 1, data: encoder.weight first"
+    )
+    assert "more origin" not in headline(diverged)
 
 
 def test_a_divergence_without_an_origin_names_none(diverged: Comparison) -> None:
@@ -133,7 +145,7 @@ def test_all_pairs_are_listed_on_request(diverged: Comparison) -> None:
         "inherited",
         "missing",
     ]
-    assert table[2].split()[1:7] == ["~0.4312", ">=12.3", "~0.91", "4.5e+05", "No", "0"]
+    assert table[2].split()[1:7] == ["~0.4312", ">=12.3", "~0.91", "450,000", "No", "0"]
     assert table[4].endswith("gelu #1, forward, output.0 (candidate only)")
 
 
@@ -209,7 +221,7 @@ def test_what_was_not_judged_stands_in_the_headline(agreed: Comparison) -> None:
     )
     # Then the headline says so, and never that all are equal
     assert " ".join(plain(found).partition("Tensors")[0].split()) == (
-        "AGREE: steps 0-1, 5 tensors compared, 4 equal bit by bit, 1 inside their tolerance,"
+        "AGREE: steps 0-1, 5 tensors compared, 2 equal bit by bit, 1 inside their tolerance,"
         " 2 could not be judged, 4 without partner, 1 call unaligned"
     )
 

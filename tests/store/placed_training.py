@@ -38,7 +38,7 @@ if WORLD > 1:
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 torch.manual_seed(1)
 data = torch.randn(STEPS, 4, 8)
-with lockstep.record(OUT / "recording", model=model, steps=STEPS, save="tensors"):
+with lockstep.record(OUT / "recording", model=model, steps=f"0:{STEPS}", save="tensors"):
     for step in range(STEPS):
         optimizer.zero_grad()
         model(data[step]).square().mean().backward()

@@ -134,7 +134,7 @@ def main(out: Path, steps: int, wrong: str) -> None:
         one.register_forward_hook(lambda _, __, result, name=name: held.append((name, result)))
         for name, one in model.named_modules()
     ]
-    with lockstep.record(out / "recording", model=model, steps=steps, save="tensors"):
+    with lockstep.record(out / "recording", model=model, steps=f"0:{steps}", save="tensors"):
         for step in range(steps):
             optimizer.zero_grad()
             model(data[step]).square().mean().backward()

@@ -85,6 +85,7 @@ def content_row(number: int, **changes: Any) -> tuple[Any, ...]:
         "nan_count": 0,
         "inf_count": 0,
         "zero_count": 1,
+        "not_finite": None,
         "sketch": SKETCH.tobytes(),
         "stored": None,
         "shard": None,

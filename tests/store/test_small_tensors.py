@@ -50,8 +50,12 @@ def small(
     return (number, dtype, shape, "cpu", digest, array.tobytes(), with_sketch, is_kept)
 
 
-def bits(value: float) -> bytes:
-    return struct.pack("<d", value)
+def bits(value: float | str | None) -> bytes:
+    return (
+        repr(value).encode()
+        if value is None or isinstance(value, str)
+        else struct.pack("<d", value)
+    )
 
 
 @given(lists=ARRAYS, dtype=st.sampled_from(DTYPES))

@@ -39,6 +39,7 @@ SOUND: dict[str, Any] = {
     "nan_count": 0,
     "inf_count": 0,
     "zero_count": 1,
+    "not_finite": None,
     "sketch": SKETCH,
     "note": "",
 }

@@ -50,7 +50,7 @@ def content_row(number: int) -> tuple[Any, ...]:
     shape = [2, number]
     return (
         *(number, "float32", shape, "cpu", f"digest-{number}", 0.0, 1.0, 0.5, float(number)),
-        *(0, 0, 1, sketch, None, None, None),
+        *(0, 0, 1, None, sketch, None, None, None),
     )
 
 

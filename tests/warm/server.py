@@ -75,8 +75,10 @@ def warm_up() -> None:
     import torch
 
     from lockstep.devices.tensor_numbers import prepare_kernels
+    from lockstep.devices.vector_math import prepare_vector_math
 
     prepare_kernels()
+    prepare_vector_math()
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     gc.collect()
     gc.freeze()

@@ -13,14 +13,14 @@ import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from lockstep.align.likeness import align_by_content
+from lockstep.align.likeness import align_by_content, takes_alike
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.sequences import Match, align_sequences, pair_in_order
 from lockstep.core.finding import Axes, CallPair, Pair
-from lockstep.core.operators import operator_of
+from lockstep.core.operators import Family, canonical_name, family_of, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.measure.axis_order import other_layout
+from lockstep.measure.axis_order import IN_ROW_ORDER, is_one_sequence, other_layout
 
 Token = Callable[[Call], Hashable]
 
@@ -51,21 +51,57 @@ def align_calls(
     same_parent = {right: left for left, (right, _) in partners.items()}
     for left, right in _grouped(reference, known_as, {CallKind.OPERATOR}, same_parent):
         partners.update(_aligned_group(left, right))
-    found = {left: right for left, (right, _) in partners.items()}
-    whole, other = (
-        {call.id for call in side if _is_compiled(call)} for side in (reference, candidate)
-    )
+    calls = {call.id: call for call in reference}, {call.id: call for call in candidate}
     pairs = {
-        # A compiled function may hold all that comes before the other run's call in its place.
-        left: (right, method, method == _SAME_PLACE and (left in whole) != (right in other))
+        left: (
+            right,
+            method,
+            method == _SAME_PLACE and _only_returns(calls[0][left], calls[1][right]),
+        )
         for left, (right, method) in partners.items()
+        if not _selects_others(calls[0][left], calls[1][right])
     }
+    found = {left: right for left, (right, _, _) in pairs.items()}
     for one in align_by_content(reference, candidate, found):
         pairs[one.reference.id] = (one.candidate.id, one.method, one.only_results)
     return _in_time(reference, candidate, pairs, names)
 
 
 _SAME_PLACE = "same place"
+
+
+def _only_returns(left: Call, right: Call) -> bool:
+    """Whether two calls in one place may have nothing in common but what they return.
+
+    A compiled function may hold all that comes before the other run's call in its place. So may an operator that takes
+    something else: the last of the parts that another one is written out in.
+    """
+    if _is_compiled(left) != _is_compiled(right):
+        return True
+    if canonical_name(left.site.op) == canonical_name(right.site.op):
+        return False
+    return not takes_alike(left, right)
+
+
+def _selects_others(left: Call, right: Call) -> bool:
+    """Whether two calls only move or choose elements, and return others: more of them, or in another order.
+
+    Then they are no partners by their name: one run may come to the same by another way, which is seen where the ways
+    meet. What they were given is in the data flow, so that a wrong choice is seen there too.
+    """
+    if left.kind is not CallKind.OPERATOR or family_of(left.site.op) not in _MOVING:
+        return False
+    if not (left.with_role(Role.INPUT) and right.with_role(Role.INPUT)):
+        return False
+    return any(
+        one.shape != other.shape and layout_of(Pair(one, other)) is None
+        for one, other in zip(
+            left.with_role(Role.OUTPUT), right.with_role(Role.OUTPUT), strict=False
+        )
+    )
+
+
+_MOVING = frozenset({Family.MOVEMENT, Family.GATHER})
 
 
 def _is_compiled(call: Call) -> bool:
@@ -378,10 +414,12 @@ def layout_of(pair: Pair, known: Collection[Axes] = ()) -> Axes | None:
     """Order of axes of a pair that is the same tensor in another layout; see `other_layout`.
 
     Extents of 1 more or less are a layout in a parameter (a linear layer's weight and that of a 1x1
-    convolution); in an activation they change what is computed from it.
+    convolution); an activation is the same one as long as its elements are.
     """
     assert pair.reference is not None
     assert pair.candidate is not None
+    if is_one_sequence(pair.reference.content, pair.candidate.content):
+        return IN_ROW_ORDER
     axes = other_layout(pair.reference.content, pair.candidate.content, known=known)
     if axes == tuple(range(len(axes or ()))) and pair.reference.role not in _OF_PARAMETERS:
         return None

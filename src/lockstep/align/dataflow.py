@@ -59,6 +59,11 @@ class Flow:
         position = bisect_left(producers, (before, -1))
         return self.calls[producers[position - 1][1]] if position else None
 
+    def times_made(self, content: int, op: str) -> int:
+        """How many calls of an operator made this content: a loop may compute it anew each time."""
+        makers = (self.calls[number] for _, number in self._producers.get(content, ()))
+        return sum(call.site.op == op for call in makers)
+
     def consumers(self, content: int) -> Iterator[Call]:
         """Calls, containers too, that this content went into."""
         return (self.calls[number] for number in self._consumers.get(content, ()))

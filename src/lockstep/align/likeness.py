@@ -273,6 +273,16 @@ def _takes_the_same(left: Call, right: Call, entering: float) -> bool:
     )
 
 
+def takes_alike(left: Call, right: Call) -> bool:
+    """Whether what goes into two calls may be the same: as many tensors, of one shape, and no two further apart than a
+    difference that came up before."""
+    inputs = left.with_role(Role.INPUT), right.with_role(Role.INPUT)
+    return len(inputs[0]) == len(inputs[1]) and all(
+        one.shape == other.shape and not _distance(one, other) > _FARTHEST
+        for one, other in zip(*inputs, strict=True)
+    )
+
+
 def _output(call: Call) -> TensorRecord:
     return call.with_role(Role.OUTPUT)[0]
 

@@ -192,7 +192,7 @@ def _in_known_layouts(items: Sequence[Aligned]) -> tuple[Aligned, ...]:
 
     Where a run keeps its tensors in another layout, those that differ in content are in it too.
     """
-    known = {pair.layout for item in items for pair in item.pairs if pair.layout is not None}
+    known = {pair.layout for item in items for pair in item.pairs if pair.layout}
     if not known:
         return tuple(items)
     return tuple(

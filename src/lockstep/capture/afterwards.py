@@ -15,6 +15,7 @@ from lockstep.capture.last_states import (
     held_by_optimizer,
 )
 from lockstep.capture.later_losses import LaterLosses
+from lockstep.capture.outside import Outside
 from lockstep.capture.state_taker import StateTaker
 from lockstep.core.states import Moment
 from lockstep.store import schema
@@ -51,6 +52,7 @@ class Afterwards:
         self._step_now, self._wants = step_now, wants
         self._losses = LaterLosses(step_now)
         self._last = LastStates(self._taker, step_now, wants)
+        self._outside = Outside(save, kept, step_now, wants)
         self._began = False
 
     def begin(
@@ -65,6 +67,7 @@ class Afterwards:
             self._last.watch_module(named)
         for optimizer, names in zip(optimizers, called, strict=True):
             self._last.watch_optimizer(optimizer, names)
+        self._outside.begin(modules, optimizers)
         self._began = True
 
     def first(
@@ -75,6 +78,7 @@ class Afterwards:
     ) -> None:
         """The first recorded step has ended, and is not the last: take what there is now."""
         self._take(Moment.FIRST, modules, optimizers, owners, counted=False)
+        self._outside.first()
 
     def _take(
         self,
@@ -115,17 +119,27 @@ class Afterwards:
         self._losses.stop()
         if not self._began:
             return {}, "recording stopped before"
+        self._outside.finish()
         self._last.finish()
+        held, settings = self._outside.rows()
         tables: Tables = {
             schema.END_FILE: (schema.STATES, self._taker.rows(Moment.END)),
             schema.LOSSES_FILE: (schema.LOSSES, self._losses.rows()),
+            schema.HELD_FILE: (schema.STATES, held),
+            schema.HELD_SETTINGS_FILE: (schema.HELD_SETTINGS, settings),
         }
         return tables, _why_not_all(self._last)
+
+    @property
+    def not_seen(self) -> str:
+        """What variables of the script led to and was not looked at, "" where all was."""
+        return self._outside.not_seen
 
     def forget(self) -> None:
         """Listen no more, and let go."""
         self._losses.stop()
         self._last.forget()
+        self._outside.forget()
 
 
 def _why_not_all(last: LastStates) -> str:

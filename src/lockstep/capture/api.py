@@ -15,10 +15,11 @@ import torch
 
 from lockstep.capture.process_ends import Endings, named, uncaught
 from lockstep.capture.recorder import Recorder, active_recorder
-from lockstep.capture.setup import MOST_SEED, seed_everything
+from lockstep.capture.setup import seed_everything
 from lockstep.capture.user_notes import warn
 from lockstep.core.arguments import (
     LEAST_MEMORY_BYTES,
+    MOST_SEED,
     choice_of,
     integer_of,
     path_of,
@@ -28,6 +29,7 @@ from lockstep.core.arguments import (
 from lockstep.core.errors import CaptureError, LockstepError, OutputExistsError, UsageError
 from lockstep.core.manifest import MEMORY_BYTES, Options
 from lockstep.core.selection import LEVELS, SAVES, StepSelection, parse_ranks
+from lockstep.core.sizes import bytes_of
 from lockstep.devices.emulation.mode import Emulation
 from lockstep.devices.emulation.profiles import device_of, parse_profile
 from lockstep.store.directory import RunDirectory
@@ -135,7 +137,7 @@ class Recording:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._close(interrupted=kind is not None, ended_by=named(kind))
+        self._close(interrupted=kind is not None, ended_by=named(value))
 
     def _close_at_exit(self) -> None:
         self._close(interrupted=True, ended_by=uncaught())
@@ -204,14 +206,14 @@ def record(
     directory: str | os.PathLike[str],
     *,
     model: torch.nn.Module | None = None,
-    steps: int | str = 2,
+    steps: str = "0:2",
     level: Literal["module", "api", "aten"] = "api",
     save: Literal["stats", "sketch", "tensors"] = "sketch",
     only: str | Iterable[str] = (),
     skip: str | Iterable[str] = (),
     ranks: str = "",
-    max_bytes: int | None = None,
-    memory_bytes: int = MEMORY_BYTES,
+    max_bytes: int | str | None = None,
+    memory_bytes: int | str = MEMORY_BYTES,
     seed: int | None = None,
     emulate: str = "",
     calibrate: bool = False,
@@ -228,7 +230,7 @@ def record(
     model
         The model whose module paths are to be plain; found by itself where left out.
     steps
-        How many steps (an integer), or which (`"0:3"`, `"10,20"`).
+        Which steps, as on the command line: `"0:2"` is the first two, `"2"` is step 2 alone, `"10,20"` two of them.
     level
         How deep to look.
     save
@@ -238,9 +240,9 @@ def record(
     ranks
         Ranks to record, e.g. "0"; all of them by default.
     max_bytes
-        Stop recording beyond so many bytes on disk.
+        Stop recording at this size on disk: bytes, or a text such as "8GB".
     memory_bytes
-        Memory that recording may take; the training waits for the disk where that is not enough.
+        Memory that recording may take, written in the same way; if it is full, the training waits for the disk.
     seed
         Fix all random numbers and ask for deterministic algorithms; nothing is touched where None.
     emulate
@@ -267,7 +269,7 @@ def record(
 
     Examples
     --------
-    >>> with record("ref", model=model, steps=2):                     # doctest: +SKIP
+    >>> with record("ref", model=model, steps="0:2"):                 # doctest: +SKIP
     ...     train(model)
     """
     StepSelection.parse(steps)
@@ -277,17 +279,17 @@ def record(
             f"model is {model!r:.40}, of type {type(model).__name__}; give the torch.nn.Module itself, or leave it out"
         )
     options = Options(
-        steps=steps if isinstance(steps, str) else f"0:{int(steps)}",
+        steps=steps,
         ranks=ranks,
         level=choice_of("level", level, LEVELS),
         save=choice_of("save", save, SAVES),
         only=patterns_of("only", only),
         skip=patterns_of("skip", skip),
-        max_bytes=None if max_bytes is None else integer_of("max_bytes", max_bytes, least=1),
+        max_bytes=None if max_bytes is None else bytes_of("max_bytes", max_bytes),
         seed=None if seed is None else integer_of("seed", seed, least=0, most=MOST_SEED),
         emulate=emulate,
         calibrate=truth_of("calibrate", calibrate),
-        memory_bytes=integer_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES),
+        memory_bytes=bytes_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES),
         compile_eager=truth_of("compile_eager", compile_eager),
         redact=truth_of("redact", redact),
     )

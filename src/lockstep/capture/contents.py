@@ -531,9 +531,9 @@ def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 def _columns(measured: _Measured | None) -> Row:
     if measured is None:
-        return (None,) * 11
+        return (None,) * 12
     numbers, place = measured.statistics, measured.place
     where = (None, None) if place is None else (place.number, place.shard)
     if numbers is None:
-        return (measured.digest, *(None,) * 7, measured.sketch, *where)
+        return (measured.digest, *(None,) * 8, measured.sketch, *where)
     return (measured.digest, *columns_of(numbers), measured.sketch, *where)

@@ -14,7 +14,7 @@ from lockstep.capture.live_modules import LivingModules
 from lockstep.capture.optimizers import Optimizers
 from lockstep.capture.rank_recording import RankRecording
 from lockstep.capture.silence import Silence
-from lockstep.core.manifest import END, NotSeen, RankManifest
+from lockstep.core.manifest import END, HELD, NotSeen, RankManifest
 from lockstep.store.writer import RankWriter
 
 
@@ -70,13 +70,15 @@ class KeptStates:
             with Silence(self._recording.fail):
                 tables, why_not = afterwards.finish()
                 why_not = writer.write_behind(tables) or why_not
+                if unseen := afterwards.not_seen:
+                    manifest.not_seen.append(NotSeen(HELD, unseen))
             why_not = why_not or self._recording.failure
         later = self._optimizers.count_no_more()
         if later is not None:
             manifest.trained = self._recording.steps.number + later
         if why_not:
             manifest.not_seen.append(NotSeen(END, why_not))
-        if later is not None or afterwards is not None:
+        if later is not None or afterwards is not None or manifest.ended_by:
             writer.amend(partial(setup.as_json, manifest, self._recording.kept))
 
     def forget(self) -> None:

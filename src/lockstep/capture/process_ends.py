@@ -57,7 +57,7 @@ class Endings:
         @functools.wraps(end)
         def end_process(*args: Any, **kwargs: Any) -> Any:
             if not name.startswith("exec") or _can_run(*args, **kwargs):
-                self._ends(f"os.{name}")
+                self._ends(f"os.{name}" + _code_words(name, args, kwargs))
             return end(*args, **kwargs)
 
         return end_process
@@ -82,13 +82,26 @@ class Endings:
 
 
 def uncaught() -> str:
-    """What exception ended the main thread, "" where none did; for functions that run at exit."""
-    return named(getattr(sys, "last_type", None))
+    """Return what exception ended the main thread or passes through it, "" for none; for functions that run at exit.
+
+    A child of multiprocessing runs them while its exception is on its way out, and notes none.
+    """
+    kind = getattr(sys, "last_type", None)
+    return named(sys.exc_info()[1]) if kind is None else f"the exception {kind.__name__}"
 
 
-def named(kind: type[BaseException] | None) -> str:
-    """An exception by its kind alone, as its text may hold anything; "" for none."""
-    return "" if kind is None else f"the exception {kind.__name__}"
+def named(value: BaseException | None) -> str:
+    """Return an exception by its kind alone, as its text may hold anything; "" for none and for an exit with code 0."""
+    if isinstance(value, SystemExit):
+        code = value.code if isinstance(value.code, int) else int(value.code is not None)
+        return f"sys.exit({code})" if code else ""
+    return "" if value is None else f"the exception {type(value).__name__}"
+
+
+def _code_words(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the code that `os._exit` is called with, in parentheses; "" for other functions."""
+    code = args[0] if args else kwargs.get("status")
+    return f"({code})" if name == "_exit" and isinstance(code, int) else ""
 
 
 def _can_run(path: Any = "", *_: Any, **__: Any) -> bool:

@@ -20,6 +20,7 @@ from lockstep.capture import setup
 from lockstep.capture.afterwards import Tables
 from lockstep.capture.apart import StepsApart
 from lockstep.capture.environment import TRAINS, UNWRITTEN, leave_note
+from lockstep.capture.first_numbers import before_first_numbers
 from lockstep.capture.held_rows import TopResults
 from lockstep.capture.loaders import Loaders, random_states
 from lockstep.capture.module_paths import ModuleNames
@@ -142,6 +143,7 @@ class RankRecording:
     def begin(self) -> Session | None:
         """The training comes in sight: open the step if it is to be recorded."""
         with self._beginning:
+            before_first_numbers()
             return self._begin()
 
     def _begin(self) -> Session | None:

@@ -22,6 +22,7 @@ from lockstep.capture.calls import Calls
 from lockstep.capture.compiled_code import CompiledCodeGate, wrap_compile
 from lockstep.capture.configuration import Configuration
 from lockstep.capture.environment import UNMATCHED, leave_note
+from lockstep.capture.first_numbers import FirstParameter
 from lockstep.capture.interception import Taps
 from lockstep.capture.kept_states import KeptStates
 from lockstep.capture.live_modules import LivingModules, living
@@ -47,6 +48,7 @@ from lockstep.core.errors import CaptureError
 from lockstep.core.manifest import (
     BEFORE_BACKWARD,
     END,
+    EXIT_AFTER,
     OTHER_TRAININGS,
     NotSeen,
     Options,
@@ -98,6 +100,7 @@ class Recorder:
         self._ranks = parse_ranks(options.ranks)
         self._wait_for_optimizer = wait_for_optimizer
         self._living = LivingModules()
+        self._first_parameter = FirstParameter()
         self._names = ModuleNames(self._living, model, lambda: self._optimizers.trained_now())
         self._hooks = ParameterHooks(self._names, self._accumulated)
         self._optimizers: Optimizers = Optimizers(
@@ -126,7 +129,7 @@ class Recorder:
         )
         self.taps = self._calls.taps
         self._updates = UpdateNotes(self.recording)
-        self._hand_updated = self._another_trains = self._stopped = False
+        self._hand_updated = self._another_trains = self._stopped = self._exits = False
         self._is_first_step = True
         self._kept = KeptStates(self.recording, self._optimizers, self._living)
         self._without_draws = without_draws(options)
@@ -214,6 +217,7 @@ class Recorder:
         self._hooks.begin()
         self._optimizers.listen()
         self._living.listen()
+        self._first_parameter.listen()
         say_before_compiling(warn)
         prepare_kernels()
         if not self._wait_for_optimizer:
@@ -239,6 +243,7 @@ class Recorder:
         if manifest is not None:
             reached = self._limit is not None and self._limit.reached
             ended_by = setup.ended_behind(recording.options) if reached else ended_by
+            ended_by = EXIT_AFTER if self._exits else ended_by
             manifest.ended_by = BEFORE_BACKWARD if self._stopped else ended_by
             if recording.optimizer_seen and not self.steps.is_finished:
                 manifest.trained = self.steps.number
@@ -323,6 +328,7 @@ class Recorder:
         self.taps.remove()
         self._optimizers.stop()
         self._living.stop()
+        self._first_parameter.stop()
         self._hooks.take_out()
         if self._loss_watch is not None:
             self._loss_watch.stop()
@@ -464,6 +470,7 @@ class Recorder:
             if self.recording.closing is not None:
                 self._optimizers.count_on()
             if self.recording.options.exit_after:
+                self._exits = True
                 raise SystemExit(0)
         elif not self.steps.is_chosen:
             self.taps.remove()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import dataclasses
 import errno
 import json
@@ -18,24 +19,21 @@ from collections.abc import Callable
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from lockstep.capture.lineage import command_line, lineage
 from lockstep.capture.without_draws import NO_DROPOUT, NO_SHUFFLE
-from lockstep.core.arguments import integer_of
-from lockstep.core.manifest import Options, RankManifest
+from lockstep.core.arguments import MOST_SEED, integer_of
+from lockstep.core.manifest import FOLLOWER, MAX_STEPS, Options, RankManifest
 from lockstep.core.secrets import masked, masked_command
 from lockstep.core.text import with_texts
 from lockstep.core.variables import known_variables
 from lockstep.devices.emulation.mode import emulated_device
 from lockstep.store.permissions import make_private_directory, write_private
 from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
-
-MOST_SEED = 2**32 - 1
-"""The largest that NumPy takes."""
 
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 """Where files of installed packages lie."""
@@ -138,17 +136,30 @@ def _asked_of(options: Options) -> dict[str, str]:
 def ended_behind(options: Options) -> str:
     """What ends a training before its time: the option as it was given, or who follows it; "" where nothing does."""
     if options.ends_when_asked:
-        return "who follows it"
-    return "" if options.max_steps is None else f"--max-steps {options.max_steps}"
+        return FOLLOWER
+    return "" if options.max_steps is None else f"{MAX_STEPS} {options.max_steps}"
 
 
 def _device_software() -> dict[str, str]:
     """Versions of what drives accelerators here, as far as torch tells them."""
     found = {"cuda": torch.version.cuda, "rocm": getattr(torch.version, "hip", None)}
     if torch.cuda.is_available():
-        found["driver"] = _asked(cast(Any, torch._C)._cuda_getDriverVersion)
+        found["driver"] = _cuda_driver_version()
         found["cudnn"] = _asked(torch.backends.cudnn.version)
     return {name: str(version) for name, version in found.items() if version is not None}
+
+
+def _cuda_driver_version() -> str | None:
+    """CUDA version of the driver, as 13000 for 13.0; None where it is not NVIDIA's, or does not tell.
+
+    `cuDriverGetVersion` of the CUDA driver API: torch has no public name for it, and not every release a private one.
+    """
+    version = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else str(version.value)
 
 
 def note_seed(manifest: RankManifest) -> None:

@@ -54,10 +54,14 @@ class StateTaker:
 
     def take(self, moment: Moment, step: int, held: Iterable[Held]) -> None:
         """Take what these hold now; of a name that was taken at this moment, the first counts."""
+        numbers: dict[int, int] = {}
+        held = list(held)  # all live, so that identities tell them apart
         for one in held:
             key = moment, one.role, one.name
             if key not in self._taken and not is_lazy(one.tensor):
-                number = self._contents.of(one.tensor)
+                number = numbers.get(id(one.tensor))
+                if number is None:
+                    number = numbers[id(one.tensor)] = self._contents.of(one.tensor)
                 trainable = one.tensor.requires_grad
                 self._taken[key] = step, one.module, one.standing, trainable, number
         self._contents.forget_identities()

@@ -21,25 +21,20 @@ from lockstep.report.output import check_output_file
 @click.command()
 @click.argument("reference", type=click.Path(path_type=Path))
 @click.argument("candidate", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Write every report format into this directory.",
-)
+@options.option("--output", words="A folder: every report format goes there.")
 @options.as_json
 @comparing.options
 @click.option("--csv", type=click.Path(path_type=Path), help="Write every pair to this CSV file.")
 @click.option("--xlsx", type=click.Path(path_type=Path), help="Write every pair to this XLSX file.")
-@click.option("--all", "show_all", is_flag=True, help="Print the table of all pairs.")
+@options.option("--all", "show_all", words="The table of all pairs.")
 @click.option(
     "--cosine", type=click.FloatRange(-1, 1), help="List the pairs below this cosine, lowest first."
 )
-@options.limit("List at most so many pairs.", default=None)
+@options.option("--limit", words="With --cosine: pairs.")
 @click.option(
     "--strict", is_flag=True, help="Exit with 1 where another precision throughout is all, too."
 )
-@click.option("--force", is_flag=True, help="Replace report files that are there.")
+@options.force
 def compare(
     reference: Path,
     candidate: Path,
@@ -49,14 +44,14 @@ def compare(
     xlsx: Path | None,
     show_all: bool,
     cosine: float | None,
-    limit: int | None,
+    limit: int,
     strict: bool,
     force: bool,
     **manner: Any,
 ) -> int:
     """Compare two recordings and name the first operator where CANDIDATE leaves REFERENCE.
 
-    Exit code 0 if they agree, 1 if they differ, 2 if they cannot be compared. Another precision
+    Exit code 0 if they agree, 1 if they differ, 2 if they cannot be compared or one crashed. Another precision
     throughout, with no operator at fault, is 0, and 1 with --strict. What the two were set up with
     otherwise (`set-up: threads 2 / 1`) and calls that only one of them makes are printed too.
 
@@ -72,7 +67,8 @@ def compare(
     if as_json:
         click.echo(render_json(comparison))
     else:
-        print_comparison(comparison, show_all=show_all, cosine=cosine, limit=limit)
+        most = None if show_all else limit
+        print_comparison(comparison, show_all=show_all, cosine=cosine, limit=most)
     for path, write in plans:
         with progress_bar(f"writing {path}"):
             _write_report(comparison, path, write)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import click
-
 from lockstep.cli import options as shared
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.comparison import Rule, compare_recordings, read_indices
@@ -24,51 +22,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
 
 _OPTIONS = (
-    click.option(
-        "--rule",
-        type=click.Choice(list(_RULES)),
-        default="error-model",
-        show_default=True,
-        help="How to judge.",
+    shared.option("--judge", "rule", old=["--rule"]),
+    shared.option("--calibration"),
+    shared.option("--noise", multiple=True),
+    shared.option("--mapping"),
+    shared.option("--dims", multiple=True),
+    shared.option(
+        "--steps",
+        default="",
+        words="The ends too, if the last recorded step is among them. [default: all]",
     ),
-    click.option(
-        "--calibration",
-        type=click.Path(path_type=Path),
-        help="Tolerances from this `lockstep record --calibrate` of the reference.",
-    ),
-    click.option(
-        "--noise",
-        multiple=True,
-        type=click.Path(path_type=Path),
-        help="Another recording of the reference's training, for its noise; may be repeated.",
-    ),
-    click.option(
-        "--mapping",
-        type=click.Path(path_type=Path),
-        help="YAML file with names that the two runs use for the same thing.",
-    ),
-    click.option(
-        "--dims",
-        multiple=True,
-        type=click.Path(path_type=Path),
-        help="YAML file that says what axes mean, as in `b s h[tp] d`, where ranks hold parts of tensors: these are put"
-        " together first. Given twice, of the reference and of the candidate.",
-    ),
-    click.option("--steps", default="", help="Compare these steps only: 0, 0:3, 10,20."),
-    shared.memory_bytes(
-        "Memory that comparing may take; operators that take more to re-run are judged without."
-    ),
-    click.option(
-        "--format",
-        "forms",
-        multiple=True,
-        metavar="NAME[:NAMES]",
-        help="What another tool wrote, by the form's name, as `lockstep show` takes it; given twice, of the reference"
-        " and of the candidate.",
-    ),
-    click.option(
-        "--no-rerun", is_flag=True, help="Run no operator again: for recordings from strangers."
-    ),
+    shared.memory("Operators that need more are judged without a re-run."),
+    shared.forms,
+    shared.option("--no-rerun", words="For recordings from strangers."),
+    shared.allow_crash,
 )
 
 
@@ -113,6 +80,7 @@ def compared(
     steps: str,
     memory_bytes: int,
     no_rerun: bool,
+    allow_crash: bool = False,
     forms: tuple[str, ...] = (),
 ) -> Compared:
     """Compare two recordings as the options say, with a progress bar where somebody watches.
@@ -124,14 +92,8 @@ def compared(
     UsageError
         If an option does not fit the recordings.
     """
-    if len(forms) > 2:
-        raise UsageError("--format is given three times; once is for both sides, twice for each")
-    of_reference, of_candidate = (forms[0], forms[-1]) if forms else ("", "")
-    recordings = side_by_side(
-        open_recording(reference, form=of_reference),
-        open_recording(candidate, form=of_candidate),
-        dims,
-    )
+    one, other = opened_in(forms, reference, candidate)
+    recordings = side_by_side(one, other, dims)
     with progress_bar("comparing") as progress:
         read_indices(recordings, progress)
         chosen = _chosen_steps(recordings, steps) if steps else None
@@ -144,10 +106,31 @@ def compared(
             mapping=mapping,
             steps=chosen,
             rerun=not no_rerun,
+            allow_crash=allow_crash,
             memory_bytes=memory_bytes,
             progress=progress,
         )
     return Compared(comparison, *recordings)
+
+
+def opened_in(forms: tuple[str, ...], *paths: Path | None) -> list[Recording]:
+    """Open one recording or two, each in the form that `--format` says: given once for both, or twice for each.
+
+    Raises
+    ------
+    RecordingError
+        If one cannot be read.
+    UsageError
+        If there are more forms than two.
+    """
+    if len(forms) > 2:
+        raise UsageError("--format is given three times; once is for both sides, twice for each")
+    sides = (forms[0], forms[-1]) if forms else ("", "")
+    return [
+        open_recording(path, form=form)
+        for path, form in zip(paths, sides, strict=False)
+        if path is not None
+    ]
 
 
 def _prepare(recordings: Sequence[Recording]) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import click
 
+from lockstep.cli.starting import verb_begins
 from lockstep.core.distribution import shadow
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.exit_codes import ExitCode
@@ -48,24 +49,30 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb that is asked for; of one that there is not, the nearest are said."""
+        """Return the verb that was typed; if there is none of that name, name the likely ones."""
         try:
-            return super().resolve_command(ctx, args)
+            found = super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], verbs())
-            if not near:
-                raise
-            raise click.UsageError(
-                f"{error.message.rstrip('.')}; did you mean {' or '.join(near)}?", ctx
-            ) from error
+            near = _likely_verbs(args[0])
+            hint = f"did you mean {' or '.join(near)}?" if near else "see lockstep --help"
+            raise click.UsageError(f"{error.message.rstrip('.')}; {hint}", ctx) from error
+        verb_begins()
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for verb in verbs().values():
-            groups.setdefault(verb.group, []).append((verb.name, verb.summary))
+            groups.setdefault(verb.heading, []).append((verb.name, verb.summary))
         for group, rows in groups.items():
             with formatter.section(group):
                 formatter.write_dl(rows)
+
+
+def _likely_verbs(typed: str) -> list[str]:
+    """Return the verbs that somebody may mean: those that list the word as a guess, else those spelled like it."""
+    known = verbs()
+    meant = [name for name, verb in known.items() if typed.lower() in verb.guesses]
+    return meant or difflib.get_close_matches(typed.lower(), known)
 
 
 @click.group(
@@ -81,7 +88,11 @@ def cli() -> None:
     lockstep record -o cand -- python train.py --device npu
     lockstep compare ref cand
 
-    Exit codes as diff(1): 0 agrees, 1 differs, 2 failed. `record` passes the command's own code on.
+    Exit codes are those of diff(1): 0 agrees, 1 differs, 2 failed. `record` returns the code of its command.
+
+    \b
+    lockstep VERB --help        explains a verb
+    eval "$(_LOCKSTEP_COMPLETE=bash_source lockstep)"        completes in bash
     """
 
 
@@ -102,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         sys.stderr.close()
         return ExitCode.FAILED
+    except KeyboardInterrupt:
+        return say_failure(click.Abort())
     except Exception as error:
         return say_failure(error)
     return code if isinstance(code, int) else ExitCode.AGREES

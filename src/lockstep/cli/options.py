@@ -1,88 +1,61 @@
-"""Options that several verbs take, each with one meaning: `@options.step`, `@options.limit("calls")`."""
+"""The options that several verbs share: one name, one type, one meaning. `OPTIONS` is the table.
+
+A verb takes a row of the table with `@option("--steps", default="0:2")`. An option that only one verb has stands at
+that verb, as `click.option` makes it; its name must not be in the table. `tests/cli/test_options.py` walks all verbs,
+those of plug-ins too, and compares each with the table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import click
 
-from lockstep.core.arguments import LEAST_MEMORY_BYTES
+from lockstep.cli.notices import say
+from lockstep.cli.paths import PATH
+from lockstep.core.arguments import LEAST_MEMORY_BYTES, MOST_SEED
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import MEMORY_BYTES
+from lockstep.core.selection import LEVELS, SAVES
+from lockstep.core.sizes import bytes_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Option(Protocol):
-    """Gives a verb an option more."""
+class AddOption(Protocol):
+    """A decorator that adds an option to a verb."""
 
     def __call__(self, function: F, /) -> F:
-        """The same function, as a decorator gives it back."""
+        """Return the same function."""
         ...
 
 
-step = click.option("--step", type=int, help="This step only.")
-rank = click.option("--rank", help="This rank only, as in rank0.")
-as_json = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-force = click.option("--force", is_flag=True, help="Replace the file if it is there.")
+# -- types
 
 
-form = click.option(
-    "--format",
-    "form",
-    default="",
-    metavar="NAME[:NAMES]",
-    help="What another tool wrote there, by the form's name, where that is not told by a look at it; with NAMES as in"
-    " 'tensors:{module}.{op}.{role}.{index}', how its names are built.",
-)
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
+    """Bytes, as in `512MB` or `8GiB`."""
+
+    name = "SIZE"
+
+    def __init__(self, least: int = 1) -> None:
+        self.least = least
+
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        """Return the number of bytes."""
+        try:
+            number = int(value) if isinstance(value, str) and value.isdecimal() else value
+            return bytes_of("the size", number, least=self.least)
+        except UsageError as error:
+            self.fail(str(error), parameter, context)
 
 
-def site(what: str) -> Option:
-    """`--site`, a pattern or a printed site: see `lockstep.reading.is_chosen`.
-
-    Parameters
-    ----------
-    what
-        What is done with it, as in "Run these calls again".
-    """
-    return click.option("--site", help=f"{what}: a pattern, or a site as compare prints it.")
-
-
-def limit(words: str, *, default: int | None = 10) -> Option:
-    """`--limit`: how many of what is found are printed.
-
-    Parameters
-    ----------
-    words
-        The help, as in "Print at most so many results."
-    default
-        How many without it; None for all.
-    """
-    shown = default is not None
-    return click.option(
-        "--limit", type=click.IntRange(min=1), default=default, show_default=shown, help=words
-    )
-
-
-def memory_bytes(words: str) -> Option:
-    """`--memory-bytes`: what a verb may take, by default as much as recording may.
-
-    Parameters
-    ----------
-    words
-        The help: what memory, and what becomes of what takes more.
-    """
-    return click.option(
-        "--memory-bytes",
-        type=click.IntRange(min=LEAST_MEMORY_BYTES),
-        default=MEMORY_BYTES,
-        show_default="1 GB",
-        help=words,
-    )
-
-
-class _Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
+class Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
     """A share, as in `20%` or `0.2`."""
 
     name = "SHARE"
@@ -90,7 +63,7 @@ class _Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 
     def convert(
         self, value: object, parameter: click.Parameter | None, context: click.Context | None
     ) -> float:
-        """As a number from 0 to 1."""
+        """Return a number above 0 and at most 1."""
         text = str(value)
         try:
             share = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
@@ -101,12 +74,250 @@ class _Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 
         return share
 
 
-SHARE = _Share()
-"""The type of an option that is a share of a training's time."""
+# -- spellings of earlier releases
+
+
+class Option(click.Option):
+    """An option that still takes its spellings of the last release; `--help` does not show those.
+
+    Parameters
+    ----------
+    old
+        These spellings. Each prints one line on standard error that names the new one.
+    """
+
+    def __init__(self, *arguments: Any, old: Iterable[str] = (), **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.old = tuple(old)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Add the option, and its old spellings under names of their own."""
+        super().add_to_parser(parser, ctx)
+        action = "append" if self.multiple else "store"
+        for spelling in self.old:
+            how = (
+                {"action": "store_const", "const": True}
+                if self.is_flag
+                else {"action": action, "nargs": self.nargs}
+            )
+            parser.add_option(obj=self, opts=[spelling], dest=self._kept_as(spelling), **how)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
+        """Take the value from whichever spelling was typed."""
+        for spelling in self.old:
+            typed = opts.get(self._kept_as(spelling))
+            if typed is None:
+                continue
+            new = max(self.opts, key=len)
+            if not ctx.resilient_parsing:
+                say(f"{spelling} is called {new}; the old name goes with the next release")
+            given = opts.get(self.name or "")
+            both = [*(given or ()), *typed] if self.multiple else typed
+            opts = {**opts, self.name or "": both}
+        return super().consume_value(ctx, opts)
+
+    def _kept_as(self, spelling: str) -> str:
+        return f"{self.name} as {spelling}"
+
+
+# -- the table
+
+
+class Default(enum.Enum):
+    """What stands in the table where each verb has a default of its own, which its help then says."""
+
+    OF_THE_VERB = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What one option means wherever it stands.
+
+    Parameters
+    ----------
+    words
+        The help of every verb begins with them.
+    type
+        Of its value; None for a switch. A verb may take fewer of several choices.
+    default
+        Of every verb.
+    metavar
+        What stands for the value in the help.
+    short
+        A second, short name.
+    """
+
+    words: str
+    type: Any = None
+    default: object = None
+    metavar: str | None = None
+    short: str | None = None
+
+
+OPTIONS: dict[str, Meaning] = {
+    # which part of a training
+    "--steps": Meaning("Steps, as in 0, 0:3, 10,20 or 0::10.", str, Default.OF_THE_VERB),
+    "--every": Meaning("Take each N-th step.", click.IntRange(min=1), 1),
+    "--max-steps": Meaning("End the training after N steps.", click.IntRange(min=1), Default.OF_THE_VERB, "N"),
+    "--ranks": Meaning("Ranks, as in 0 or 0,2.  [default: all]", str, ""),
+    "--only": Meaning(
+        "Only these module paths or operators, with * and ?; may be repeated.", str,
+        metavar="PATTERN",
+    ),
+    "--level": Meaning("How deep to look.", click.Choice(LEVELS), "api"),
+    "--save": Meaning("What to keep of a tensor.", click.Choice(SAVES), Default.OF_THE_VERB),
+    # what a recording is compared with, and how
+    "--judge": Meaning("How to judge: by an error model of each operator, or by fixed thresholds.",
+                       click.Choice(["error-model", "fixed"]), "error-model"),
+    "--noise": Meaning(
+        "Another recording of the reference's training, for its noise; may be repeated.", PATH
+    ),
+    "--dims": Meaning(
+        "YAML file that names the axes, as in `b s h[tp] d`, if ranks hold parts of tensors: the parts are put together"
+        " first. Give it twice, for reference and candidate, where the two differ.", PATH,
+    ),
+    "--calibration": Meaning("Take tolerances from this `lockstep record --calibrate` of the reference.", PATH),
+    "--mapping": Meaning("YAML file with names that differ between the two runs.", PATH),
+    "--no-rerun": Meaning("Run no operator again."),
+    "--allow-crash": Meaning("Let a training that crashed agree in what was recorded of it."),
+    "--format": Meaning(
+        "Read a dump of another tool in this form; NAMES says how its names are built, as in"
+        " 'tensors:{module}.{op}.{role}.{index}'.", str, Default.OF_THE_VERB, "NAME[:NAMES]",
+    ),
+    # what is run
+    "--device": Meaning("Where to run it, as in cpu or cuda:0.", str, Default.OF_THE_VERB, "DEVICE"),
+    "--emulate": Meaning("Compute as this device would; `record --emulate help` lists them.", str, "", "DEVICE"),
+    "--repeat": Meaning("Run it N times.", click.IntRange(min=1), Default.OF_THE_VERB, "N"),
+    "--threads": Meaning("Threads of one run; 0 leaves it to the runtime.", click.IntRange(min=0), Default.OF_THE_VERB),
+    "--seed": Meaning("Draw random numbers from this seed.", click.IntRange(0, MOST_SEED), Default.OF_THE_VERB),
+    "--inputs": Meaning(
+        "Inputs of the model: .npz, .npy, .safetensors, or a text such as x:float32[1,3,32,32] or"
+        " ids:int64[2,16]<1000; may be repeated.", str, metavar="FILE|SPEC",
+    ),
+    "--session": Meaning(
+        "An entry of the runtime's session configuration; may be repeated.", str, metavar="KEY=VALUE"
+    ),
+    "--optimize": Meaning("How much the runtime may rewrite the graph.",
+                          click.Choice(["none", "basic", "extended", "layout", "all"]), "all"),
+    "--rules": Meaning("Add the rules in this file.", PATH, metavar="FILE"),
+    # what it may cost
+    "--memory": Meaning("Memory that it may take, as in 8GB.", Size(LEAST_MEMORY_BYTES), Default.OF_THE_VERB),
+    "--budget": Meaning("Share of the training's time that it may take, as in 20%.", Share()),
+    "--timeout": Meaning("Seconds that one run may take.", click.FloatRange(min=0.001), Default.OF_THE_VERB, "SECONDS"),
+    # where the answer goes
+    "--output": Meaning("Where to write it.", PATH, Default.OF_THE_VERB, short="-o"),
+    "--force": Meaning("Replace what is there."),
+    "--keep": Meaning("Keep the recordings in this folder.", PATH, metavar="DIR"),
+    "--tensorboard": Meaning("Write TensorBoard event files into this folder.", PATH, metavar="DIR"),
+    "--json": Meaning("Print as JSON."),
+    "--limit": Meaning("Print at most N rows.", click.IntRange(min=1), 20, "N"),
+    "--all": Meaning("Print every row."),
+}  # fmt: skip
+"""Every option that two verbs or more take, by its long name."""
+
+
+def option(
+    name: str,
+    parameter: str | None = None,
+    *,
+    words: str = "",
+    default: object = None,
+    choices: Iterable[str] = (),
+    old: Iterable[str] = (),
+    **settings: Any,
+) -> AddOption:
+    """Return the decorator that gives a verb an option of the table.
+
+    Parameters
+    ----------
+    name
+        Its long name.
+    parameter
+        The name of the verb's argument; made from `name` where left out.
+    words
+        A sentence that follows those of the table: what this verb does with it.
+    default
+        Where the table leaves it to the verb.
+    choices
+        Where the verb takes fewer than the table has.
+    old
+        Spellings of the last release.
+    settings
+        More for `click.option`: `multiple`, `required`, `callback`.
+    """
+    meaning = OPTIONS[name]
+    names = [one for one in (meaning.short, name, parameter) if one is not None]
+    settings["help"] = " ".join(filter(None, (meaning.words, words)))
+    if meaning.type is None:
+        return click.option(*names, cls=Option, old=old, is_flag=True, **settings)
+    known = default if meaning.default is Default.OF_THE_VERB else meaning.default
+    if not settings.get("multiple"):
+        settings.setdefault("show_default", known not in (None, ""))
+        settings["default"] = known
+    kind = click.Choice(list(choices)) if choices else meaning.type
+    return click.option(*names, cls=Option, old=old, type=kind, metavar=meaning.metavar, **settings)
+
+
+as_json = option("--json", "as_json")
+force = option("--force")
+allow_crash = option("--allow-crash")
+limit = option("--limit")
+ranks = option("--ranks", old=["--rank"])
+only = option("--only", multiple=True)
+form = option("--format", "form", default="")
+forms = option(
+    "--format", "forms", multiple=True,
+    words="Give it twice, for reference and candidate, where the two differ.",
+)  # fmt: skip
+
+
+def memory(words: str = "") -> AddOption:
+    """Return `--memory` with the default that recording has; `words` say what happens beyond it."""
+    return option(
+        "--memory", "memory_bytes", words=words, default=MEMORY_BYTES, show_default="1GiB",
+        old=["--memory-bytes"],
+    )  # fmt: skip
+
+
+def disagreements(command: click.Command) -> list[str]:
+    """Return where the options of a verb are other than the table has them, a sentence each."""
+    found = []
+    for one in command.params:
+        if not isinstance(one, click.Option):
+            continue
+        name = max(one.opts, key=len)
+        meaning = OPTIONS.get(name)
+        if meaning is None:
+            shorts = {row.short: long for long, row in OPTIONS.items() if row.short}
+            found += [
+                f"{short} is {shorts[short]}, not {name}" for short in one.opts if short in shorts
+            ]
+            continue
+        is_switch = meaning.type is None
+        pairs = {
+            "short name": (set(one.opts), {name, *([meaning.short] if meaning.short else [])}),
+            "switch": (one.is_flag, is_switch),
+            "type": (
+                is_switch or one.type.name,
+                is_switch or click.types.convert_type(meaning.type).name,
+            ),
+            "metavar": (one.metavar, meaning.metavar),
+            "words": ((one.help or "")[: len(meaning.words)], meaning.words),
+        }
+        if isinstance(meaning.type, click.Choice) and isinstance(one.type, click.Choice):
+            pairs["choices"] = set(one.type.choices) - set(meaning.type.choices), set[str]()
+        if not (is_switch or one.multiple or meaning.default is Default.OF_THE_VERB):
+            pairs["default"] = one.default, meaning.default
+        found += [
+            f"{name}: {what} {here!r}, in the table {there!r}"
+            for what, (here, there) in pairs.items()
+            if here != there
+        ]
+    return found
 
 
 def thinned(steps: str, every: int) -> str:
-    """`--steps` with `--every`: a selection of each N-th step.
+    """Return `--steps` with `--every`: a selection of each N-th step.
 
     Raises
     ------

@@ -16,10 +16,11 @@ from lockstep.cli.notices import say, tell
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Options
-from lockstep.core.selection import LEVELS, SAVES, StepSelection, parse_ranks
+from lockstep.core.selection import StepSelection, parse_ranks
 from lockstep.core.unmatched import unmatched_sentence
 from lockstep.devices.emulation.profiles import device_of, parse_profile, profile_table
 from lockstep.launch import Ended, launch
+from lockstep.store.leftovers import drop_empty
 from lockstep.store.reader import Recording, open_recording
 
 
@@ -38,48 +39,28 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
     epilog=_DEVICES,
 )
+@shared.option("--output", "directory", required=True, words="The folder of the recording.")
+@shared.option("--steps", default="0:2", words="Which steps to record.")
+@shared.ranks
+@shared.option("--level")
+@shared.option("--save", default="sketch")
+@shared.only
 @click.option(
-    "-o",
-    "--output",
-    "directory",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Where the recording goes.",
+    "--skip",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave out these module paths or operators; may be repeated.",
 )
 @click.option(
-    "--steps", default="0:2", show_default=True, help="Steps to record: 0, 0:3, 10,20, 0::10."
+    "--max-bytes", type=shared.Size(), help="Stop recording at this size on disk, as in 8GB."
 )
-@click.option("--ranks", default="", help="Ranks to record: 0 or 0,2.  [default: all]")
-@click.option(
-    "--level", type=click.Choice(LEVELS), default="api", show_default=True, help="How deep to look."
-)
-@click.option(
-    "--save",
-    type=click.Choice(SAVES),
-    default="sketch",
-    show_default=True,
-    help="What to keep of a tensor.",
-)
-@click.option(
-    "--only", multiple=True, metavar="PATTERN", help="Record only these module paths or operators."
-)
-@click.option(
-    "--skip", multiple=True, metavar="PATTERN", help="Leave out these module paths or operators."
-)
-@click.option(
-    "--max-bytes", type=click.IntRange(min=1), help="Stop recording beyond so many bytes on disk."
-)
-@shared.memory_bytes("Memory that recording may take.")
-@click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), help="Fix all random numbers, ask for determinism."
-)
-@click.option(
+@shared.memory("If it is full, the training waits for the disk.")
+@shared.option("--seed", words="All of them, with deterministic algorithms.  [default: untouched]")
+@shared.option(
     "--emulate",
-    default="",
-    metavar="DEVICE",
     is_eager=True,
     callback=_show_devices,
-    help="Compute as another device would; the names are below.",
+    words="The names are below.",
 )
 @click.option(
     "--calibrate",
@@ -89,22 +70,18 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
 @click.option(
     "--compile-eager",
     is_flag=True,
-    help="Run what torch.compile captures eagerly, so that operators inside are seen.",
+    help="Run compiled code eagerly, so that the operators inside are seen.",
 )
 @click.option(
     "--redact",
     is_flag=True,
     help="Keep no path, no name of user or host, and no command: for a recording that others get.",
 )
-@click.option(
-    "--max-steps",
-    type=click.IntRange(min=1),
-    help="End the training behind so many steps, recorded or not; its end is recorded.",
-)
-@click.option("--no-shuffle", is_flag=True, help="Draw samples in order, whatever the script asks.")
-@click.option("--no-dropout", is_flag=True, help="Drop nothing, whatever the script asks.")
-@click.option("--exit-after", is_flag=True, help="End the command after the last chosen step.")
-@click.option("--force", is_flag=True, help="Replace a recording that is there.")
+@shared.option("--max-steps", words="Recorded or not; the end is recorded.")
+@click.option("--no-shuffle", is_flag=True, help="Disable shuffling, whatever the script asks.")
+@click.option("--no-dropout", is_flag=True, help="Disable dropout, whatever the script asks.")
+@click.option("--exit-after", is_flag=True, help="Stop the command after the last chosen step.")
+@shared.force
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def record(
     directory: Path,
@@ -155,17 +132,20 @@ def record(
     device = device_of(options)
     if device:
         parse_profile(device)
+    was_there = directory.exists()
     recorded = run_recorded(command, directory.absolute(), options, force=force)
     code, recording = recorded.ended.code, recorded.recording
     for gap in recording.manifest.not_seen:
         say(f"not recorded is {gap.what}: {gap.reason}")
     if recorded.ended.why_nothing:
         failed = f"the command ended with exit code {code}; " if code else ""
-        say(f"nothing was recorded: {failed}{recorded.ended.why_nothing}")
+        gone = code and not was_there and drop_empty(directory)
+        removed = f"; {_short(directory)}, which is empty, was removed" if gone else ""
+        say(f"nothing was recorded: {failed}{recorded.ended.why_nothing}{removed}")
         return code if recorded.ended.as_asked else code or ExitCode.FAILED
     for name, rank in recording.ranks.items():
         if max_steps is not None and rank.manifest.ended_by == f"--max-steps {max_steps}":
-            say(f"{name}: the training was ended behind step {max_steps - 1}, as --max-steps asks")
+            say(f"{name}: the training was ended after step {max_steps - 1}, as --max-steps asks")
     say(f"recorded {_what(recording)} in {_short(directory)}")
     problems = _unmatched_patterns(recording)
     if problems and not code:

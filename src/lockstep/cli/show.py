@@ -8,6 +8,7 @@ import click
 
 from lockstep.cli import options
 from lockstep.core.exit_codes import ExitCode
+from lockstep.core.selection import RankSelection, StepSelection
 from lockstep.reading import calls_matching, check_choice
 from lockstep.report.json_text import json_text
 from lockstep.report.recording import recording_json, render_calls, render_recording
@@ -18,15 +19,17 @@ from lockstep.store.reader import open_recording
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("pattern", required=False)
 @options.as_json
-@options.step
-@options.rank
+@options.option(
+    "--steps", default="", old=["--step"], words="[default: all, and the tree of the first]"
+)
+@options.ranks
 @options.form
 def show(
     directory: Path,
     pattern: str | None,
     as_json: bool,
-    step: int | None,
-    rank: str | None,
+    steps: str,
+    ranks: str,
     form: str,
 ) -> int:
     """Show what is in a recording: the set-up, steps, ranks, sizes, and what was not seen.
@@ -37,8 +40,10 @@ def show(
 
     \b
     lockstep show ref
-    lockstep show ref 'h.3.*' --step 0
+    lockstep show ref 'h.3.*' --steps 0
     """
+    step = StepSelection.parse(steps) if steps else None
+    rank = RankSelection.parse(ranks)
     recording = open_recording(directory, form=form)
     check_choice(recording, step=step, rank=rank)
     calls = None

@@ -6,27 +6,29 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
-
-MAIN_JOB = "Record and compare"
 
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
     """Record, compare, show."""
     return [
-        Verb("record", "Run a command and record its training.", MAIN_JOB, _loader("record")),
         Verb(
-            "compare",
-            "Compare two recordings and name the operator at fault.",
-            MAIN_JOB,
-            _loader("compare"),
+            "record", "Run a training and record it.", Task.START, _loader("record"), 1,
+            ("run-training", "train", "capture", "trace", "log", "start", "dump-run"),
         ),
-        Verb("show", "Show what is in a recording.", MAIN_JOB, _loader("show")),
-    ]
+        Verb(
+            "compare", "Compare two recordings and name the operator at fault.", Task.START, _loader("compare"), 2,
+            ("diff", "cmp", "comp", "versus", "vs"),
+        ),
+        Verb(
+            "show", "Show what is in a recording.", Task.LOOK, _loader("show"), 1,
+            ("view", "list", "ls", "cat", "info", "inspect", "print", "summary", "tree"),
+        ),
+    ]  # fmt: skip
 
 
 def _loader(name: str) -> Callable[[], click.Command]:

@@ -11,6 +11,8 @@ from lockstep.core.errors import UsageError
 
 LEAST_MEMORY_BYTES = 1 << 20
 """Less memory than this does not do."""
+MOST_SEED = 2**32 - 1
+"""The largest seed that NumPy takes."""
 
 
 def path_of(name: str, value: object) -> Path:

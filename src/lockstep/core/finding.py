@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -144,6 +144,8 @@ class Finding:
     rounding at this site alone may make of the pair. It is the same for an origin and for what is inherited, whose
     tolerance is wider. It is never below the unit roundoff of the dtype, by which numbers stand apart, 0 for whole
     numbers, and NaN for equal tensors and where nobody has judged by a floor.
+
+    `overrules` tells that a re-run acquits the pair, and without one the judge convicts it.
     """
 
     pair: Pair
@@ -156,6 +158,7 @@ class Finding:
     kind: Kind | None = None
     judged_by: str = ""
     floor: float = float("nan")
+    overrules: bool = False
 
     @property
     def margin(self) -> float:
@@ -192,7 +195,8 @@ class Origin(NamedSite):
 
     `library` is `file:line` of the library which the call in the user's code calls, or "".
     `explanation` says what the candidate computes instead, where that was found. `beside` tells of which tree beside
-    the model the module is a part ("a second QNetwork, which no optimizer updates"), or "".
+    the model the module is a part ("a second QNetwork, which no optimizer updates"), or "". `wrong_run` is "reference"
+    or "candidate" where one of the two calls alone was shown to be wrong, or "".
     """
 
     finding: Finding
@@ -202,6 +206,7 @@ class Origin(NamedSite):
     library: str = ""
     explanation: Explanation | None = None
     beside: str = ""
+    wrong_run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +372,9 @@ class Comparison:
     stands in `not_compared`. `trained` is how many steps the two trainings had in all, where that is known,
     `unrecorded` what was trained beside and stands in no recording, `ends` how the trainings went on behind their
     recorded steps, None where that was not to be compared, and `compiled`, in words, which run compiled what: of it
-    only the boundary was compared. `ranks` are those that were compared, `endings` tells of commands that did not end
-    well.
+    only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
+    not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
+    allowed, they stand in `not_compared` too.
     """
 
     reference: str
@@ -397,12 +403,18 @@ class Comparison:
     ends: Ends | None = None
     ranks: RanksCompared = RanksCompared()
     endings: tuple[str, ...] = ()
+    crashes: tuple[str, ...] = ()
 
     @property
     def other_precision_alone(self) -> bool:
         """Whether all that differs is another precision throughout: all was judged, and no operator is at fault."""
         part_later = self.ends is not None and self.ends.course is Course.APART
         return bool(self.uniform) and not (self.origins or self.not_compared or part_later)
+
+    @property
+    def outcome(self) -> str:
+        """The verdict as one word that goes with the exit code: "other-precision" where that is all that differs."""
+        return "other-precision" if self.other_precision_alone else self.verdict.value
 
     def exit_code(self, *, strict: bool = False) -> ExitCode:
         """What a verb that compares tells a shell; the one place where that is decided.
@@ -428,6 +440,21 @@ class Comparison:
     def _repr_html_(self) -> str:
         """The same in a notebook."""
         return f"<pre>{html.escape(_drawn_by(self))}</pre>"
+
+
+def verdict_of(*, differs: bool, not_compared: Collection[str]) -> Verdict:
+    """Return the verdict of a comparison; the one place where that is decided.
+
+    Parameters
+    ----------
+    differs
+        Whether something differs beyond what is allowed, or in another precision throughout.
+    not_compared
+        What was not compared or not judged.
+    """
+    if differs:
+        return Verdict.DIVERGED
+    return Verdict.INCOMPARABLE if not_compared else Verdict.AGREE
 
 
 _EXIT_CODES = {

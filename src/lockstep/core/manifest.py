@@ -95,6 +95,16 @@ OTHER_TRAININGS = "trainings of other threads"
 BEFORE_BACKWARD = "lockstep check, before its first backward"
 """What ended a process that was to be looked at before it computes anything."""
 
+EXIT_AFTER = "--exit-after"
+MAX_STEPS = "--max-steps"
+FOLLOWER = "who follows it"
+
+
+def was_asked_to_end(ended_by: str) -> bool:
+    """Return whether Lockstep itself ended a process, as it was asked to: that is no crash."""
+    return ended_by in (BEFORE_BACKWARD, EXIT_AFTER, FOLLOWER) or ended_by.startswith(MAX_STEPS)
+
+
 MODULES = "modules"
 """What is not seen where another tool tells every operator outside of the modules that call it."""
 
@@ -112,6 +122,10 @@ APART = "parts of tensors"
 
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""
+
+
+HELD = "what variables of the script lead to"
+"""What is not seen where some of it could not be looked at when the training ended."""
 
 
 @dataclass(slots=True)
@@ -172,10 +186,11 @@ class RankManifest:
     of Python, NumPy and torch were at as the first recorded step began; earlier builds leave them empty, and `loaders`.
     `trained` counts the steps of the whole training, as far as it is known: not where it was killed, nor those that a
     compiled optimizer took behind the recorded ones. `ended_by` says what ended the process before its recording was
-    done: an exception that nobody caught, `os._exit`, a signal that it sent itself. `lineage` tells which child of its
-    parent the process was, see `lockstep.capture.lineage`; earlier builds leave it empty. `files` holds length and
-    digest of every file beside the manifest, see `lockstep.store.integrity`. `asked` is what `lockstep record` was
-    asked to change of the training: no shuffling, no dropout, its length; empty where it is as it would be alone.
+    done: an exception that nobody caught, `os._exit(3)`, a signal that it sent itself, an option of Lockstep.
+    `lineage` tells which child of its parent the process was, see `lockstep.capture.lineage`; earlier builds leave it
+    empty. `files` holds length and digest of every file beside the manifest, see `lockstep.store.integrity`. `asked`
+    is what `lockstep record` was asked to change of the training: no shuffling, no dropout, its length; empty where
+    it is as it would be alone.
     `configuration` is what arguments and settings were resolved to, by where they come from; empty where that is not
     known, and with `--redact`.
     `wrappers` are the options of DistributedDataParallel and FSDP.

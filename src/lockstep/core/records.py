@@ -52,6 +52,8 @@ class Statistics:
 
     `minimum`, `maximum`, `mean` and `norm` (Euclidean) are over the finite elements only; NaN where there is none.
     Boolean tensors count as 0 and 1, complex ones by magnitude. NaN too is what another tool left out, also as a norm.
+    `not_finite` is a digest of the places of NaN, inf and -inf in row-major order (`lockstep.kernels.not_finite`): None
+    where there is none of them, and in what was recorded without it.
     """
 
     minimum: float
@@ -61,6 +63,7 @@ class Statistics:
     nan_count: int
     inf_count: int
     zero_count: int
+    not_finite: str | None = None
 
 
 MEMORY_AS_FOUND = "memory as it was found, not written to yet"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lockstep.core.arguments import integer_of
 from lockstep.core.errors import UsageError
 from lockstep.core.patterns import matches, nearest_names
 
@@ -32,13 +32,13 @@ class StepSelection:
         return cls(((sys.maxsize, None, 1),))
 
     @classmethod
-    def parse(cls, text: str | int) -> StepSelection:
-        """Parse a selection; a plain integer N means the first N steps.
+    def parse(cls, text: str) -> StepSelection:
+        """Return the selection that a text names; the same text means the same in Python and on the command line.
 
         Raises
         ------
         UsageError
-            If it is no positive number, nor a list of numbers and ranges.
+            If it is no list of numbers and ranges. An integer is refused: it could be a number of steps, or one step.
 
         Examples
         --------
@@ -46,7 +46,7 @@ class StepSelection:
         (True, False)
         """
         if not isinstance(text, str):
-            return cls(((0, integer_of("steps", text, least=1), 1),))
+            raise UsageError(_not_a_text(text))
         return cls(tuple(cls._range(part.strip(), text) for part in text.split(",")))
 
     @staticmethod
@@ -64,6 +64,14 @@ class StepSelection:
                 f"steps {whole!r}: {part!r} is not a step or a range; write 0, 0:3 or 10,20"
             ) from None
         return start, stop, every
+
+    def __str__(self) -> str:
+        return ",".join(
+            str(start)
+            if stop == start + 1
+            else f"{start}:{'' if stop is None else stop}" + f":{every}" * (every > 1)
+            for start, stop, every in self.ranges
+        )
 
     def __contains__(self, step: int) -> bool:
         return any(
@@ -83,6 +91,68 @@ class StepSelection:
         return tuple(step for step in steps if step in self)
 
 
+def _not_a_text(steps: object) -> str:
+    if isinstance(steps, int) and not isinstance(steps, bool):
+        return (
+            f"steps is the number {steps}; write steps='0:{steps}' for the first {steps} steps, or"
+            f" steps='{steps}' for step {steps} alone"
+        )
+    return f"steps is {steps!r:.40}; write a text such as '0', '0:3' or '10,20'"
+
+
+def is_step(chosen: int | StepSelection | None, number: int) -> bool:
+    """Return whether a step is chosen; None chooses every step."""
+    if chosen is None:
+        return True
+    return number == chosen if isinstance(chosen, int) else number in chosen
+
+
+@dataclass(frozen=True, slots=True)
+class RankSelection:
+    """Which ranks of a recording: numbers, each of which takes every process of that rank, or names as `rank0-1`."""
+
+    parts: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> RankSelection | None:
+        """Return the selection that a text names; None, which takes all ranks, for "".
+
+        Raises
+        ------
+        UsageError
+            If the text is no list of ranks.
+
+        Examples
+        --------
+        >>> chosen = RankSelection.parse("0,rank2-1")
+        >>> [name for name in ("rank0", "rank0-1", "rank2", "rank2-1") if is_rank(chosen, name)]
+        ['rank0', 'rank0-1', 'rank2-1']
+        """
+        if not text:
+            return None
+        parts = [part.strip().removeprefix("rank") for part in text.split(",")]
+        if not all(_RANK.fullmatch(part) for part in parts):
+            raise UsageError(f"ranks {text!r}: not a list of ranks; write 0 or 0,2")
+        return cls(tuple(dict.fromkeys(parts)))
+
+    def __str__(self) -> str:
+        return ", ".join(f"rank{part}" for part in self.parts)
+
+    def __contains__(self, name: str) -> bool:
+        own = name.removeprefix("rank")
+        return own in self.parts or own.partition("-")[0] in self.parts
+
+
+_RANK = re.compile(r"\d+(-\d+)?")
+
+
+def is_rank(chosen: str | RankSelection | None, name: str) -> bool:
+    """Return whether a rank is chosen by its name; None chooses every rank."""
+    if chosen is None:
+        return True
+    return name == chosen if isinstance(chosen, str) else name in chosen
+
+
 def parse_ranks(text: str) -> frozenset[int] | None:
     """Ranks to record from `0,2`; None (all of them) from "".
 
@@ -94,7 +164,7 @@ def parse_ranks(text: str) -> frozenset[int] | None:
     if not text:
         return None
     try:
-        ranks = frozenset(int(part) for part in text.split(","))
+        ranks = frozenset(int(part.strip().removeprefix("rank")) for part in text.split(","))
     except (ValueError, AttributeError):
         raise UsageError(f"ranks {text!r}: not a list of numbers; write 0 or 0,2") from None
     if min(ranks) < 0:

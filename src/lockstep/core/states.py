@@ -21,13 +21,14 @@ class Standing(str, Enum):
     """What a module or a parameter is to the recorded training.
 
     `BEFORE` is what was only there beside, and was made before recording began: a script that records itself may have
-    had other trainings before, which are no part of this one.
+    had other trainings before, which are no part of this one. `OUTSIDE` is what only variables of the script lead to.
     """
 
     MET = "met"
     TRAINED = "trained"
     BESIDE = "beside"
     BEFORE = "before"
+    OUTSIDE = "outside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,27 @@ class StateRecord:
     def key(self) -> tuple[Role, str]:
         """What tells it from others of its moment."""
         return self.role, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSetting:
+    """A number or a mode that something held at the end, by the path from a variable of the script.
+
+    Parameters
+    ----------
+    path
+        As a script would write it: `scheduler._last_lr[0]`, `main.model.drop.training`.
+    value
+        A number, a mode, the text of a number that JSON lacks; None where there is nothing, or a container without
+        elements.
+    moves
+        Whether it is a number of a module of the script's own that is not what it was at the last recorded step: a
+        count or a time, maybe.
+    """
+
+    path: str
+    value: bool | int | float | str | None
+    moves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

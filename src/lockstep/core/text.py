@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -59,6 +60,32 @@ def _utf8(character: str) -> bytes:
 
 
 _BYTE = "\\x{:02x}"
+
+
+def factor_figure(factor: float) -> str:
+    """Return how many times one number is another, with two significant digits: the one form on every screen.
+
+    >>> [factor_figure(one) for one in (1.26, 9.96, 26.4, 172_513.0, 2.13e8, math.nan)]
+    ['1.3', '10', '26', '170,000', '2.1e8', '-']
+    """
+    if math.isnan(factor):
+        return "-"
+    if math.isinf(factor):
+        return "inf"
+    rounded = float(f"{factor:.2g}")
+    if 0 < abs(rounded) < _FEW or abs(rounded) >= _MANY:
+        digits, _, exponent = f"{rounded:.1e}".partition("e")
+        return f"{digits.removesuffix('.0')}e{int(exponent)}"
+    return f"{rounded:g}" if abs(rounded) < 100 else f"{rounded:,.0f}"
+
+
+_FEW, _MANY = 1e-3, 1e6
+"""Beyond these, digits are no longer read at a glance."""
+
+
+def times(factor: float) -> str:
+    """Return `170,000 times`: what stands before the thing that something is so many times of."""
+    return f"{factor_figure(factor)} times"
 
 
 def listed(names: Sequence[str], shown: int = 3) -> str:

@@ -39,12 +39,14 @@ from lockstep.devices.methods import (
 from lockstep.devices.torch_threads import on_torchs_threads
 from lockstep.kernels.digest import digest_of_bytes
 from lockstep.kernels.jit import available
+from lockstep.kernels.not_finite import NotFinite
 from lockstep.kernels.numbers import measured_array, numbers_of_array, prepare
 
 _BYTES, _BITS = np.dtype(np.uint8), np.dtype(np.uint16)
 _WIDENED = {torch.float16, torch.bfloat16}
 _COMPILED = (torch.float32, torch.float64, torch.bfloat16)
 _HUGE = 2.0**100
+_PLACES_AT_ONCE = 1 << 20
 _EIGHT_BIT = tuple(
     getattr(torch, name)
     for name in (
@@ -156,7 +158,21 @@ def numbers_of(
             finite = total.add(_real(part))
         if sketch is not None:
             sketch.add(finite, huge=total.peak > _HUGE)
-    return total.statistics(numel(flat)), None if sketch is None else sketch.numbers()
+    found = total.statistics(numel(flat))
+    if found.nan_count or found.inf_count:
+        found.not_finite = _places(flat)
+    return found, None if sketch is None else sketch.numbers()
+
+
+def _places(flat: torch.Tensor) -> str:
+    """Digest of the places of what is not finite."""
+    places = NotFinite()
+    for start in range(0, numel(flat), _PLACES_AT_ONCE):
+        part = narrow(flat, 0, start, min(_PLACES_AT_ONCE, numel(flat) - start))
+        if part.dtype.is_complex:
+            part = view(torch.view_as_real(part), -1)
+        places.add(_host_array(_real(part)))
+    return places.hexdigest()
 
 
 def _is_compiled(flat: torch.Tensor) -> bool:

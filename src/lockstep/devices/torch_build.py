@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +18,9 @@ def describe() -> dict[str, Any]:
     -------
     dict
         `torch`, `cuda` and `hip` (versions that it was built for, "" for none), `threads`, `interop_threads`,
-        `cpu_capability`, `kind` (of the accelerator, "" for none), `devices` (each with `name`, `memory_bytes` and
-        `built_for`, whether this build has kernels for it, where that is known) and `backends` that work.
+        `cpu_capability`, `mkl` (version of oneMKL, "" for none), `kind` (of the accelerator, "" for none), `devices`
+        (each with `name`, `memory_bytes` and `built_for`, whether this build has kernels for it, where that is known)
+        and `backends` that work.
     """
     kind = _kind()
     return {
@@ -28,10 +30,16 @@ def describe() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "mkl": _mkl(),
         "kind": kind,
         "devices": _devices(kind),
         "backends": [name for name, works in _BACKENDS.items() if works()],
     }
+
+
+def _mkl() -> str:
+    found = re.search(r"Math Kernel Library Version (\d+(?:\.\d+)*)", torch.__config__.show())
+    return found[1] if found else ""
 
 
 def _kind() -> str:

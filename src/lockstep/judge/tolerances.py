@@ -165,6 +165,11 @@ MISROUNDED_MARGIN = 8.0
 FEW_MISROUNDED = 8.0
 """Elements that may be misrounded besides, for small tensors."""
 
+BIAS_DEVIATIONS = 6.0
+"""Standard deviations that the mean error of a 16-bit result may be off zero. By Hoeffding's inequality (JASA 58, 1963)
+a result whose errors have either sign by chance exceeds it once in 3e7. A kernel that truncates has a mean of half a
+unit in the last place and a root mean square of `1 / sqrt(3)` units: it is told from 48 elements on."""
+
 FEW_CARRIERS = 64.0
 """Elements that carry an error up to which one draw of noise may happen to be small."""
 

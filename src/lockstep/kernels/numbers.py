@@ -40,6 +40,7 @@ from lockstep.kernels.lanes import (
     of_float64,
     put_together,
 )
+from lockstep.kernels.not_finite import not_finite_of
 from lockstep.kernels.team import Runner, address_of, addresses, alone
 from lockstep.kernels.xxh3 import CHUNK
 
@@ -125,6 +126,8 @@ def _numbers(
     put_together(integers, places, layout.mixing, sketch)
     counts, sums = integers[start : start + 5].tolist(), places[start + 5 : start + 7].tolist()
     found = _statistics(values.dtype, values.size, counts, sums)
+    if found.nan_count or found.inf_count:
+        found.not_finite = not_finite_of(values)
     digests = integers[HEAD:start].view(np.uint64)
     return digests, found, sketch if with_sketch else None
 
@@ -185,7 +188,16 @@ def _sign_address() -> int:
     return address_of(sign_table())
 
 
-Columns = tuple[list[float], list[float], list[float], list[float], list[int], list[int], list[int]]
+Columns = tuple[
+    list[float],
+    list[float],
+    list[float],
+    list[float],
+    list[int],
+    list[int],
+    list[int],
+    list[str | None],
+]
 """Of many arrays what `Statistics` holds, field by field."""
 
 
@@ -220,7 +232,19 @@ def numbers_of_each(
         of_each_float64(values, values.view(np.int64), values.view(np.uint64), *rest)
     else:
         of_each_float32(values, values.view(np.int32), values.view(np.uint32), *rest)
-    return _columns(values.dtype, np.asarray(sizes, np.int64), counts, sums), sketches
+    places = _places_of_each(values, rest[0], counts)
+    return (*_columns(values.dtype, np.asarray(sizes, np.int64), counts, sums), places), sketches
+
+
+def _places_of_each(
+    values: Numbers, ends: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+) -> list[str | None]:
+    """Digests of the places of what is not finite, of many arrays behind each other; None for those that are."""
+    places: list[str | None] = [None] * len(ends)
+    for number in np.flatnonzero(counts[:, 3] + counts[:, 4]).tolist():
+        start = int(ends[number - 1]) if number else 0
+        places[number] = not_finite_of(values[start : ends[number]])
+    return places
 
 
 def _columns(
@@ -228,7 +252,7 @@ def _columns(
     sizes: npt.NDArray[np.int64],
     counts: npt.NDArray[np.int64],
     sums: npt.NDArray[np.float64],
-) -> Columns:
+) -> tuple[list[float], list[float], list[float], list[float], list[int], list[int], list[int]]:
     """As `_statistics`, of many arrays."""
     low, high, zeros, nans, infinities = counts.T
     finite = sizes - nans - infinities

@@ -11,18 +11,19 @@ from types import FrameType
 from typing import Any
 
 from lockstep.core.exit_codes import SIGNALLED
+from lockstep.launch.group_witness import GroupWitness
 
 _SIGNALS = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-_FROM_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
-_GRACE_S = 3.0
+_FROM_KEYBOARD = frozenset(
+    getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)
+)
 
 
 class Command:
     """A running command.
 
-    Signals that reach this process are passed on, unless they reached the command as well: from the
-    keyboard a signal goes to both, and so does one to the whole process group. That shows in the
-    command ending by itself within `_GRACE_S` seconds.
+    A signal that reaches this process is passed on at once, unless it reached the command as well: from the keyboard a
+    signal goes to both, and so does one to the whole process group.
 
     Parameters
     ----------
@@ -38,18 +39,22 @@ class Command:
     """
 
     def __init__(self, command: list[str], environment: dict[str, str], **streams: Any) -> None:
-        self._timers: list[threading.Timer] = []
         self._handlers = {}
         for name in _SIGNALS:
             number = getattr(signal, name)
             # What is ignored here (nohup, a background job) is to be ignored in the command too.
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 self._handlers[number] = signal.signal(number, self._pass_on)
+        self._started = threading.Event()
+        self._witness: GroupWitness | None = None
         try:
+            if self._handlers:
+                self._witness = GroupWitness(self._handlers)
             self._process = _start(command, environment, streams)
         except OSError:
             self._restore()
             raise
+        self._started.set()
 
     @property
     def number(self) -> int:
@@ -65,18 +70,28 @@ class Command:
         return code if code >= 0 else SIGNALLED - code
 
     def _restore(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        if self._witness is not None:
+            self._witness.close()
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         if number in _FROM_KEYBOARD and _at_the_keyboard():
             return
-        timer = threading.Timer(_GRACE_S, lambda: self._process.send_signal(number))
-        timer.daemon = True
-        timer.start()
-        self._timers.append(timer)
+        threading.Thread(target=self._pass_on_once, args=(number,), daemon=True).start()
+
+    def _pass_on_once(self, number: int) -> None:
+        """Send a signal to the command, unless it came to the process group that both are of."""
+        self._started.wait()
+        witness = self._witness
+        if witness is None or not (self._is_of_this_group() and witness.group_got(number)):
+            self._process.send_signal(number)
+
+    def _is_of_this_group(self) -> bool:
+        try:
+            return os.getpgid(self._process.pid) == os.getpgrp()
+        except ProcessLookupError:  # it has ended
+            return False
 
 
 def _start(

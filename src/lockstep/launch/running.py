@@ -13,6 +13,7 @@ from lockstep.capture.environment import Reached, environment_for, take_traces
 from lockstep.core.errors import UsageError
 from lockstep.core.live_runs import announced
 from lockstep.core.manifest import Options
+from lockstep.core.posix import check_posix
 from lockstep.core.selection import StepSelection
 from lockstep.launch.command import Command
 from lockstep.launch.events import Ended, Event, Started
@@ -69,10 +70,11 @@ def launch(
     Raises
     ------
     UsageError
-        If the command cannot be started.
+        If the command cannot be started, or the system is none of POSIX.
     OutputExistsError
         If the directory is taken or cannot be written.
     """
+    check_posix("running a training")
     hear, options = _one_at_a_time(hear), _options_for(options, follow)
     run = RunDirectory.create(directory, list(command), options, force=force)
     try:

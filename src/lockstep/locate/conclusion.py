@@ -9,6 +9,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.finding import (
     Comparison,
     Course,
+    Ends,
     Evidence,
     Finding,
     Metrics,
@@ -16,7 +17,7 @@ from lockstep.core.finding import (
     Outcome,
     Pair,
     SetupDifference,
-    Verdict,
+    verdict_of,
 )
 from lockstep.core.manifest import APART, Event
 from lockstep.core.records import would_differ
@@ -32,13 +33,15 @@ from lockstep.locate.ends import ends_between
 from lockstep.locate.held_states import HeldStates, held_states
 from lockstep.locate.idle_calls import IdleCalls
 from lockstep.locate.ledger import Ledger
+from lockstep.locate.left_out import left_out
 from lockstep.locate.lone_effects import lone_effects
 from lockstep.locate.model_setup import ModelSetup, compiled_in, model_setup
 from lockstep.locate.origins import Origins, once_over_ranks, without_sent
+from lockstep.locate.overruled import overruled_words
 from lockstep.locate.precision import PrecisionClasses
-from lockstep.locate.processes import endings, ranks_compared
+from lockstep.locate.processes import endings, ranks_compared, with_exit_codes
 from lockstep.locate.training_sides import training_sides
-from lockstep.locate.unaligned_calls import Unaligned
+from lockstep.locate.unaligned_calls import Unaligned, unjudged_calls
 from lockstep.reading.paired_steps import Pairing
 from lockstep.store.reader import RankRecording, Recording
 
@@ -116,11 +119,17 @@ def _missing(pair: Pair, reason: str) -> Finding:
 
 
 def conclusion(
-    gathered: Gathered, stopper: str | None, steps: Collection[int] | None
+    gathered: Gathered,
+    stopper: str | None,
+    steps: Collection[int] | None,
+    *,
+    allow_crash: bool = False,
+    is_growing: bool = False,
 ) -> Comparison:
     """What a comparison found, as a whole.
 
-    `stopper` tells why nothing could be compared, None where something was; `steps` are those that were asked for.
+    `stopper` tells why nothing could be compared, None where something was; `steps` are those that were asked for. A
+    training that crashed is no agreement, unless `allow_crash`. Of a candidate that is growing no end is looked for.
     """
     pairing = gathered.pairing
     reference, candidate = pairing.reference, pairing.candidate
@@ -131,22 +140,33 @@ def conclusion(
         idle = [origin for calls in gathered.idle.values() for origin in calls.origins]
         origins = once_over_ranks(sorted(idle, key=lambda one: (one.step, one.sequence, one.rank)))
     findings = [finding for ledger in gathered.ledgers.values() for finding in ledger.findings]
-    not_compared = [stopper] if stopper else pairing.not_compared(steps)
+    ended = endings(reference, candidate)
+    crashes = tuple(one.words for one in ended if one.is_crash)
+    not_compared = [stopper] if stopper else []
+    not_compared.extend(() if allow_crash else crashes)
+    not_compared.extend(() if stopper else pairing.not_compared(steps))
     # Two checkpoints hold none, and are compared by their parameters.
     calls = gathered.has_calls or not pairing.is_of_another_tool or not findings
     if stopper is None and gathered.aligned == 0 and calls:
         not_compared.append("no call of one run could be aligned with a call of the other")
     not_compared.extend((*gathered.coverage.gaps(findings), *_known_by_numbers_alone(findings)))
+    if not gathered.judge.looks_at_set_up:
+        not_compared.extend(unjudged_calls(gathered.unaligned.calls, findings))
     if pairing.is_of_another_tool:  # which may tell no loss that would show what these do
         not_compared.extend(_unjudged(findings))
     for recording in (reference, candidate):
         gaps = (gap for gap in recording.manifest.not_seen if gap.what == APART)
         not_compared.extend(f"{recording.path}: {gap.reason}" for gap in gaps)
     ends, held = None, list[HeldStates]()
-    if stopper is None and steps is None:
+    if stopper is None and not is_growing and _ends_before(pairing, steps):
+        last = max(gathered.steps, default=0)
+        ends = Ends(Course.UNKNOWN, f"what came after step {last} was not looked at")
+    elif stopper is None and not is_growing:
         equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
         sides = training_sides(pairing.ranks.both, pairing.names)
-        ends = ends_between(sides, equal=equal)
+        sides = with_exit_codes(sides, reference, candidate)
+        alone = {name: ledger.rounding_alone for name, ledger in gathered.ledgers.items()}
+        ends = ends_between(sides, equal=equal, rounding_alone=alone)
         held = [held_states(name, *both, equal=equal) for name, both in sides.items()]
     if not (origins or uniform):
         origins = once_over_ranks([origin for one in held for origin in one.origins])
@@ -154,18 +174,22 @@ def conclusion(
     parted = ends is not None and ends.course is Course.APART
     if ends is not None and parted and not ends.certain:
         not_compared.append(f"the runs part later: {ends.words}")
-    verdict = Verdict.AGREE
-    if origins or uniform or (ends is not None and parted and ends.certain):
-        verdict = Verdict.DIVERGED
-    elif not_compared:
-        verdict = Verdict.INCOMPARABLE
+    part_later = ends is not None and parted and ends.certain
+    verdict = verdict_of(differs=bool(origins or uniform or part_later), not_compared=not_compared)
     notes = [
         f"{recording.path}: {text}"
         for recording in (reference, candidate)
         for text in recording.missing
     ]
     notes.extend(dict.fromkeys(text for one in held for text in one.notes))
-    notes.extend((*pairing.notes(), *gathered.judge.notes()))
+    notes.extend(
+        (
+            *overruled_words(findings),
+            *pairing.notes(),
+            *gathered.judge.notes(),
+            *_without_places(findings),
+        )
+    )
     return Comparison(
         reference=str(reference.path),
         candidate=str(candidate.path),
@@ -188,11 +212,26 @@ def conclusion(
         setup=tuple(gathered.setup),
         trained=(_trained(reference), _trained(candidate)),
         compiled=tuple(_compiled(reference, candidate)),
-        unrecorded=tuple(dict.fromkeys((*reference.unrecorded, *candidate.unrecorded))),
+        unrecorded=tuple(
+            dict.fromkeys(
+                (
+                    *left_out(reference, candidate),
+                    *reference.unrecorded,
+                    *candidate.unrecorded,
+                )
+            )
+        ),
         ends=ends,
         ranks=ranks_compared(pairing.ranks.both, reference, candidate),
-        endings=tuple(endings(reference, candidate)),
+        endings=tuple(one.words for one in ended),
+        crashes=crashes,
     )
+
+
+def _ends_before(pairing: Pairing, steps: Collection[int] | None) -> bool:
+    """Return whether the chosen steps leave out the last that was recorded: what differs at the end may come of it."""
+    last = {rank.steps[-1] for both in pairing.ranks.both.values() for rank in both if rank.steps}
+    return steps is not None and not last <= set(steps)
 
 
 def _unjudged(findings: Iterable[Finding]) -> Iterator[str]:
@@ -217,6 +256,26 @@ def _known_by_numbers_alone(findings: Iterable[Finding]) -> Iterator[str]:
         yield (
             f"{count} tensors agree in their extremes, mean and norm, as far as these were written, and nothing else is"
             " known of them: others may have the same"
+        )
+
+
+def _without_places(findings: Iterable[Finding]) -> Iterator[str]:
+    """Tensors with as many elements that are not finite, of which a recording does not tell the places."""
+    count = sum(
+        one.metrics.evidence in (Evidence.SKETCH, Evidence.STATISTICS)
+        and any(
+            record is not None
+            and record.statistics is not None
+            and (record.statistics.nan_count or record.statistics.inf_count)
+            and record.statistics.not_finite is None
+            for record in (one.pair.reference, one.pair.candidate)
+        )
+        for one in findings
+    )
+    if count:
+        yield (
+            f"{count} tensors hold NaN or infinite elements, and where they stand was not recorded: they were compared"
+            " by their number alone"
         )
 
 

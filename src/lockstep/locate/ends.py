@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Course, Ends
@@ -13,6 +13,8 @@ from lockstep.core.site import Role
 from lockstep.core.states import LaterLoss, Standing
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import END_ROUNDINGS, PARTED_STEPS
+from lockstep.locate.held_outside import HeldOutside, held_behind_noise, held_outside
+from lockstep.locate.rounding_alone import NO_STEPS, RoundingAlone
 from lockstep.locate.training_sides import (
     SIDES,
     Side,
@@ -27,16 +29,27 @@ from lockstep.locate.training_sides import (
 
 @dataclass(frozen=True, slots=True)
 class RankEnds:
-    """How the trainings of one rank went on; `is_beside` tells that no loss can tell where they part."""
+    """How the trainings of one rank went on.
+
+    `is_beside` tells that no loss can tell where they part, `is_outside` that variables of the scripts alone do.
+    """
 
     course: Course
     words: str
     certain: bool = False
     parted_at: int | None = None
     is_beside: bool = False
+    is_outside: bool = False
+    notes: tuple[str, ...] = ()
 
 
-def course_of(reference: Side, candidate: Side, *, equal: bool) -> RankEnds:
+def course_of(
+    reference: Side,
+    candidate: Side,
+    *,
+    equal: bool,
+    rounding_alone: RoundingAlone = NO_STEPS,
+) -> RankEnds:
     """What became of the trainings of one rank.
 
     Parameters
@@ -45,6 +58,8 @@ def course_of(reference: Side, candidate: Side, *, equal: bool) -> RankEnds:
         The two.
     equal
         Whether all that was recorded of their steps is equal bit by bit.
+    rounding_alone
+        Which gradients of these steps are zero but for rounding.
     """
     sides = (reference, candidate)
     last = [state.step for side in sides for state in list(side.last.values())[:1]]
@@ -65,8 +80,18 @@ def course_of(reference: Side, candidate: Side, *, equal: bool) -> RankEnds:
     if other := _other_course(sides):
         return RankEnds(Course.APART, other, certain=True)
     if not equal:
-        return RankEnds(Course.NOISE, "")
-    return _equal_or_not(sides)
+        return RankEnds(Course.NOISE, "", notes=held_behind_noise(*sides))
+    found = _equal_or_not(sides, rounding_alone)
+    if found.course is Course.NOISE:
+        return replace(found, notes=held_behind_noise(*sides))
+    return _with_held(held_outside(*sides)) if found.course is Course.EQUAL else found
+
+
+def _with_held(held: HeldOutside) -> RankEnds:
+    """What the scripts hold beside, where all else is equal."""
+    if held.words:
+        return RankEnds(Course.APART, held.words, held.certain, is_outside=True, notes=held.notes)
+    return RankEnds(Course.EQUAL, held.unseen, notes=held.notes)
 
 
 def _lengths(sides: tuple[Side, Side]) -> tuple[int, int, str]:
@@ -137,7 +162,7 @@ def _is_more_than_rounding(left: LaterLoss, right: LaterLoss) -> bool:
 # --- states -------------------------------------------------------------------------------------
 
 
-def _equal_or_not(sides: tuple[Side, Side]) -> RankEnds:
+def _equal_or_not(sides: tuple[Side, Side], rounding_alone: RoundingAlone) -> RankEnds:
     """What the states at the end say where recorded steps and later losses are equal bit by bit."""
     found = beside(*sides)
     left, right = (
@@ -162,11 +187,18 @@ def _equal_or_not(sides: tuple[Side, Side]) -> RankEnds:
         key for key in both if left[key].content.digest is None or right[key].content.digest is None
     ]
     others = [key for key in both if key not in unread and not is_equal(left[key], right[key])]
+    tolerance = END_ROUNDINGS + math.sqrt(_lengths(sides)[0])
+    beyond = [
+        key
+        for key in others
+        if _is_beyond(left[key].content, right[key].content, tolerance)
+        and not _is_of_rounding(key, sides, rounding_alone)
+    ]
+    if others and not (beyond or unread):
+        return RankEnds(Course.NOISE, "")
     if others:
-        tolerance = END_ROUNDINGS + math.sqrt(_lengths(sides)[0])
-        certain = any(
-            _is_beyond(left[key].content, right[key].content, tolerance) for key in others
-        )
+        certain = bool(beyond)
+        others = [*beyond, *(key for key in others if key not in beyond)]
         words = (
             f"{listed(_names(others))} {'differ' if len(others) > 1 else 'differs'} at the end"
             + ("" if not sides[0].losses else ", behind equal losses")
@@ -179,6 +211,22 @@ def _equal_or_not(sides: tuple[Side, Side]) -> RankEnds:
         )
         return RankEnds(Course.UNKNOWN, words)
     return RankEnds(Course.EQUAL, "")
+
+
+def _is_of_rounding(
+    key: tuple[Role, str], sides: tuple[Side, Side], rounding_alone: RoundingAlone
+) -> bool:
+    """Whether a difference at the end may follow from a gradient that is zero but for rounding."""
+    role, name = key
+    ends = [side.end[key].content for side in sides]
+    before = sides[0].last.get(key)
+    steps = _lengths(sides)[0]
+    if before is None or ends[0].dtype != ends[1].dtype or not is_floating(ends[0].dtype):
+        return False
+    if role is Role.STATE:
+        return rounding_alone.allows_state(name, steps, before.content, *ends)
+    far = absolute(*ends)
+    return role is Role.PARAM and rounding_alone.allows_parameter(name, steps, far, ends[0].numel)
 
 
 def _names(keys: Sequence[tuple[Role, str]]) -> list[str]:
@@ -234,7 +282,12 @@ def _moved(last: Content, end: Content) -> float:
 # --- over all ranks -----------------------------------------------------------------------------
 
 
-def ends_between(sides: Mapping[str, tuple[Side, Side]], *, equal: bool) -> Ends:
+def ends_between(
+    sides: Mapping[str, tuple[Side, Side]],
+    *,
+    equal: bool,
+    rounding_alone: Mapping[str, RoundingAlone] | None = None,
+) -> Ends:
     """How two trainings went on, of all ranks that both have.
 
     Parameters
@@ -243,8 +296,14 @@ def ends_between(sides: Mapping[str, tuple[Side, Side]], *, equal: bool) -> Ends
         The reference and the candidate, by rank.
     equal
         Whether all that was recorded of their steps is equal bit by bit.
+    rounding_alone
+        By rank, which gradients of these steps are zero but for rounding.
     """
-    found = {name: course_of(*both, equal=equal) for name, both in sides.items()}
+    known = rounding_alone or {}
+    found = {
+        name: course_of(*both, equal=equal, rounding_alone=known.get(name, NO_STEPS))
+        for name, both in sides.items()
+    }
     if not found:
         return Ends(Course.UNKNOWN, "the ends were not recorded")
     name, worst = min(found.items(), key=lambda item: _order(item[1]))
@@ -259,7 +318,8 @@ def ends_between(sides: Mapping[str, tuple[Side, Side]], *, equal: bool) -> Ends
         far[0],
         far[2],
         far[1],
-        _steps_to_record(sides[name], worst) if worst.course is Course.APART else None,
+        _steps_to_record(sides[name], worst),
+        worst.notes,
     )
 
 
@@ -289,12 +349,15 @@ def _final_losses(sides: tuple[Side, Side]) -> tuple[float | None, float | None]
     return left, right
 
 
-def _steps_to_record(sides: tuple[Side, Side], ends: RankEnds) -> tuple[int, int]:
+def _steps_to_record(sides: tuple[Side, Side], ends: RankEnds) -> tuple[int, int] | None:
     """Steps that are to be recorded to see where the runs part, as a range without its end.
 
     A loss that differs is of the step in which the runs part, or of the one behind it. Where no loss tells, the runs
-    part in the last step; without any loss the middle halves what is left.
+    part in the last step; without any loss the middle halves what is left. What variables of the scripts lead to is
+    looked at when the trainings end, so that no step would tell.
     """
+    if ends.course is not Course.APART or ends.is_outside:
+        return None
     if ends.parted_at is not None:
         return max(0, ends.parted_at - 1), ends.parted_at + 1
     lengths = [side.steps for side in sides if side.steps is not None]

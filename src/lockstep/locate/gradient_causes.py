@@ -67,6 +67,8 @@ class GradientCauses(StepOrigins):
             return False
         if abs(after - factor) > FACTORS_ALIKE * abs(factor) or abs(left - 1) > FACTORS_ALIKE:
             return False
+        if not (_is_nearer(after, factor, 1.0) and _is_nearer(left, 1.0, factor)):
+            return False  # one and the same factor, of gradients that nothing unscales
         between = scaled_by(self.gradients.after_backward(last=True), self.gradients.at_optimizer())
         clips = not any(one is not None and abs(one - 1) <= FACTORS_ALIKE for one in between)
         if clips and not self._is_taken_out(factor):
@@ -461,6 +463,10 @@ def _is_around(origin: Origin, cut: Origin) -> bool:
     """Whether an origin is a module that the place of a cut lies in."""
     inside = not origin.module or f"{cut.module}.".startswith(f"{origin.module}.")
     return inside and origin.finding.pair.present.role is Role.GRAD_INPUT
+
+
+def _is_nearer(value: float, one: float, other: float) -> bool:
+    return abs(value - one) < abs(value - other)
 
 
 def _scaling_words(

@@ -15,6 +15,7 @@ from lockstep.judge.tolerances import TRAINED_ALIKE
 from lockstep.locate.buffers import Buffers
 from lockstep.locate.origins import Place
 from lockstep.locate.precision import PrecisionClasses
+from lockstep.locate.rounding_alone import RoundingAlone
 from lockstep.measure.measured_pair import (
     Measured,
     dims_that_do_not_fit,
@@ -72,6 +73,8 @@ class Ledger:
         Whether an origin was found.
     any_noise
         Whether any two tensors differ.
+    any_flipped
+        Whether whole numbers or truth values differ that noise may have decided.
     parameter_names, buffer_names
         Full names met so far.
     buffer_users
@@ -82,12 +85,14 @@ class Ledger:
         Per parameter its last optimizer step, and what that left.
     last_states
         Per state of an optimizer the last step that left it, and how.
+    rounding_alone
+        Which gradients are zero but for rounding.
     updated_apart
         Whether one run left out updates that the other made: from then on all differs, whatever enters.
     """
 
     def __init__(self, *, read_tensors: bool, precision: PrecisionClasses | None = None) -> None:
-        self.any_tainted = self.any_noise = self.updated_apart = False
+        self.any_tainted = self.any_noise = self.any_flipped = self.updated_apart = False
         self.parameter_names: set[str] = set()
         self.buffer_names: set[str] = set()
         self.buffer_users: dict[str, BufferUser] = {}
@@ -95,6 +100,7 @@ class Ledger:
         self.last_updates: dict[str, Updated] = {}
         self.last_states: dict[str, tuple[int, Measured]] = {}
         self.precision = precision or PrecisionClasses()
+        self.rounding_alone = RoundingAlone()
         self._read_tensors = read_tensors
         self._steps: set[int] = set()
         self._states: dict[Key, State] = {}
@@ -109,6 +115,13 @@ class Ledger:
     def knows_step(self, step: int) -> bool:
         """Whether all that happened up to the end of a step was recorded, or there was no such step."""
         return step < 0 or step in self._steps
+
+    def drifted(self, measured: Measured) -> State:
+        """Return the state of a parameter or buffer that changed in steps which were not recorded."""
+        near = measured.relative <= TRAINED_ALIKE or self.rounding_alone.allows(measured)
+        if near:
+            return State(measured, AGREES)
+        return State(measured, OPEN, outcome=Outcome.INCOMPARABLE)
 
     def begin(self, step: int, pairs: Iterable[Pair]) -> None:
         """Take in the complete pairs of the next step: their sketches are held against each other at
@@ -179,6 +192,7 @@ class Ledger:
         key = key_of(state.measured.pair)
         self.any_tainted = self.any_tainted or state.tainted
         self.any_noise = self.any_noise or not state.measured.equal
+        self.any_flipped = self.any_flipped or _is_flipped(state)
         if key in self._states:
             return
         self._states[key] = state
@@ -213,6 +227,7 @@ class Ledger:
             kind=kind_of(state, inherited=inherited),
             judged_by=state.judgement.judged_by,
             floor=floor_of(state),
+            overrules=state.judgement.overrules and state.outcome is Outcome.AGREE,
         )
         self.findings.append(finding)
         return finding
@@ -233,6 +248,13 @@ class Ledger:
             if self.findings[position] is finding:
                 self.findings[position] = replace(finding, inherited=True)
                 return
+
+
+def _is_flipped(state: State) -> bool:
+    """Whether two tensors are choices that came out differently, and no fault."""
+    measured = state.measured
+    differs = measured.known and not (measured.equal or measured.floating)
+    return differs and measured.difference > 0 and state.outcome is Outcome.AGREE
 
 
 def floor_of(state: State) -> float:
@@ -262,6 +284,8 @@ def kind_of(state: State, *, inherited: bool) -> Kind | None:
         return Kind.INHERITED
     if state.outcome is Outcome.DIFFER:
         return Kind.FAULT
+    if measured.shape_differs:  # other elements, which are judged where they come together
+        return None
     return Kind.NOISE if measured.floating else Kind.DECISION
 
 
@@ -285,12 +309,6 @@ def _contents(pair: Pair) -> tuple[Content, Content]:
     return pair.reference.content, pair.candidate.content
 
 
-def drifted(measured: Measured) -> State:
-    """State of a parameter or buffer that changed in steps which were not recorded."""
-    near = measured.relative <= TRAINED_ALIKE
-    return State(measured, AGREES) if near else State(measured, OPEN, outcome=Outcome.INCOMPARABLE)
-
-
 def agreeing(measured: Measured) -> State:
     """State of a pair that is bitwise equal, or of which nothing can be said."""
     outcome = Outcome.AGREE if measured.known else Outcome.INCOMPARABLE
@@ -312,6 +330,8 @@ def settled_words(state: State) -> str:
     if state.outcome is Outcome.DIFFER:
         words = "inherited from an earlier site"
     elif state.outcome is Outcome.INCOMPARABLE and state.measured.known:
+        if state.measured.shape_differs and judgement.words:
+            return f"could not be judged: {judgement.words}"
         words = open_words(state.measured)
     elif not (state.measured.floating or state.measured.equal or state.measured.shape_differs):
         words = "other choices, from inputs that differ"
@@ -347,6 +367,8 @@ def agreement_words(measured: Measured) -> str:
         return "bitwise equal" if measured.metrics.evidence.value == "digest" else "equal"
     if math.isnan(measured.difference):
         return _unknown_words(measured.pair)
+    if measured.shape_differs:
+        return "of another shape: judged by what is computed from it"
     words = f"{word_for_evidence(measured)}rel {measured.difference:.2g}, within its tolerance"
     if measured.pair.layout is not None and measured.metrics.evidence is Evidence.STATISTICS:
         return f"{words}; another layout, of which only statistics were compared"

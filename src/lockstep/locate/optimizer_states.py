@@ -13,7 +13,7 @@ from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement, Region
 from lockstep.judge.update_model import state_name
-from lockstep.locate.ledger import Ledger, State, agreeing, drifted, settle
+from lockstep.locate.ledger import Ledger, State, agreeing, settle
 from lockstep.locate.origins import Origins, origin_at, place_of, without_partner
 from lockstep.locate.words import what_leaves
 from lockstep.measure.measured_pair import Measured
@@ -54,11 +54,20 @@ class OptimizerStates:
 
     Parameters
     ----------
-    step, ledger, origins, judge
+    step, ledger, origins, judge, sees_every_call
         As for the walk through the updates, which comes next.
     """
 
-    def __init__(self, step: AlignedStep, ledger: Ledger, origins: Origins, judge: Judge) -> None:
+    def __init__(
+        self,
+        step: AlignedStep,
+        ledger: Ledger,
+        origins: Origins,
+        judge: Judge,
+        *,
+        sees_every_call: bool = True,
+    ) -> None:
+        self._sees_every_call = sees_every_call
         self._step, self._ledger, self._origins, self._judge = step, ledger, origins, judge
         self._met: set[str] = set()
 
@@ -71,7 +80,8 @@ class OptimizerStates:
         found: list[_Otherwise] = []
         for item in items:
             found.extend(self._present(item))
-            found.extend(self._absent(item))
+            if self._sees_every_call:
+                found.extend(self._absent(item))
             self._met.update(pair.present.name for pair in item.complete(Role.PARAM))
         for at_start in (True, False):
             together = [one for one in found if one.at_start is at_start]
@@ -97,7 +107,7 @@ class OptimizerStates:
                 continue
             judgement = self._judged(item, measured)
             if judgement is None or not judgement.unexplained:
-                settle(self._ledger, drifted(measured))
+                settle(self._ledger, self._ledger.drifted(measured))
                 continue
             at_start = self._is_first(item)
             judgement = replace(judgement, kind=Kind.SETUP) if at_start else judgement

@@ -1,16 +1,21 @@
-"""Which processes of two trainings were compared, of how many, and how their commands ended."""
+"""Which processes of two trainings were compared, of how many, and how their commands ended.
+
+A training that crashed is no agreement, however equal its recorded steps are: what it would have become is not known.
+"""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
+from lockstep.core.exit_codes import SIGNALLED
 from lockstep.core.finding import RanksCompared
+from lockstep.core.manifest import EXIT_AFTER, was_asked_to_end
+from lockstep.core.text import listed
+from lockstep.locate.training_sides import SIDES, Side
 from lockstep.store.rank_names import rank_order
-from lockstep.store.reader import Recording
-
-_KILLED_BY = 128
-"""What a shell adds to the number of the signal that ended a command."""
+from lockstep.store.reader import RankRecording, Recording
 
 
 def ranks_compared(names: Iterable[str], *recordings: Recording) -> RanksCompared:
@@ -22,20 +27,115 @@ def ranks_compared(names: Iterable[str], *recordings: Recording) -> RanksCompare
     )
 
 
-def endings(reference: Recording, candidate: Recording) -> Iterator[str]:
-    """How the commands ended that did not end well, in a sentence each."""
-    for side, recording in (("reference", reference), ("candidate", candidate)):
-        code = recording.manifest.exit_code
-        if code:
-            yield f"the {side}'s command ended with exit code {code}{_signal_of(code)}"
-        else:
-            by = (rank.manifest.ended_by for rank in recording.ranks.values())
-            yield from (f"the {side} was ended by {what}" for what in dict.fromkeys(by) if what)
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a training ended, in a sentence; `is_crash` unless it came to its own end or Lockstep ended it as asked."""
+
+    words: str
+    is_crash: bool
+
+
+def endings(reference: Recording, candidate: Recording) -> tuple[Ending, ...]:
+    """Return how the trainings ended that did not come to their own end with exit code 0."""
+    both = (reference, candidate)
+    found = [
+        one for side, run in zip(SIDES, both, strict=True) if not _is_foreign(run)
+        for one in _endings_of(side, run)
+    ]  # fmt: skip
+    if all(_was_asked(run, EXIT_AFTER) for run in both):  # as both were asked, it tells nothing
+        found = [one for one in found if one.is_crash]
+    return tuple(found)
+
+
+def with_exit_codes(
+    sides: Mapping[str, tuple[Side, Side]], reference: Recording, candidate: Recording
+) -> dict[str, tuple[Side, Side]]:
+    """Return what both hold at their end, cut short by the exit code where nothing else is known to have ended one."""
+
+    def ended(side: Side, run: Recording) -> Side:
+        code, by = _crash_code(run), side.ended_by
+        if by and _is_own_end(by, run.manifest.exit_code):
+            by = ""
+        return replace(side, ended_by=by or (f"exit code {code}" if code else ""))
+
+    return {
+        name: (ended(left, reference), ended(right, candidate))
+        for name, (left, right) in sides.items()
+    }
+
+
+def _is_foreign(recording: Recording) -> bool:
+    """Whether another tool wrote it, which tells no end."""
+    return recording.is_of_another_tool
+
+
+def _endings_of(side: str, recording: Recording) -> Iterator[Ending]:
+    """Return how one training ended: its processes first, then its command."""
+    manifest, code = recording.manifest, _crash_code(recording)
+    by_ranks: dict[tuple[str, bool], list[str]] = {}
+    for name, rank in recording.ranks.items():
+        how, is_crash = _end_of(rank, manifest.exit_code)
+        if how and not (code and len(recording.ranks) == 1):
+            when = _when(rank) if is_crash else ""
+            by_ranks.setdefault((how + when, is_crash), []).append(name)
+    for (how, is_crash), names in by_ranks.items():
+        some = f"{listed(names)} of " if len(names) < len(recording.ranks) else ""
+        yield Ending(f"{some}the {side} was {how}", is_crash)
+    if code:
+        ranks = list(recording.ranks.values())
+        by = ranks[0].manifest.ended_by if len(ranks) == 1 else ""
+        how = f" ({by or _signal_of(code)})" if by or _signal_of(code) else ""
+        when = _when(ranks[0]) if len({_when(rank) for rank in ranks}) == 1 else ""
+        yield Ending(f"the {side}'s command ended with exit code {code}{how}{when}", True)
+    elif manifest.state != "complete" and recording.ranks and not by_ranks:
+        yield Ending(f"the {side} has no end: its recorder was killed, or still records", True)
+
+
+def _crash_code(recording: Recording) -> int:
+    """Return the exit code of a command that failed, 0 of one that did not, or that Lockstep had a part in ending.
+
+    Where Lockstep ends one of several ranks, others may lose their connection to it.
+    """
+    code = recording.manifest.exit_code or 0
+    asked = any(was_asked_to_end(one.manifest.ended_by) for one in recording.ranks.values())
+    return 0 if asked else code
+
+
+def _end_of(rank: RankRecording, code: int | None) -> tuple[str, bool]:
+    """Return what ended a process before its recording was done, and whether that is a crash; "" for none."""
+    by = rank.manifest.ended_by
+    if not by:
+        is_cut = not (rank.is_closed or rank.manifest.stopped_because)
+        return ("cut off before its recording was closed", True) if is_cut else ("", False)
+    return f"ended by {by}", not (was_asked_to_end(by) or _is_own_end(by, code))
+
+
+def _is_own_end(by: str, code: int | None) -> bool:
+    """Return whether a process ended itself without a failure; earlier builds tell no code of `os._exit`."""
+    return by == "os._exit(0)" or (by == "os._exit" and code == 0) or by.startswith("os.exec")
+
+
+def _was_asked(recording: Recording, option: str) -> bool:
+    return any(rank.manifest.ended_by == option for rank in recording.ranks.values())
+
+
+def _when(rank: RankRecording) -> str:
+    """Return after how many steps a process ended, from its space on; "" where nothing of that is known."""
+    trained, steps = rank.manifest.trained, rank.manifest.steps
+    if trained is not None:
+        return f" after {trained} trained step{'s' * (trained != 1)}"
+    if not steps:
+        return ""
+    last = steps[-1]
+    if not last.complete:
+        return f" in step {last.index}"
+    return f" after step {last.index}, the last that was recorded"
 
 
 def _signal_of(code: int) -> str:
-    number = code - _KILLED_BY
-    return f" ({signal.Signals(number).name})" if number in signal.valid_signals() else ""
+    """Return the name of the signal that a shell's exit code tells of, "" for none."""
+    number = code - SIGNALLED
+    return signal.Signals(number).name if number in signal.valid_signals() else ""
 
 
-__all__ = ["endings", "ranks_compared"]
+__all__ = ["Ending", "endings", "ranks_compared", "with_exit_codes"]

@@ -14,6 +14,7 @@ from enum import Enum
 from lockstep.core.finding import Comparison, Kind, Origin, Outcome, SetupDifference, Verdict
 from lockstep.core.operators import Family, family_of
 from lockstep.core.site import Phase
+from lockstep.core.text import times
 
 
 class Answer(str, Enum):
@@ -105,9 +106,9 @@ def _of_rounding(origin: Origin) -> tuple[Answer, str]:
     finding = origin.finding
     beyond = finding.difference / finding.floor if finding.floor > 0 else math.nan
     if origin.kind is Kind.FAULT and finding.outcome is Outcome.DIFFER and beyond > 1:
-        times = "" if math.isinf(beyond) else f", and this is {beyond:.2g} times that"
+        more = "" if math.isinf(beyond) else f", and this is {times(beyond)} that"
         return (
             Answer.NO,
-            f"it puts a sound operator's roundings into another order, which stays inside the noise floor{times}",
+            f"it puts a sound operator's roundings into another order, which stays inside the noise floor{more}",
         )
     return Answer.UNKNOWN, "it moves roundings, and how far this is beyond them is not known"

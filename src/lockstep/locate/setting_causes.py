@@ -42,6 +42,9 @@ class SettingCauses(StepOrigins):
         pair = item.complete(Role.OUTPUT)[0]
         if any(origin.sequence <= pair.present.sequence for origin in self.found()):
             return
+        place = place_of(item, pair, self.step.module_classes)
+        if any((one.module, one.op) == (place.module, place.op) for one in self.rank.origins.found):
+            return  # said of an earlier step
         measured = self.rank.ledger.measure(pair)
         words = chosen_otherwise(item.reference, item.candidate) or [_OTHER_DATA]
         reason = "; ".join([*words, what_leaves(measured, AGREES)])
@@ -49,7 +52,6 @@ class SettingCauses(StepOrigins):
             pair, Outcome.DIFFER, measured.metrics, math.nan, math.nan, reason, kind=Kind.SETUP
         )
         self.withdraw([one for one in self.found() if _has_other_shape(one)])
-        place = place_of(item, pair, self.step.module_classes)
         self.rank.origins.insert(origin_at(place, finding, reason, Kind.SETUP), reason)
 
     def _first_made_otherwise(self) -> Aligned | None:

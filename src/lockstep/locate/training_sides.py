@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from lockstep.align.names import NameMap
-from lockstep.core.manifest import END
+from lockstep.core.manifest import END, HELD
 from lockstep.core.records import Content
 from lockstep.core.site import Role
 from lockstep.core.sketch import distance
-from lockstep.core.states import LaterLoss, Moment, Standing, StateRecord
+from lockstep.core.states import HeldSetting, LaterLoss, Moment, Standing, StateRecord
 from lockstep.store.reader import RankRecording
 
 SIDES = ("reference", "candidate")
@@ -30,6 +30,8 @@ class Side:
 
     `why_none` tells why its end is not known, "" where it is; `ended_by` what ended it before its time; `first`,
     `last` and `end` are its states behind the first and last recorded step and at the end, by the reference's names.
+    `held` are the tensors that variables of its script led to at the end, by path, and `settings` the numbers and
+    modes, None where neither was kept; `held_cut` tells what was not looked at there.
     """
 
     steps: int | None
@@ -39,6 +41,9 @@ class Side:
     end: States = field(default_factory=dict)
     ended_by: str = ""
     why_none: str = ""
+    held: Mapping[str, StateRecord] = field(default_factory=dict)
+    settings: Mapping[str, HeldSetting] | None = None
+    held_cut: str = ""
 
     @property
     def moments(self) -> tuple[States, States, States]:
@@ -62,6 +67,9 @@ def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
         end,
         rank.manifest.ended_by,
         "" if end else _why_none(rank),
+        {state.name: state for state in rank.held},
+        None if rank.held_settings is None else {one.path: one for one in rank.held_settings},
+        next((gap.reason for gap in rank.manifest.not_seen if gap.what == HELD), ""),
     )
 
 

@@ -19,7 +19,7 @@ from lockstep.judge.protocol import AGREES, NOTHING_BETWEEN, Judge, Judgement, R
 from lockstep.judge.tolerances import LINEAR_REGIME, TRAINED_ALIKE, UPDATE_SIZE_LIMITS
 from lockstep.judge.update_model import update_sizes
 from lockstep.locate.arrivals import follows_from_the_run
-from lockstep.locate.ledger import Ledger, State, agreeing, drifted, settle
+from lockstep.locate.ledger import Ledger, State, agreeing, settle
 from lockstep.locate.optimizer_states import OptimizerStates
 from lockstep.locate.origins import Origins, Place, place_of, place_of_call, without_partner
 from lockstep.locate.words import origin_reason, what_leaves
@@ -119,6 +119,8 @@ class UpdateWalk:
         Per parameter the last accumulated gradients of all ranks, which an all-reduce would mix.
     backward
         Gives all that the backward passes of all ranks computed.
+    sees_every_call
+        Whether an update that no call was seen to make was made by none; not in what another tool dumped.
     """
 
     def __init__(
@@ -129,7 +131,10 @@ class UpdateWalk:
         judge: Judge,
         gradients: Mapping[str, Sequence[State]],
         backward: Callable[[], Sequence[Measured]],
+        *,
+        sees_every_call: bool = True,
     ) -> None:
+        self._sees_every_call = sees_every_call
         self._step, self._ledger, self._origins, self._judge = step, ledger, origins, judge
         self._gradients, self._backward = gradients, backward
         self._replayed: set[int] = set()
@@ -140,7 +145,11 @@ class UpdateWalk:
     def run(self) -> None:
         """Judge all optimizer calls, group by group."""
         self._begun_otherwise = OptimizerStates(
-            self._step, self._ledger, self._origins, self._judge
+            self._step,
+            self._ledger,
+            self._origins,
+            self._judge,
+            sees_every_call=self._sees_every_call,
         ).run()
         groups: dict[str, list[Aligned]] = defaultdict(list)
         for item in self._step.of_kind(CallKind.OPTIMIZER):
@@ -165,7 +174,7 @@ class UpdateWalk:
             if pair.present.kind is CallKind.OPTIMIZER
             and any(record.name in self._gradients for record in pair.present.with_role(Role.PARAM))
         ]
-        if not left_out or self._any_tainted:
+        if not left_out or self._any_tainted or not self._sees_every_call:
             return
         first = left_out[0].present
         record = first.with_role(Role.PARAM)[0]
@@ -195,11 +204,11 @@ class UpdateWalk:
         """A parameter that is not as the step found it: the script changed it before the update."""
         before = self._as_found(item, measured)
         if before is None or self._ledger.tainted(before):
-            settle(self._ledger, drifted(measured))
+            settle(self._ledger, self._ledger.drifted(measured))
             return
         judgement = self._judge.passage([before], measured, region=_CLIPPING)
         if not judgement.unexplained:
-            settle(self._ledger, drifted(measured))
+            settle(self._ledger, self._ledger.drifted(measured))
             return
         state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
         self._ledger.remember(state)

@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import chain
 from operator import itemgetter
 
 from lockstep.align.step import Aligned, AlignedStep
-from lockstep.core.finding import Kind, Outcome, Pair
+from lockstep.core.finding import Evidence, Kind, Outcome, Pair
 from lockstep.core.operators import Family, family_of
 from lockstep.core.progress import CountedProgress
 from lockstep.core.site import CallKind, Phase, Role
@@ -27,6 +28,7 @@ from lockstep.locate.accumulation import Accumulations, Event
 from lockstep.locate.arrivals import Arrivals, follows_from_the_run
 from lockstep.locate.boundary import Boundary, Tracer
 from lockstep.locate.buffers import region_inside
+from lockstep.locate.extents import Extents
 from lockstep.locate.judged_pair import JudgedPair
 from lockstep.locate.ledger import (
     BufferUser,
@@ -36,7 +38,6 @@ from lockstep.locate.ledger import (
     Updated,
     agreeing,
     agreement_words,
-    drifted,
     key_of,
     last_updates,
     settled_words,
@@ -56,6 +57,14 @@ _ONE_UNSEEN = Region(unseen=1)
 
 
 _RESULTS = frozenset({Role.OUTPUT, Role.BUFFER, Role.LOSS})
+
+_OUTWEIGHED = Judgement(
+    0.0,
+    0.0,
+    beyond_floor=False,
+    unexplained=False,
+    words="not the same tensor in both runs: the loss and every gradient of the step follow without it",
+)
 
 
 class StepWalk:
@@ -99,6 +108,7 @@ class StepWalk:
         self._places = Places(step)
         self._arrivals = Arrivals(step, ledger, judge)
         self._scopes = Scopes(step)
+        self._extents = Extents(step, ledger)
         self._sees_operators = any(True for _ in step.of_kind(CallKind.OPERATOR))
         self._sees_inputs = sees_every_call or step.sees_inputs
         self._sound_outside: dict[tuple[int, bool], bool] = {}
@@ -113,6 +123,7 @@ class StepWalk:
         """
         self._ledger.parameter_names |= self._step.names_of(Role.PARAM, Role.PARAM_GRAD)
         self._ledger.buffer_names |= self._step.names_of(Role.BUFFER)
+        self._ledger.rounding_alone.gather(self._step)
         events: list[Event] = []
         for number, item in enumerate(self._step.aligned):
             if item.reference.kind in _HANDLED or follows_from_the_run(item):
@@ -161,6 +172,12 @@ class StepWalk:
             if together:
                 self._settle(item, agreeing(measured))
                 return
+        if measured.means_nothing:
+            self._settle(item, State(measured, AGREES, outcome=Outcome.INCOMPARABLE))
+            return
+        if self._is_other_kind(item, measured):
+            self._begin_other_kind(item, measured)
+            return
         if measured.equal or not measured.known:
             self._settle(item, agreeing(measured))
             return
@@ -182,6 +199,10 @@ class StepWalk:
         ):
             self._result_of_region(item, pair, measured, backward)
             return
+        alike = None if operation.entering else self._extents.alike(measured)
+        if alike is not None:
+            self._settle(item, alike)
+            return
         judgement = self._judge.operator(operation, measured)
         if self._judge.looks_at_set_up and all(one.equal for one in operation.entering):
             judgement = with_stray_elements(judgement, measured)
@@ -193,6 +214,22 @@ class StepWalk:
         self._decide(
             JudgedPair(item, measured, judgement, entering, place, settings=settings, chosen=chosen)
         )
+
+    def _is_other_kind(self, item: Aligned, measured: Measured) -> bool:
+        """Whether a call that got no tensor makes whole numbers in one run alone."""
+        makes = measured.pair.present.role is Role.OUTPUT and not item.calls.only_results
+        if (
+            not (makes and self._sees_every_call)
+            or self._operations.of(item, backward=False).inputs
+        ):
+            return False
+        return self._extents.is_other_kind(item, measured)
+
+    def _begin_other_kind(self, item: Aligned, measured: Measured) -> None:
+        judgement = replace(AGREES, beyond_floor=True, unexplained=True)
+        settings = self._operations.words_on_settings(item)
+        place = partial(self._places.of, item, measured.pair)
+        self._decide(JudgedPair(item, measured, judgement, [], place, settings=settings))
 
     def _result_of_region(
         self, item: Aligned, pair: Pair, measured: Measured, backward: bool
@@ -217,6 +254,10 @@ class StepWalk:
         self, item: Aligned, pair: Pair, measured: Measured, backward: bool
     ) -> None:
         """What a call makes of tensors that a side did not write: held against what is known to come before."""
+        alike = self._extents.alike(measured)
+        if alike is not None and alike.measured.metrics.evidence is Evidence.DIGEST:
+            self._settle(item, alike)
+            return
         boundary = Boundary() if backward else self._tracer.forward(pair)
         entering = boundary.entering
         if not entering and self._tells_order:
@@ -239,18 +280,22 @@ class StepWalk:
         measured, name = self._ledger.measure(pair), pair.present.name
         if self._is_clear(item, measured):
             pass
+        elif self._is_changed_by_lone_calls(pair):
+            self._passage_arrival(item, pair, measured)
         elif _both_named(pair, self._ledger.parameter_names):
             self._parameter_arrival(item, measured)
         elif _both_named(pair, self._ledger.buffer_names):
-            # One run may change it by calls of its own.
-            if self._tracer.forward(pair).region.operators:
-                self._passage_arrival(item, pair, measured)
-            else:
-                self._buffer_arrival(item, measured)
+            self._buffer_arrival(item, measured)
         else:
             self._passage_arrival(item, pair, measured)
         if name in self._ledger.buffer_names and item.reference.kind is CallKind.OPERATOR:
             self._note_buffer_user(item, pair)
+
+    def _is_changed_by_lone_calls(self, pair: Pair) -> bool:
+        """Whether one run changes a parameter or buffer of its model by calls of its own before this one takes it."""
+        named = (self._ledger.parameter_names, self._ledger.buffer_names)
+        within = any(_both_named(pair, names) for names in named)
+        return within and bool(self._tracer.forward(pair).region.operators)
 
     def _arrival_from_outside(self, item: Aligned, pair: Pair) -> None:
         """A tensor arrives from outside of the step, and may follow from the run."""
@@ -345,7 +390,7 @@ class StepWalk:
     def _changed_unseen(self, item: Aligned, measured: Measured) -> None:
         """A parameter or buffer changed in no recorded call: by what the optimizers left, if by anything known."""
         if not self._ledger.knows_step(item.reference.step - 1):
-            self._settle(item, drifted(measured))
+            self._settle(item, self._ledger.drifted(measured))
             return
         updates = pooled(after for _, after in self._ledger.last_updates.values())
         entering = [] if updates is None else [updates]
@@ -404,15 +449,26 @@ class StepWalk:
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
         if not (boundary.sources or self._sees_every_call) and self._ledger.any_tainted:
             judgement = as_open(judgement)
+        if forward is not None and self._is_made_more_often(item, forward):
+            judgement = as_open(judgement)
         background = [] if forward is None else [self._ledger.measure(forward)]
         self._decide(JudgedPair(item, measured, judgement, entering, place, background=background))
+
+    def _is_made_more_often(self, item: Aligned, forward: Pair) -> bool:
+        """Whether one run computes a tensor anew for each use: then each gets a part of the other run's gradient."""
+        left, right = forward.reference, forward.candidate
+        assert left is not None
+        assert right is not None
+        return self._step.reference.times_made(
+            left.content.id, item.reference.site.op
+        ) != self._step.candidate.times_made(right.content.id, item.candidate.site.op)
 
     def _one_sided_gradients(self, item: Aligned) -> Iterator[tuple[int, Pair]]:
         """Gradients that a call sends to one of its inputs in one run only, and when.
 
         Both runs must have come back to the call, and the input must be there in both.
         """
-        if len(item.whole) == len(item.pairs):
+        if len(item.whole) == len(item.pairs) or not self._sees_every_call:
             return
         arrived = [pair.reference for pair in item.complete(Role.GRAD_OUTPUT)]
         if not arrived or item.calls.only_results or self._step.is_container(item):
@@ -490,8 +546,11 @@ class StepWalk:
             and measured.relative > LINEAR_REGIME
         )
         by_chance = self._step.is_rebuilt_around(item) and measured.relative > SAME_TENSOR
-        if (gross or by_chance) and self._is_outweighed(item, backward):
-            return entering, AGREES
+        # The other run may change it within the call.
+        in_place = not backward and self._is_changed_by_lone_calls(measured.pair)
+        if (gross or by_chance or in_place) and self._is_outweighed(item, backward):
+            in_script = self._step.module_around(item) is None and self._is_before_backward(item)
+            return entering, _OUTWEIGHED if in_script else AGREES
         return entering, self._judge.passage(entering, measured, region=region)
 
     def _is_outweighed(self, item: Aligned, backward: bool) -> bool:
@@ -503,7 +562,8 @@ class StepWalk:
         around = self._step.module_around(item)
         if around is None:  # kernels of a backward pass, which two builds cut differently
             kernel = item.reference.site.op.startswith("aten.")
-            return kernel and item.reference.site.phase is Phase.BACKWARD
+            kernel = kernel and item.reference.site.phase is Phase.BACKWARD
+            return kernel or (self._is_before_backward(item) and self._whole_step_follows)
         key = (around.reference.id, backward)
         if key not in self._sound_outside:
             leaving = Role.GRAD_INPUT if backward else Role.OUTPUT
@@ -516,12 +576,46 @@ class StepWalk:
             )
         return self._sound_outside[key]
 
+    def _is_before_backward(self, item: Aligned) -> bool:
+        """Whether a call comes before any gradient, so that what it does to the training shows in these."""
+        gradients = self._step.of_kind(CallKind.GRADIENT)
+        first = min((one.reference.sequence for one in gradients), default=-1)
+        return item.reference.sequence < first
+
+    @cached_property
+    def _whole_step_follows(self) -> bool:
+        """Whether every loss, gradient and buffer of the step follows from its batches and parameters.
+
+        What a script calls itself has no module around that could tell it.
+        """
+        arrived = (item.complete(Role.OUTPUT) for item in self._step.of_kind(CallKind.DATA))
+        entering = [*self._step.parameters_below.get("", ()), *chain.from_iterable(arrived)]
+        losses, gradients = (
+            [item.complete(role) for item in self._step.of_kind(kind)]
+            for kind, role in ((CallKind.LOSS, Role.LOSS), (CallKind.GRADIENT, Role.PARAM_GRAD))
+        )
+        alone = {pair.present.kind for pair in self._step.lone}
+        if not (losses and gradients) or alone & {CallKind.LOSS, CallKind.GRADIENT}:
+            return False
+        buffers = (item.complete(Role.BUFFER) for item in self._step.aligned)
+        leaving = (*losses, *gradients, *filter(None, buffers))
+        sources = [self._ledger.measure(pair) for pair in entering]
+        return all(leaving) and not any(
+            one.relative > LINEAR_REGIME
+            or self._judge.passage(sources, one, region=_UNSEEN).unexplained
+            for one in map(self._ledger.measure, chain.from_iterable(leaving))
+        )
+
     def _decide(self, judged: JudgedPair) -> None:
         """Origin, inherited or agreeing."""
         measured, judgement = judged.measured, judged.judgement
         known = self._ledger.state(measured.pair)
         if known is not None and known.tainted:
             self._settle(judged.item, known.at(measured))
+            return
+        if judgement is _OUTWEIGHED:
+            # It may go into a later step, which is not known to follow: there it is judged anew.
+            self._ledger.report(agreeing(measured), _OUTWEIGHED.words, inherited=False)
             return
         tainting = [source for source in judged.behind if self._ledger.tainted(source)]
         if self._is_origin(judged, tainting):
@@ -535,6 +629,9 @@ class StepWalk:
             judgement.beyond_floor and any(self._ledger.is_open(one) for one in judged.behind)
         ):
             outcome = Outcome.INCOMPARABLE
+        elif judgement.unexplained and measured.shape_differs:
+            judgement = replace(judgement, words=self._extents.why_open(judged.item, measured))
+            outcome = Outcome.INCOMPARABLE
         if judgement.kind is None and judgement.beyond_floor and judged.is_amplified:
             judgement = replace(judgement, kind=Kind.AMPLIFIED)
         self._settle(judged.item, State(measured, judgement, apart or bool(tainting), outcome))
@@ -546,8 +643,7 @@ class StepWalk:
             source.relative > LINEAR_REGIME for source in tainting
         )
         if measured.shape_differs and (self._ledger.any_tainted or not judged.entering):
-            # How many rows there are was decided by numbers that Python read, which no data flow shows.
-            overwhelmed = True
+            overwhelmed |= bool(self._extents.why_open(judged.item, measured))
         secondary = bool(tainting) and measured.difference <= SECOND_ORIGIN * judgement.tolerance
         return judgement.unexplained and (judgement.local or not (overwhelmed or secondary))
 
@@ -563,7 +659,7 @@ class StepWalk:
         at = judged.place()
         if finding.kind is Kind.SETUP:
             cause = ("setting", at.op, *judged.chosen)
-        if not self._origins.add(at, finding, one_of=cause):
+        if not self._origins.add(at, finding, one_of=cause, wrong_run=judgement.wrong_run):
             self._ledger.repeat(finding)
         self._ledger.remember(state)
         self._scopes.widen(judged.item, measured)

@@ -42,7 +42,9 @@ def what_next(
         return asked.after_origin(comparison.origins[0])
     if comparison.uniform:
         return asked.after_uniform(comparison)
-    if comparison.ends is not None and comparison.ends.steps_to_record is not None:
+    if comparison.crashes and comparison.not_compared == comparison.crashes:
+        return asked.after_agreement(comparison)
+    if comparison.ends is not None and comparison.ends.course is Course.APART:
         return asked.after_parting(comparison.ends, comparison.steps)
     if comparison.verdict is Verdict.INCOMPARABLE:
         return asked.after_nothing(comparison)
@@ -135,7 +137,7 @@ class _Asked:
             site = (
                 ()
                 if self.manner.by_default
-                else ("--site", calls[-1].site, "--step", calls[-1].step)
+                else ("--only", calls[-1].site, "--steps", calls[-1].step)
             )
             return WhatNext(
                 "run it again, alone, on its recorded inputs", _line("replay", *self._paths, *site)
@@ -154,7 +156,7 @@ class _Asked:
 
     def _at_site(self, records: Sequence[tuple[Recording, TensorRecord]]) -> WhatNext:
         lines = [
-            _line("show", run.path, record.site, "--step", record.step) for run, record in records
+            _line("show", run.path, record.site, "--steps", record.step) for run, record in records
         ]
         return WhatNext("look at what was recorded there", " && ".join(lines))
 
@@ -173,8 +175,7 @@ class _Asked:
 
         Where no loss tells these, they may part behind the last update, which is seen at their end alone.
         """
-        assert ends.steps_to_record is not None
-        first, behind = ends.steps_to_record
+        first, behind = ends.steps_to_record or (0, 0)
         if set(range(first, behind)) <= set(compared):
             return self._what_they_hold()
         recorded = [
@@ -231,7 +232,7 @@ class _Asked:
         """The commands that record, and what is done with it, on one line."""
         paths = [one.path for one in recorded]
         if len(paths) == 1:
-            last = _line("replay", *paths, "--all")
+            last = _line("replay", *paths, "--whole")
         elif self.manner.options or verb == "compare":
             last = _line("compare", *paths, *self.manner.options)
         else:

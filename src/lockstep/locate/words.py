@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from lockstep.core.finding import Evidence
 from lockstep.core.records import COPIES_DIFFER
 from lockstep.core.site import Role
+from lockstep.core.text import times
 from lockstep.judge.protocol import Judgement, word_for_evidence
 from lockstep.measure.measured_pair import Measured
+from lockstep.measure.metrics import are_placed_apart
 
 SETTING_UNTESTED = "the setting alone was not tried: that takes whole tensors"
 """Said of a result that differs where the settings do, as long as the call was not run again with the other ones."""
@@ -42,6 +44,13 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
             if one.content.note.startswith(COPIES_DIFFER):
                 return f"{name} is held by several ranks of the {side}, whose copies differ"
         return f"{name} has shape {left.shape} in the reference and {right.shape} in the candidate"
+    dtypes = [
+        one.dtype for one in (output.pair.reference, output.pair.candidate) if one is not None
+    ]
+    if not output.difference > 0 and len(set(dtypes)) > 1:
+        return f"{name} is {dtypes[0]} in the reference and {dtypes[1]} in the candidate"
+    if _is_placed_apart(output):
+        return f"{name} does not agree: NaN or infinite at other places, or of another sign"
     if metrics.nan_mismatch or metrics.inf_mismatch:
         counts = f"{metrics.nan_mismatch} NaN and {metrics.inf_mismatch} Inf"
         return f"{name} does not agree: {counts} on one side only"
@@ -55,8 +64,19 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
     elif metrics.max_abs >= metrics.rmse:
         numbers.append(f"max abs at least {metrics.max_abs:.3g}")
     if judgement.floor > 0:
-        numbers.append(f"{_times(output.difference / judgement.floor)} x its noise floor")
+        numbers.append(f"{times(output.difference / judgement.floor)} its noise floor")
     return f"{name} does not agree: {', '.join(numbers)}"
+
+
+def _is_placed_apart(output: Measured) -> bool:
+    """Whether as many elements are NaN and infinite, and no more than that they stand elsewhere is known."""
+    left, right = output.pair.reference, output.pair.candidate
+    if left is None or right is None or left.statistics is None or right.statistics is None:
+        return False
+    one, two = left.statistics, right.statistics
+    alike = (one.nan_count, one.inf_count) == (two.nan_count, two.inf_count)
+    counted = output.metrics.evidence is not Evidence.TENSORS and output.pair.layout is None
+    return alike and counted and are_placed_apart(one, two)
 
 
 FIRST_BY_NAME = "the first by its name: neither side tells which call came first"
@@ -78,7 +98,3 @@ def origin_reason(
     text = f"{enters}, {leaves}"
     evidence = [judgement.words] if judgement.words else []
     return "; ".join([text, *evidence, *(str(setting) for setting in settings)])
-
-
-def _times(factor: float) -> str:
-    return f"{factor:.0f}" if factor < 100 else f"{factor:.0e}".replace("e+0", "e")

@@ -15,12 +15,20 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Axes, Evidence, Metrics
 from lockstep.core.records import Array, Content
 from lockstep.measure.metrics import measure, measure_statistics, measure_tensors
 
 TRANSPOSED: Axes = (1, 0)
+
+IN_ROW_ORDER: Axes = ()
+"""The layout of two shapes of one sequence of elements, as views give them: each element faces the one at its place
+in row-major order."""
+
+_SAME_SEQUENCE = 0.05
+"""Relative distance up to which two sequences of elements are one: two that are not are as far apart as they are
+large. Within it they are measured and judged as any two tensors are."""
 
 _NEAR = 64.0
 """Unit roundoffs that statistics of equal elements may be off, relative to their size."""
@@ -66,6 +74,26 @@ def other_layout(
     return min(orders, key=lambda axes: (_distance(_reordered(left, axes), right), axes))
 
 
+def is_one_sequence(reference: Content, candidate: Content) -> bool:
+    """Whether two contents of different shapes hold the same elements in row-major order, but for noise.
+
+    Sketches and digests depend on the order alone. Where neither is there, as many numbers as do not depend on it are
+    compared.
+    """
+    if reference.shape == candidate.shape or reference.numel != candidate.numel:
+        return False
+    if reference.digest is not None and reference.digest == candidate.digest:
+        return reference.dtype == candidate.dtype
+    if not (is_floating(reference.dtype) and is_floating(candidate.dtype)):
+        return False
+    whole = reference.sketch_loader is None or candidate.sketch_loader is None
+    with np.errstate(invalid="ignore", over="ignore"):
+        metrics = measure(reference, candidate, read_tensors=whole)
+    if metrics.evidence is Evidence.STATISTICS:
+        return _holds_the_same(reference, candidate)
+    return metrics.rel_l2 <= _SAME_SEQUENCE
+
+
 def may_be_transposed(reference: Content, candidate: Content) -> bool:
     """Whether two square matrices of different contents may be each other's transpose."""
     shape = _extents(reference)
@@ -92,7 +120,7 @@ def measure_layouts(
 ) -> Metrics:
     """Measure two layouts of one tensor.
 
-    Whole tensors are put into one order; where only extents of 1 differ every evidence counts; else
+    Whole tensors are put into one order; where elements stand in one order already every evidence counts; else
     statistics alone are compared.
     """
     if axes == tuple(range(len(axes))):

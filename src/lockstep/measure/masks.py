@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from lockstep.core.records import Array, Content, Statistics
+from lockstep.measure.metrics import are_placed_apart
 
 LEAVES_OUT = -1e4
 """What a mask adds to a score to leave it out is this or below: -1e4 and -65504 in fp16, -1e9, -3.4e38, -inf."""
@@ -28,13 +29,19 @@ def is_same_mask(left: Content, right: Content, *, read_tensors: bool) -> bool:
     if left.shape != right.shape or left.dtype == right.dtype == "bool":
         return False
     one, two = _left_out(left), _left_out(right)
-    if one is None or two is None or one.isdisjoint(two):
+    if one is None or two is None or one.isdisjoint(two) or _infinities_apart(left, right):
         return False
     if not read_tensors or left.loader is None or right.loader is None:
         return _sketches_allow(left, right)
     first, second = _positions(left.load()), _positions(right.load())
     either = "bool" in (left.dtype, right.dtype)
     return bool((first == second).all()) or (either and bool((first != second).all()))
+
+
+def _infinities_apart(left: Content, right: Content) -> bool:
+    """Whether both leave out by an infinity, and at other places."""
+    one, two = left.statistics, right.statistics
+    return one is not None and two is not None and are_placed_apart(one, two)
 
 
 def _sketches_allow(left: Content, right: Content) -> bool:

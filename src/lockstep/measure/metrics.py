@@ -302,7 +302,18 @@ def _apart(left: float, right: float) -> float:
 
 
 def _count_mismatch(left: Statistics, right: Statistics) -> tuple[int, int]:
-    return abs(left.nan_count - right.nan_count), abs(left.inf_count - right.inf_count)
+    """How many elements are NaN or infinite on one side only, at least: as many as counts and places prove."""
+    counts = abs(left.nan_count - right.nan_count), abs(left.inf_count - right.inf_count)
+    if any(counts) or not are_placed_apart(left, right):
+        return counts
+    # A NaN that stands elsewhere makes two positions, an infinity of the other sign one.
+    return (0, 1) if left.inf_count else (2, 0)
+
+
+def are_placed_apart(left: Statistics, right: Statistics) -> bool:
+    """Whether what is not finite is known to stand at other places, or to have another sign."""
+    places = left.not_finite, right.not_finite
+    return None not in places and places[0] != places[1]
 
 
 def _finite_count(content: Content, statistics: Statistics) -> int:

@@ -7,41 +7,51 @@ from collections.abc import Iterator
 from lockstep.core.errors import UsageError
 from lockstep.core.patterns import nearest_names, site_matches
 from lockstep.core.records import Call
+from lockstep.core.selection import RankSelection, StepSelection, is_rank, is_step
 from lockstep.core.site import Site
 from lockstep.store.reader import Recording
 
+ChosenSteps = int | StepSelection | None
+ChosenRanks = str | RankSelection | None
 
-def check_choice(recording: Recording, *, step: int | None = None, rank: str | None = None) -> None:
+
+def check_choice(
+    recording: Recording, *, step: ChosenSteps = None, rank: ChosenRanks = None
+) -> None:
     """Check that a recording has a step and a rank that were asked for.
 
     Parameters
     ----------
     step, rank
-        What was asked for; None for any.
+        What was asked for: one, or a selection of several; None for any.
 
     Raises
     ------
     UsageError
         If it has not; the message says which it has.
     """
-    if rank is not None and rank not in recording.ranks:
+    if not any(is_rank(rank, name) for name in recording.ranks) and rank is not None:
         known = ", ".join(recording.ranks) or "no rank at all"
         raise UsageError(f"{recording.path}: has no {rank}; it has {known}")
-    if step is not None and all(step not in item.steps for item in recording.ranks.values()):
-        steps = sorted({number for item in recording.ranks.values() for number in item.steps})
+    steps = sorted({number for item in recording.ranks.values() for number in item.steps})
+    if step is not None and not any(is_step(step, number) for number in steps):
         known = ", ".join(map(str, steps)) or "none"
         raise UsageError(f"{recording.path}: has no step {step}; it has {known}")
 
 
 def calls_matching(
-    recording: Recording, pattern: str, *, step: int | None = None, rank: str | None = None
+    recording: Recording,
+    pattern: str,
+    *,
+    step: ChosenSteps = None,
+    rank: ChosenRanks = None,
 ) -> list[Call]:
     """Calls that a pattern chooses, by rank, in order of time; see `is_chosen`.
 
     Parameters
     ----------
     step, rank
-        Only calls of these; None for all.
+        Only calls of this one, or of these of a selection; None for all.
 
     Raises
     ------
@@ -61,12 +71,12 @@ def calls_matching(
 
 
 def every_call(
-    recording: Recording, *, step: int | None = None, rank: str | None = None
+    recording: Recording, *, step: ChosenSteps = None, rank: ChosenRanks = None
 ) -> Iterator[Call]:
-    """Every call, by rank, in order of time; of a step or a rank alone where one is given."""
+    """Yield every call, by rank, in order of time; of chosen steps or ranks alone where some are given."""
     for name, item in recording.ranks.items():
-        for number in item.steps if rank in (None, name) else ():
-            if step in (None, number):
+        for number in item.steps if is_rank(rank, name) else ():
+            if is_step(step, number):
                 yield from item.calls(number)
 
 

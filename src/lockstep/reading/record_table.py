@@ -7,8 +7,15 @@ from collections.abc import Sequence
 import polars as pl
 
 from lockstep.core.arguments import choice_of
+from lockstep.core.selection import is_rank, is_step
 from lockstep.core.site import Phase, Role, Site
-from lockstep.reading.chosen_calls import check_choice, is_chosen, no_match
+from lockstep.reading.chosen_calls import (
+    ChosenRanks,
+    ChosenSteps,
+    check_choice,
+    is_chosen,
+    no_match,
+)
 from lockstep.store import schema
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.record_columns import OF_A_CONTENT, OF_A_RECORD
@@ -32,8 +39,8 @@ def record_table(
     *,
     columns: Sequence[str] | None = None,
     pattern: str | None = None,
-    step: int | None = None,
-    rank: str | None = None,
+    step: ChosenSteps = None,
+    rank: ChosenRanks = None,
 ) -> pl.DataFrame:
     """One row per tensor record, by rank, in order of time.
 
@@ -65,7 +72,7 @@ def record_table(
     for name in names:
         choice_of("columns", name, COLUMNS)
     check_choice(recording, step=step, rank=rank)
-    ranks = [item for name, item in recording.ranks.items() if rank in (None, name)]
+    ranks = [item for name, item in recording.ranks.items() if is_rank(rank, name)]
     chosen = [_chosen_calls(item, pattern, step) for item in ranks]
     if pattern is not None and not any(rows.height for rows in chosen):
         raise no_match(recording, pattern)
@@ -79,7 +86,7 @@ def series(
     *,
     role: Role | str = Role.OUTPUT,
     number: str = "norm",
-    rank: str | None = None,
+    rank: ChosenRanks = None,
 ) -> pl.DataFrame:
     """One number of the tensors in one role at the sites that a pattern chooses, over all steps.
 
@@ -112,11 +119,11 @@ def series(
     return found.filter(pl.col("role") == wanted).drop("role")
 
 
-def _chosen_calls(rank: RankRecording, pattern: str | None, step: int | None) -> pl.DataFrame:
+def _chosen_calls(rank: RankRecording, pattern: str | None, step: ChosenSteps) -> pl.DataFrame:
     """Rows of the table of calls."""
     rows = rank.call_table
     if step is not None:
-        rows = rows.filter(pl.col("step") == step)
+        rows = rows.filter(pl.col("step").is_in([one for one in rank.steps if is_step(step, one)]))
     if pattern is None:
         return rows
     parts = ("module", "op", "call", "phase")

@@ -163,7 +163,8 @@ class _Operator:
     def _read(self, record: TensorRecord, side: Side) -> tuple[Alone, Local]:
         """A result as it is best read, and its local error then."""
         ways = [Alone(side, record, reading) for reading in side.readings(record)]
-        return min(((one, one.local()) for one in ways), key=lambda one: one[1].excess)
+        held = ways[0] if len(ways) == 1 else min(ways, key=lambda one: one.distance)
+        return held, held.local()
 
     def _made(self, held: Alone, made: torch.Tensor) -> Held:
         machine, truth = self._machine, held.truth

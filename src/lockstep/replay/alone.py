@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -14,13 +15,15 @@ from lockstep.judge.tolerances import (
     FEW_MISROUNDED,
     HEALTHY_MISROUNDED,
     KERNEL_TRUST,
+    LOCAL_MARGIN_16_BIT,
     MISROUNDED_MARGIN,
     QUIET_ROUNDINGS,
     SINGLE,
 )
-from lockstep.replay.distance import error_of, misrounded_share, rounded, size_of
+from lockstep.replay.distance import error_of, rounded, size_of
 from lockstep.replay.margin import Local, Margin, noise_of, worst
 from lockstep.replay.rebuild import torch_dtype
+from lockstep.replay.rounded_elements import Bias, Envelope, allowed_bias, bias_of
 from lockstep.replay.roundoff import always_allowed, carrier
 from lockstep.replay.side import Reading, Side
 
@@ -61,6 +64,11 @@ class Alone:
     def truth(self) -> torch.Tensor:
         """What double precision makes of the call's own inputs."""
         return self.side.truth(self.record, self.reading)
+
+    @property
+    def distance(self) -> float:
+        """How far it is from that, in the tensor's unit."""
+        return error_of(self.actual, self.truth).norm
 
     @property
     def groups(self) -> list[torch.Tensor | None]:
@@ -167,12 +175,83 @@ def _in_16_bit(held: _Held, where: torch.Tensor | None) -> Local:
     own, plain, shaken = of.own, of.plain, of.shaken(0)
     noise = max(noise_of((nearest, own, plain, shaken), truth, where), held.seen)
     tolerance = Margin.of_calls(unit, norm).tolerance(error, noise)
-    share = misrounded_share(held.actual, truth, dtype) if where is None else 0.0
-    once = rounded(shaken, dtype) if shaken is not None else None
-    shares = [misrounded_share(one, truth, dtype) for one in (own, plain, once) if one is not None]
-    shares += [held.other.misrounded] if held.other is not None else []
-    healthy = HEALTHY_MISROUNDED + FEW_MISROUNDED / max(1, of.record.content.numel)
-    allowed = healthy + MISROUNDED_MARGIN * max(shares, default=0.0)
-    if of.side.adds_afterwards:
-        allowed = 1.0  # some kernels round the products' sum once, and again with the bias
-    return Local(error, tolerance, norm, share, allowed)
+    if truth.is_complex():
+        return Local(error, tolerance, norm)
+    made = [one for one in (own, plain) if one is not None]
+    rounding = _rounding(held, Envelope.once(truth, dtype), made, shaken, where)
+    return Local(
+        error,
+        tolerance,
+        norm,
+        rounding.misrounded,
+        rounding.allowed_misrounded,
+        rounding.bias,
+        rounding.allowed_bias,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounding:
+    """How the elements of a 16-bit result were rounded, as `Local` takes it."""
+
+    misrounded: float
+    allowed_misrounded: float
+    bias: float = 0.0
+    allowed_bias: float = math.inf
+
+
+def _rounding(
+    held: _Held,
+    envelope: Envelope,
+    made: Sequence[torch.Tensor],
+    shaken: torch.Tensor | None,
+    where: torch.Tensor | None,
+) -> _Rounding:
+    """How the elements of a result were rounded, and how a sound kernel may round them.
+
+    `made` is what sound kernels make here, `shaken` what single precision inside does to the double-precision result.
+    """
+    of, truth, other = held.of, envelope.truth, held.other
+    if of.side.is_exact:
+        ties = envelope.ties if where is None else envelope.ties & where
+        found = _misrounded(held.actual, envelope, made, ties)
+        if found.misrounded > found.allowed_misrounded:
+            return found
+    found = _misrounded(held.actual, envelope, (), where)
+    if held.at_once and found.misrounded <= found.allowed_misrounded:
+        return found
+    products = of.side.products(of.record, of.reading)
+    envelope = envelope if products is None else envelope.or_twice(products)
+    more = [other.misrounded] if other is not None else []
+    noise = 0.0
+    if shaken is not None:
+        apart = ~envelope.ties if where is None else ~envelope.ties & where
+        more.append(envelope.outside(rounded(shaken, envelope.dtype), apart))
+        noise = noise_of((shaken,), truth, where) / math.sqrt(max(1, _count(truth, where)))
+    found = _misrounded(held.actual, envelope, made, where, more)
+    rows = of.side.shares_along_rows
+    bias = partial(bias_of, envelope=envelope, noise=noise, where=where, rows=rows)
+    sound = [bias(one) for one in (*envelope.made, *made)]
+    sound += [Bias(other.bias)] if other is not None else []
+    one = bias(held.actual)
+    return replace(
+        found, bias=one.size, allowed_bias=allowed_bias(one, sound, of.unit, LOCAL_MARGIN_16_BIT)
+    )
+
+
+def _misrounded(
+    actual: torch.Tensor,
+    envelope: Envelope,
+    made: Sequence[torch.Tensor],
+    where: torch.Tensor | None,
+    more: Sequence[float] = (),
+) -> _Rounding:
+    """Share of misrounded elements, and what it may be beside what sound kernels make; `more` are other shares."""
+    shares = [*more, *(envelope.outside(one, where) for one in made)]
+    few = FEW_MISROUNDED / max(1, _count(envelope.truth, where))
+    allowed = HEALTHY_MISROUNDED + few + MISROUNDED_MARGIN * max(shares, default=0.0)
+    return _Rounding(envelope.outside(actual, where), allowed)
+
+
+def _count(tensor: torch.Tensor, where: torch.Tensor | None) -> int:
+    return tensor.numel() if where is None else int(where.sum())

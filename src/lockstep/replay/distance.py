@@ -138,15 +138,6 @@ def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.to(dtype).to(tensor.dtype)
 
 
-def misrounded_share(actual: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> float:
-    """Share of elements that are not the double-precision result rounded once, dimensionless."""
-    if actual.numel() == 0:
-        return 0.0
-    nearest = rounded(truth, dtype)
-    wrong = (actual != nearest) & ~(actual.isnan() & nearest.isnan())
-    return float(wrong.double().mean())
-
-
 def ulp_shares(
     actual: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype, limits: tuple[float, ...]
 ) -> tuple[float, ...]:

@@ -34,6 +34,8 @@ class Held:
         How many times more than allowed, dimensionless; above 1 for what is not sound.
     epsilons
         The error in units of the machine epsilon of its dtype; NaN for whole numbers.
+    words
+        What is wrong with a 16-bit result beside its distance, or "": how its elements are rounded.
     """
 
     maker: str
@@ -41,6 +43,7 @@ class Held:
     allowed: float
     excess: float
     epsilons: float
+    words: str = ""
 
     @property
     def sound(self) -> bool:
@@ -88,7 +91,11 @@ def result_of(said: dict[str, Any]) -> Result:
     held = tuple(
         Held(
             _shown(one["maker"]),
-            *(float(one[name]) for name in ("error", "allowed", "excess", "epsilons")),
+            float(one["error"]),
+            float(one["allowed"]),
+            float(one["excess"]),
+            float(one["epsilons"]),
+            _shown(one["words"]),
         )
         for one in said["held"]
     )

@@ -26,11 +26,11 @@ def judgement_of(said: dict[str, Any]) -> Judgement:
         values["kind"] = Kind(values["kind"])
     for name in ("tolerance", "floor"):
         values[name] = float(values[name])
-    for name in ("beyond_floor", "unexplained", "open", "local"):
+    for name in ("beyond_floor", "unexplained", "open", "local", "overrules"):
         values[name] = bool(values[name])
     if values["rounding"] is not None:
         values["rounding"] = _rounding(**values["rounding"])
-    for name in ("words", "judged_by"):
+    for name in ("words", "judged_by", "wrong_run"):
         values[name] = printable(str(values[name]))[:_MOST_CHARACTERS]
     return Judgement(**values)
 

@@ -107,7 +107,7 @@ class LocalErrorJudge:
             return found
 
         question = OfOperator(output, operation.op, calls)
-        return self._tried(operation.op, seen, question) or explained
+        return _over(explained, self._tried(operation.op, seen, question))
 
     def passage(
         self, sources: Sequence[Measured], target: Measured, *, region: Region
@@ -124,7 +124,7 @@ class LocalErrorJudge:
             return explained
         question = OfPassage(target, tuple(sources), region)
         seen = partial(screened_passage, target, explained)
-        return self._tried(_REGION, seen, question) or explained
+        return _over(explained, self._tried(_REGION, seen, question))
 
     def update(
         self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
@@ -141,7 +141,7 @@ class LocalErrorJudge:
         if _are_of_other_classes(calls):
             return explained
         seen = partial(screened_update, calls, output, explained)
-        return self._tried(calls.present.site.op, seen, OfUpdate(output, calls)) or explained
+        return _over(explained, self._tried(calls.present.site.op, seen, OfUpdate(output, calls)))
 
     def _tried(
         self, op: str, seen: Callable[[], Judgement | None], question: Question[Judgement]
@@ -169,7 +169,7 @@ class LocalErrorJudge:
         crashed = [f"{op}: judged without a re-run: {why}" for op, why in self._crashed.items()]
         return [*self._fallback.notes(), *crashed] + [
             f"{op}: {count} {'tensors' if count > 1 else 'tensor'} judged without a re-run, which takes"
-            f" {most / 1e9:.1f} GB of memory; --memory-bytes allows {self._memory_bytes / 1e9:.1f} GB"
+            f" {most / 1e9:.1f} GB of memory; --memory allows {self._memory_bytes / 1e9:.1f} GB"
             for op, (count, most) in self._too_large.items()
         ]
 
@@ -180,6 +180,13 @@ class LocalErrorJudge:
         if self._before_rerun is not None:
             self._before_rerun(op)
         return self._verdicts
+
+
+def _over(explained: Judgement, found: Judgement | None) -> Judgement:
+    """What a re-run says in place of what is said without one; it tells where it acquits what that convicts."""
+    if found is None:
+        return explained
+    return replace(found, overrules=explained.unexplained and not found.unexplained)
 
 
 def _here(memory_bytes: int) -> Answers:

@@ -38,7 +38,9 @@ class Local:
     norm
         Of the double-precision result there.
     misrounded, allowed_misrounded
-        Share of 16-bit results that are not the double-precision result rounded once.
+        Share of 16-bit results that are not the double-precision result rounded as sound kernels round it.
+    bias, allowed_bias
+        How far the errors of 16-bit results lie to one side, over their root mean square.
     """
 
     error: Size
@@ -46,18 +48,28 @@ class Local:
     norm: float
     misrounded: float = 0.0
     allowed_misrounded: float = 1.0
+    bias: float = 0.0
+    allowed_bias: float = math.inf
 
     @property
     def sound(self) -> bool:
         """Whether a sound kernel may have made it."""
-        return self.error.norm <= self.tolerance and self.misrounded <= self.allowed_misrounded
+        return self.error.norm <= self.tolerance and self.rounds_soundly
+
+    @property
+    def rounds_soundly(self) -> bool:
+        """Whether its elements are rounded as a sound kernel may."""
+        return self.misrounded <= self.allowed_misrounded and self.bias <= self.allowed_bias
 
     @property
     def excess(self) -> float:
         """How many times more than allowed, dimensionless; above 1 for what is not sound."""
         by_norm = _ratio(self.error.norm, self.tolerance)
-        if self.error.norm <= self.tolerance and self.misrounded > self.allowed_misrounded:
-            return self.misrounded / self.allowed_misrounded
+        if self.error.norm <= self.tolerance and not self.rounds_soundly:
+            return max(
+                _ratio(self.misrounded, self.allowed_misrounded),
+                _ratio(self.bias, self.allowed_bias),
+            )
         return by_norm
 
     @property
@@ -70,10 +82,25 @@ class Local:
         """Tolerance over the norm of the result; the tolerance itself where that is zero."""
         return self.tolerance / self.norm if self.norm > 0 else self.tolerance
 
+    @property
+    def words_on_rounding(self) -> str:
+        """How its elements are rounded as no sound kernel rounds them, or ""."""
+        words = []
+        if self.misrounded > self.allowed_misrounded:
+            allowed = f"{self.allowed_misrounded:.2%} allowed"
+            words.append(f"{self.misrounded:.2%} of its elements are misrounded, {allowed}")
+        if self.bias > self.allowed_bias:
+            words.append(
+                f"its rounding errors lie to one side (mean over root mean square {self.bias:.2g},"
+                f" {self.allowed_bias:.2g} allowed)"
+            )
+        return "; ".join(words)
+
     def by(self, maker: str, unit: float) -> Held:
         """What is said of it, made by whom, in a dtype of this unit roundoff."""
         epsilons = self.relative / (2.0 * unit) if unit > 0 else math.nan
-        return Held(maker, self.relative, self.allowed, self.excess, epsilons)
+        words = self.words_on_rounding
+        return Held(maker, self.relative, self.allowed, self.excess, epsilons, words)
 
 
 def _ratio(above: float, below: float) -> float:

@@ -10,6 +10,7 @@ import torch
 from lockstep.core.finding import Kind
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
+from lockstep.core.text import times
 from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.judge.tolerances import (
     AMPLIFIED,
@@ -60,13 +61,11 @@ def numeric(
         return _sound(alone, inherited, pairing, output)
     rounding = recognised(held[wrong], alone[wrong])
     lower = rounding or (held[wrong].unit > SINGLE and alone[0].excess <= ROUNDS_MORE_OFTEN)
-    return fault(
-        output,
-        alone[wrong].excess,
-        _words(alone, held[wrong], wrong, rounding),
-        kind=Kind.MORE_ACCURATE if wrong == 0 and lower else Kind.FAULT,
-        rounding=rounding,
-    )
+    kind = Kind.MORE_ACCURATE if wrong == 0 and lower else Kind.FAULT
+    words = _words(alone, held[wrong], wrong, rounding)
+    found = fault(output, alone[wrong].excess, words, kind=kind, rounding=rounding)
+    one_alone = kind is Kind.FAULT and alone[1 - wrong].sound
+    return replace(found, wrong_run=RUNS[wrong]) if one_alone else found
 
 
 def _held(
@@ -83,7 +82,7 @@ def _held(
 
 
 def _nearest(held: tuple[Alone, Alone]) -> float:
-    return min(error_of(one.actual, one.truth).norm for one in held)
+    return min(one.distance for one in held)
 
 
 def _known_to_each_other(left: Alone, right: Alone) -> tuple[Alone, Alone]:
@@ -123,7 +122,7 @@ def _sound(
     kappa = _condition(inherited / scale, pairing) if beyond else 0.0
     if not kappa > AMPLIFIED:
         return explained(output, alone, inherited)
-    words = f"ill-conditioned here: the operator amplifies differences {kappa:.2g} times"
+    words = f"ill-conditioned here: the operator amplifies differences {times(kappa)}"
     return explained(output, alone, inherited, kind=Kind.AMPLIFIED, words=words)
 
 
@@ -160,6 +159,8 @@ def _words(alone: tuple[Local, Local], held: Alone, wrong: int, rounding: Roundi
     )
     if held.unit > SINGLE:
         text += f"; {bad.misrounded:.2%} of its elements are misrounded, {good.misrounded:.2%} of the {other}'s"
+        one_sided = bad.bias > bad.allowed_bias
+        text += f"; {replace(bad, misrounded=0.0).words_on_rounding}" if one_sided else ""
     elif held.record.dtype == "float32" and math.isfinite(bad.error.norm):
         shares = ulp_shares(held.actual, held.truth, torch.float32, ULP_LIMITS)
         text += f"; {shares[0]:.0%} of its elements are off by more than 1 ulp, {shares[1]:.0%} by more than 32"

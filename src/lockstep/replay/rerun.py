@@ -98,6 +98,7 @@ class Rerun:
         alter: Alter | None = None,
         cast: bool = True,
         machine: Machine = HERE,
+        without: int | None = None,
     ) -> Results:
         """Run the call again.
 
@@ -113,6 +114,8 @@ class Rerun:
             Whether inputs are rounded to the output's dtype first, as autocast does.
         machine
             Where, and in which dtype; for double precision always here.
+        without
+            The input that is taken as zeros: a bias.
 
         Raises
         ------
@@ -122,7 +125,7 @@ class Rerun:
         alone = leaving_no_trace(self.random_state())
         with torch_may_refuse(), alone, torch.set_grad_enabled(backward), machine.at_work():
             rounded = self.cast if cast and machine.dtype is None else None
-            return self._run(precision, backward, alter, rounded, machine)
+            return self._run(precision, backward, alter, rounded, machine, without)
 
     def _run(
         self,
@@ -131,6 +134,7 @@ class Rerun:
         alter: Alter | None,
         cast: torch.dtype | None,
         machine: Machine,
+        without: int | None,
     ) -> Results:
         self._check_indices()
         wanted = (
@@ -143,6 +147,8 @@ class Rerun:
             },
             {index: record.layout for index, record in self._rebuilt.inputs.items()},
         )
+        if without is not None:
+            inputs[without] = torch.zeros_like(inputs[without])
         leaves = {
             index: leaf.requires_grad_()
             for index, leaf in inputs.items()

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.operators import Family, family_of
+from lockstep.core.operators import Family, family_of, operator_of
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import SINGLE
@@ -18,6 +18,11 @@ from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of
 from lockstep.replay.roundoff import carrier
 from lockstep.replay.torch_state import plain_kernels
+
+_ELEMENTS_APART = frozenset(
+    {Family.SMOOTH, Family.KINKED, Family.ADDITIVE, Family.PRODUCT, Family.BILINEAR, Family.SUM}
+)
+"""Families in which each element is rounded by itself, a partial sum too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +182,37 @@ class Side:
         except CannotReplay:
             return None
 
-    @cached_property
-    def adds_afterwards(self) -> bool:
-        """Whether the call adds a bias to a sum of products."""
-        entering = [
-            other for other in self.call.with_role(Role.INPUT) if unit_roundoff(other.dtype) > 0
-        ]
-        return family_of(self.call.site.op) is Family.BILINEAR and len(entering) > 2
+    def addend(self, record: TensorRecord) -> int | None:
+        """Input that is added to a sum of products to give an output: a bias; None where none is."""
+        product = operator_of(self.call.site.op).product
+        added = None if product is None else product.added
+        entering = {one.index: one for one in self.call.with_role(Role.INPUT)}
+        if added is None or len(entering) < 3 or record.role is not Role.OUTPUT:
+            return None
+        return added if unit_roundoff(entering[added].dtype) > 0 else None
+
+    def products(self, record: TensorRecord, reading: Reading) -> torch.Tensor | None:
+        """What double precision makes of a sum of products before a bias is added; None where none is."""
+        added = self.addend(record)
+        if added is None:
+            return None
+        try:
+            results = self.rerun.run(
+                Precision.DOUBLE, backward=False, cast=reading.cast, without=added
+            )
+        except CannotReplay:
+            return None
+        return _picked(results, record, reading)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether single precision holds sums and products of two 16-bit numbers whole, so that ties go to even."""
+        return family_of(self.call.site.op) in (Family.ADDITIVE, Family.PRODUCT)
+
+    @property
+    def shares_along_rows(self) -> bool:
+        """Whether elements along a row may share the rounding of something that they have in common."""
+        return family_of(self.call.site.op) not in _ELEMENTS_APART
 
 
 def _picked(results: Results | None, record: TensorRecord, reading: Reading) -> torch.Tensor | None:

@@ -28,8 +28,9 @@ def main() -> None:
     _load_compiled()
     tempfile.gettempdir()  # parts of torch that are loaded late ask for it, and it is found by writing there
     # A build for GPUs looks for its libraries with files of its own and the help of a compiler, and starts no thread.
-    import torch  # noqa: F401
+    from lockstep.devices.vector_math import prepare_vector_math
 
+    prepare_vector_math()
     os.environ.pop(ONE_THREAD, None)
     confine()
     import lockstep.replay.verdict  # noqa: F401 - the threads of what it loads are confined with it

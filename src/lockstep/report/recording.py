@@ -11,19 +11,26 @@ from lockstep.core.exit_codes import SIGNALLED
 from lockstep.core.manifest import RunManifest
 from lockstep.core.process import how_started, rank_number
 from lockstep.core.records import Call, Statistics, TensorRecord
+from lockstep.core.selection import RankSelection, StepSelection, is_rank, is_step
 from lockstep.report.json_text import enveloped, finite
 from lockstep.store.reader import RankRecording, Recording
 
 
 def render_recording(
-    recording: Recording, *, step: int | None = None, rank: str | None = None
+    recording: Recording,
+    *,
+    step: int | StepSelection | None = None,
+    rank: str | RankSelection | None = None,
 ) -> str:
     """Text about the whole recording: set-up, steps, what was not seen, then the sites as a tree."""
     lines = [*_setup_lines(recording)]
     for name, item in recording.ranks.items():
-        if rank in (None, name):
+        if is_rank(rank, name):
             lines += ["", *_rank_lines(item), *_start_lines(recording, name), ""]
-            lines += _tree_lines(item, step)
+            first = next(iter(item.steps), None) if step is None else None
+            shown = [one for one in item.steps if first in (None, one) and is_step(step, one)]
+            for number in shown:
+                lines += _tree_lines(item, number)
     return "\n".join(lines)
 
 
@@ -33,10 +40,14 @@ def render_calls(calls: list[Call]) -> str:
 
 
 def recording_json(
-    recording: Recording, calls: list[Call] | None, *, step: int | None, rank: str | None
+    recording: Recording,
+    calls: list[Call] | None,
+    *,
+    step: int | StepSelection | None,
+    rank: str | RankSelection | None,
 ) -> dict[str, Any]:
     """The same as JSON values; with `calls` their records, else the sites."""
-    ranks = {name: item for name, item in recording.ranks.items() if rank in (None, name)}
+    ranks = {name: item for name, item in recording.ranks.items() if is_rank(rank, name)}
     value: dict[str, Any] = enveloped(
         {
             "path": str(recording.path),
@@ -56,7 +67,7 @@ def recording_json(
             for row in item.call_table.sort("call_id")
             .select("step", "phase", "kind", "module", "module_class", "op", "call", "recomputed")
             .iter_rows(named=True)
-            if step in (None, row["step"])
+            if is_step(step, row["step"])
         ]
     return value
 
@@ -141,10 +152,7 @@ def _pairs(values: dict[str, Any]) -> str:
 # --- the tree --------------------------------------------------------------------------------------------------------
 
 
-def _tree_lines(rank: RankRecording, step: int | None) -> Iterator[str]:
-    number = step if step is not None else next(iter(rank.steps), None)
-    if number is None or number not in rank.steps:
-        return
+def _tree_lines(rank: RankRecording, number: int) -> Iterator[str]:
     calls = rank.calls(number)
     known = {call.id for call in calls}
     children: dict[int, list[Call]] = {}

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from lockstep.core.text import times
 from lockstep.replay.held_results import Held
 from lockstep.report.paragraphs import add_line, add_paragraph
 
@@ -28,9 +29,10 @@ def figures(held: Held) -> str:
         return f"{share} not what the operator gives for its inputs"
     if not math.isfinite(held.error):
         return "inf or NaN stands where double precision gives a number, or the other way round"
-    verdict = "sound" if held.sound else f"{held.excess:.3g} times what is allowed"
+    verdict = "sound" if held.sound else f"{times(held.excess)} what is allowed"
     off = f"off by rel {held.error:.2g} ({held.epsilons:.3g} eps)"
-    return f"{off}, allowed {held.allowed:.2g}: {verdict}"
+    rounding = f"; {held.words}" if held.words else ""
+    return f"{off}, allowed {held.allowed:.2g}{rounding}: {verdict}"
 
 
 def add_refusals(text: Text, heading: str, refusals: Refusals) -> None:

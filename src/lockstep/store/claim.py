@@ -6,12 +6,12 @@ ends. File systems between machines mostly know it on each machine alone, and so
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
 
 from lockstep.core.errors import OutputExistsError
+from lockstep.core.posix import needs_posix
 
 
 class Claim:
@@ -26,12 +26,19 @@ class Claim:
     ------
     OutputExistsError
         If somebody else has claimed it.
+    UsageError
+        If the system has no such locks.
     OSError
         If it cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._descriptor: int | None = None
+        try:
+            import fcntl  # Windows has none, and can read recordings all the same
+        except ImportError as error:
+            raise needs_posix("writing a recording") from error
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

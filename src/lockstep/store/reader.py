@@ -22,7 +22,7 @@ from lockstep.core.manifest import OTHER_TRAININGS, RankManifest, RunManifest, m
 from lockstep.core.progress import CountedProgress
 from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
-from lockstep.core.states import LaterLoss, StateRecord
+from lockstep.core.states import HeldSetting, LaterLoss, StateRecord
 from lockstep.core.version import DISTRIBUTION
 from lockstep.store import later_tensors, schema
 from lockstep.store.context_texts import conditions_in, layout_in
@@ -31,7 +31,7 @@ from lockstep.store.limits import check_directory, read_manifest, values_of
 from lockstep.store.other_tools import LEFT_OUT, recording_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
-from lockstep.store.state_tables import losses_in, states_in
+from lockstep.store.state_tables import held_settings_in, losses_in, states_in
 from lockstep.store.stored_contents import StoredContents
 from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
 
@@ -305,6 +305,32 @@ class RankRecording:
             if (table := self._table(name, schema.STATES)) is not None
             for state in states_in(self.path / name, table, with_sketches=self._sketched)
         )
+
+    @cached_property
+    def held(self) -> tuple[StateRecord, ...]:
+        """Tensors that variables of the script led to at the end, where kept; `name` is the path to each.
+
+        Raises
+        ------
+        CorruptError
+            If a row makes no sense.
+        """
+        table = self._table(schema.HELD_FILE, schema.STATES)
+        path = self.path / schema.HELD_FILE
+        return () if table is None else tuple(states_in(path, table, with_sketches=self._sketched))
+
+    @cached_property
+    def held_settings(self) -> tuple[HeldSetting, ...] | None:
+        """Numbers and modes that variables of the script led to at the end; None where nothing of the kind was kept.
+
+        Raises
+        ------
+        CorruptError
+            If a row makes no sense.
+        """
+        table = self._table(schema.HELD_SETTINGS_FILE, schema.HELD_SETTINGS)
+        path = self.path / schema.HELD_SETTINGS_FILE
+        return None if table is None else tuple(held_settings_in(path, table))
 
     @cached_property
     def losses(self) -> tuple[LaterLoss, ...]:

@@ -11,6 +11,7 @@ ref/
                               `lockstep.store.tensors`
     stacks.parquet  modules.parquet
     states.parquet              parameters, buffers, optimizer state behind the first and last recorded step
+    held.parquet held_settings.parquet  what variables of the script lead to at the end
     end.parquet losses.parquet  the same at the end of the training, and the losses behind the recorded steps
     sources.parquet             lines of source around those that stacks name
 ```
@@ -76,6 +77,7 @@ CONTENTS = pl.Schema(
         "nan_count": pl.Int64(),
         "inf_count": pl.Int64(),
         "zero_count": pl.Int64(),
+        "not_finite": pl.String(),
         "sketch": pl.Binary(),
         "stored": pl.Int64(),
         "shard": pl.Int32(),
@@ -92,6 +94,7 @@ NULLABLE = frozenset(
         "nan_count",
         "inf_count",
         "zero_count",
+        "not_finite",
         "sketch",
         "stored",
         "shard",
@@ -103,12 +106,13 @@ NULLABLE = frozenset(
 NO_CONTENT = -1
 """Stands for a content where there is none."""
 
-ADDED: dict[str, str | int] = {
+ADDED: dict[str, str | int | None] = {
     "argument": "",
     "settings": "{}",
     "layout": "",
     "conditions": "",
     "random_state": NO_CONTENT,
+    "not_finite": None,
 }
 """Columns that recordings of this version made by an earlier build lack, and what they then hold."""
 
@@ -144,6 +148,10 @@ STATES = pl.Schema(
 LOSSES = pl.Schema({"step": pl.Int32(), "value": pl.Float64(), "dtype": pl.String()})
 SOURCES = pl.Schema({"file": pl.String(), "line": pl.Int32(), "text": pl.String()})
 STATES_FILE, END_FILE, LOSSES_FILE = "states.parquet", "end.parquet", "losses.parquet"
+HELD_SETTINGS = pl.Schema({"path": pl.String(), "value": pl.String(), "moves": pl.Boolean()})
+"""`value` is JSON."""
+HELD_FILE, HELD_SETTINGS_FILE = "held.parquet", "held_settings.parquet"
+"""The first is a table of `STATES`."""
 SOURCES_FILE = "sources.parquet"
 
 

@@ -64,7 +64,7 @@ def _measured(
     return list(zip(*told, strict=True))
 
 
-def columns_of(numbers: Statistics) -> tuple[float, ...]:
+def columns_of(numbers: Statistics) -> tuple[float | str | None, ...]:
     """Statistics in the order of a content's row."""
     return (
         numbers.minimum,
@@ -74,4 +74,5 @@ def columns_of(numbers: Statistics) -> tuple[float, ...]:
         numbers.nan_count,
         numbers.inf_count,
         numbers.zero_count,
+        numbers.not_finite,
     )

@@ -16,8 +16,8 @@ from lockstep.core.errors import CorruptError
 from lockstep.core.records import Content, Sketch, Statistics
 from lockstep.core.site import Role
 from lockstep.core.sketch import SKETCH_SIZE
-from lockstep.core.states import LaterLoss, Moment, Standing, StateRecord
-from lockstep.store.limits import MOST_ELEMENTS
+from lockstep.core.states import HeldSetting, LaterLoss, Moment, Standing, StateRecord
+from lockstep.store.limits import MOST_ELEMENTS, values_of
 
 _ROLES = frozenset({Role.PARAM, Role.BUFFER, Role.STATE})
 
@@ -83,12 +83,38 @@ def _statistics(row: dict[str, Any]) -> Statistics | None:
     minimum, maximum, mean = (
         math.nan if row[name] is None else row[name] for name in ("minimum", "maximum", "mean")
     )
-    counts = [row[name] or 0 for name in ("nan_count", "inf_count", "zero_count")]
-    return Statistics(minimum, maximum, mean, row["norm"], *counts)
+    return Statistics(
+        minimum,
+        maximum,
+        mean,
+        row["norm"],
+        nan_count=row["nan_count"] or 0,
+        inf_count=row["inf_count"] or 0,
+        zero_count=row["zero_count"] or 0,
+        not_finite=row["not_finite"],
+    )
 
 
 def _sketch(data: bytes) -> Sketch:
     return np.frombuffer(data, dtype="<f8")
+
+
+def held_settings_in(path: Path, table: pl.DataFrame) -> Iterator[HeldSetting]:
+    """The settings of a table that was read.
+
+    Raises
+    ------
+    CorruptError
+        If a value is no number, mode or text.
+    """
+    for number, (name, text, moves) in enumerate(table.iter_rows()):
+        try:
+            value = values_of(text)
+        except ValueError as error:
+            raise CorruptError(path, f"row {number} is malformed ({error})") from error
+        if isinstance(value, (list, dict)):
+            raise CorruptError(path, f"row {number} holds several values")
+        yield HeldSetting(name, value, moves)
 
 
 def losses_in(table: pl.DataFrame) -> tuple[LaterLoss, ...]:

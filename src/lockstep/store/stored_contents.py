@@ -96,6 +96,7 @@ class StoredContents:
         nan_count: int | None,
         inf_count: int | None,
         zero_count: int | None,
+        not_finite: str | None,
         stored: int | None,
         shard: int | None,
         note: str | None,
@@ -111,6 +112,7 @@ class StoredContents:
                 nan_count or 0,
                 inf_count or 0,
                 zero_count or 0,
+                not_finite,
             )
         later = self._later.get(number)
         tensor = later if shard is None else StoredTensor(self._tensors, shard, stored, shape)

@@ -22,6 +22,7 @@ from lockstep.core.records import Call, Content, Frame, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import sketch_of
 from lockstep.kernels.digest import digest_of_bytes
+from lockstep.kernels.not_finite import not_finite_of
 from lockstep.store import later_tensors, schema
 from lockstep.store.later_tensors import LaterTensor, ReadLater
 from lockstep.store.small_tensors import columns_of
@@ -198,6 +199,7 @@ def statistics_of(value: Array) -> Statistics:
         nan_count=int(np.isnan(flat).sum()),
         inf_count=int(np.isinf(flat).sum()),
         zero_count=int((flat == 0).sum()),
+        not_finite=None if finite.size == flat.size else not_finite_of(value),
     )
 
 
@@ -319,7 +321,7 @@ def _add_content(writer: RankWriter, content: Content, values: Array | None) -> 
         stored = content.id
         shard = writer.add_tensor(RawTensor(stored, content.dtype, content.shape, data))
     sketch = None if content.sketch is None else content.sketch.astype("<f8").tobytes()
-    numbers = (None,) * 7 if content.statistics is None else columns_of(content.statistics)
+    numbers = (None,) * 8 if content.statistics is None else columns_of(content.statistics)
     writer.add_content(
         (
             content.id, content.dtype, list(content.shape), content.device, content.digest,

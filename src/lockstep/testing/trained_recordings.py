@@ -21,7 +21,7 @@ model = torch.nn.Sequential(
 )
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-6)
 inputs = torch.randn(5, 4)
-with lockstep.record(RECORDING, model=model, steps=2, save=SAVE):
+with lockstep.record(RECORDING, model=model, steps="0:2", save=SAVE):
     for _ in range(2):
         optimizer.zero_grad()
         model(inputs).square().mean().backward()

@@ -89,7 +89,7 @@ def train(
     torch.manual_seed(0)
     model = Net()
     descent = optimizer(model.parameters(), lr=0.1, momentum=0.9)  # type: ignore[call-arg]
-    with lockstep.record(folder, model=model, steps=2, save=save), around():
+    with lockstep.record(folder, model=model, steps="0:2", save=save), around():
         for _ in range(2):
             descent.zero_grad()
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
@@ -197,7 +197,7 @@ def test_steps_operators_and_modules_are_chosen(
 ) -> None:
     _, whole = audited(capsys, sound)
     _, first = audited(capsys, sound, "--steps", "1")
-    _, linear = audited(capsys, sound, "--ops", "linear", "--steps", "0")
+    _, linear = audited(capsys, sound, "--only", "linear", "--steps", "0")
     _, last = audited(capsys, sound, "--only", "last", "--steps", "0")
 
     assert first["steps"] == [1]
@@ -210,9 +210,12 @@ def test_steps_operators_and_modules_are_chosen(
     ("arguments", "words"),
     [
         (["--steps", "7"], "has no such step; it has 0, 1"),
-        (["--ops", "liner"], "matches no operator; nearest: torch.nn.functional.linear"),
+        (
+            ["--only", "liner"],
+            "matches no module and no operator; nearest: torch.nn.functional.linear",
+        ),
         (["--only", "lst"], "matches no module and no operator; nearest: last"),
-        (["--rank", "rank3"], "has no rank3; it has rank0"),
+        (["--ranks", "rank3"], "has no rank3; it has rank0"),
         (["--", "python"], "give either a recording, or a training's command"),
     ],
 )
@@ -243,7 +246,7 @@ def test_without_whole_tensors_the_command_is_printed_that_records_them(
 def test_where_nothing_can_be_judged_the_code_says_so(
     sound: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["audit", str(sound), "--ops", "*Doubled"]) == 2
+    assert main(["audit", str(sound), "--only", "*Doubled"]) == 2
     assert capsys.readouterr().out.startswith("nothing was judged; ")
 
 
@@ -267,12 +270,12 @@ def test_what_overflows_its_dtype_on_sound_inputs_is_no_fault(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Given squares of which one is beyond what fp32 holds
-    with lockstep.record(tmp_path / "run", save="tensors", steps=1):
+    with lockstep.record(tmp_path / "run", save="tensors", steps="0:1"):
         squares = torch.square(torch.tensor([1.5, 3e25] * 8))
     assert squares.isinf().sum() == 8
 
     # Then Inf is what a sound kernel gives
-    code, found = audited(capsys, tmp_path / "run", "--ops", "square")
+    code, found = audited(capsys, tmp_path / "run", "--only", "square")
     assert (code, found["judged"], found["beyond"]) == (0, 1, [])
 
 
@@ -315,7 +318,7 @@ def test_a_draw_is_no_failure(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if state == "lost":
         monkeypatch.setattr("lockstep.capture.session.random_state", lambda _: None)
-    with lockstep.record(tmp_path / "run", model=model, steps=1, save="tensors"):
+    with lockstep.record(tmp_path / "run", model=model, steps="0:1", save="tensors"):
         model(torch.randn(6, 8)).backward()
         optimizer.step()
 

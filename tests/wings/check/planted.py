@@ -177,7 +177,7 @@ def train(setup: Setup, path: Path) -> Path:
             for parameter, value in zip(model.parameters(), before, strict=True):
                 parameter.copy_(value)
     source = batches(setup)
-    with lockstep.record(path, model=model, steps=2):
+    with lockstep.record(path, model=model, steps="0:2"):
         for _ in range(setup.steps):
             for _ in range(setup.accumulation):
                 loss = _loss(model, next(source), setup)

@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.core.finding import Comparison, Verdict
+from lockstep.reading.first_difference import FirstDifference
+from lockstep.wings.check.repeat.runs import Repeats
+from lockstep.wings.check.repeat.screen import headline
+
 SCRIPT = """
 import random, sys, time
 import torch
@@ -102,3 +107,29 @@ def test_what_cannot_be_run_is_one_sentence(
     done = run(programs, tmp_path, *arguments)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("verdict", "within", "words"),
+    [
+        (Verdict.AGREE, True, "differ by rounding, first at"),
+        (Verdict.DIVERGED, False, "differ by more than rounding, first at"),
+        (
+            Verdict.INCOMPARABLE,
+            None,
+            "whether that is rounding cannot be said: INCOMPARABLE: no step",
+        ),
+    ],
+)
+def test_by_how_much_runs_differ_is_what_compare_says(
+    verdict: Verdict, within: bool | None, words: str
+) -> None:
+    # Given two runs that differ in a bit, and what `compare` says of them
+    first = FirstDifference("operator", "rank0", 0, "torch.relu", "result", "train.py:3")
+    compared = Comparison(
+        "one", "other", verdict, "error-model", (), (), 0, 0, 0, 0, 0, ("no step occurs in both",), ()
+    )  # fmt: skip
+    found = Repeats(2, first, compared, 1)
+    # Then the headline says no more than that
+    assert found.within_noise is within
+    assert words in headline(found)

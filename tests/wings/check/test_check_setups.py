@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from lockstep.cli.main import main
 from lockstep.wings.check.setups.answers import Answer, State
 from lockstep.wings.check.setups.aspects import QUESTIONS, aspects
 from lockstep.wings.check.setups.checkup import checkup
+from lockstep.wings.check.setups.screen import headline
 
 Recorded = Callable[[Setup], Path]
 
@@ -176,7 +178,7 @@ def test_the_page_answers_the_eight_questions_and_json_has_every_aspect(
     assert main(["check", "--json", *pair]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["schema"] == 1
-    assert [one["aspect"] for one in answer["aspects"]] == list(aspects())
+    assert sorted(one["aspect"] for one in answer["aspects"]) == sorted(aspects())
     assert [one["answer"] for one in answer["questions"]].count("differs") == 1
 
 
@@ -289,3 +291,89 @@ def test_a_redacted_recording_beside_a_plain_one_is_unknown_and_not_different(
     ] == []
     assert answers["configuration"].state is State.UNKNOWN
     assert "redacted" in answers["configuration"].unknown
+
+
+class Dropping(torch.nn.Module):
+    """A linear layer, dropout and a second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drop = torch.nn.Linear(4, 4), torch.nn.Dropout(0.1)
+        self.second = torch.nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.second(self.drop(self.first(x)))
+        return out
+
+
+Later = Callable[[int, Dropping, torch.Tensor], torch.Tensor]
+
+
+def as_it_is(step: int, model: Dropping, batch: torch.Tensor) -> torch.Tensor:
+    return batch
+
+
+def evaluates(step: int, model: Dropping, batch: torch.Tensor) -> torch.Tensor:
+    """Leaves dropout in evaluation mode from step 4 on."""
+    model.drop.train(step < 4)
+    return batch
+
+
+def drops_more(step: int, model: Dropping, batch: torch.Tensor) -> torch.Tensor:
+    model.drop.p = 0.1 if step < 4 else 0.3
+    return batch
+
+
+def other_range(step: int, model: Dropping, batch: torch.Tensor) -> torch.Tensor:
+    return batch if step < 5 else batch * 2
+
+
+def recorded_later(path: Path, later: Later, steps: int = 6) -> Path:
+    """A training all steps of which are recorded, and that may change after some of them."""
+    torch.manual_seed(0)
+    model = Dropping()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = torch.randn(steps, 8, 4)
+    with lockstep.record(path, model=model, steps="0:6"):
+        for step, batch in enumerate(batches):
+            loss = model(later(step, model, batch)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("later", "aspect", "words"),
+    [
+        (evaluates, "modes", "training of torch.nn.Dropout at drop"),
+        (drops_more, "flow", "p of torch.nn.Dropout at drop"),
+        (other_range, "data-preprocessing", "at step 5"),
+    ],
+)
+def test_what_differs_from_a_later_step_on_is_named_first(
+    later: Later, aspect: str, words: str, tmp_path: Path
+) -> None:
+    # Given two recordings, of which one changes after several steps
+    reference = recorded_later(tmp_path / "reference", as_it_is)
+    candidate = recorded_later(tmp_path / "candidate", later)
+    # When their set-ups are held against each other
+    found = [one for one in different(reference, candidate) if one.aspect.counts]
+    # Then that is named, though others follow from it, with its step
+    assert found[0].aspect.name == aspect
+    assert words in str(found[0].differences[0])
+    assert re.search(r"step [45]", str(found[0].differences[0]))
+
+
+def test_the_headline_says_which_steps_were_looked_at(tmp_path: Path) -> None:
+    # Given two equal trainings, and one of them a step shorter
+    reference = recorded_later(tmp_path / "reference", as_it_is)
+    again = recorded_later(tmp_path / "again", as_it_is)
+    shorter = recorded_later(tmp_path / "shorter", as_it_is, steps=5)
+    # Then the headline says what was looked at, and what one run alone has
+    said = headline(checkup(reference, again))
+    assert said.startswith("NOTHING DIFFERS")
+    assert said.endswith("; looked at steps 0-5")
+    answers = checkup(reference, shorter)
+    assert answers.steps == [0, 1, 2, 3, 4]
+    assert answers.alone == ["rank0: step 5 is complete only in the reference"]

@@ -19,7 +19,7 @@ GB = 10**9
 PROBLEM, ADVICE = Level.PROBLEM, Level.ADVICE
 TORCH: dict[str, Any] = {
     "torch": "2.13.0+cpu", "cuda": "", "hip": "", "threads": 8, "interop_threads": 4, "cpu_capability": "AVX2",
-    "kind": "", "devices": [], "backends": ["oneDNN"],
+    "mkl": "2025.1", "kind": "", "devices": [], "backends": ["oneDNN"],
 }  # fmt: skip
 HEALTHY = Machine(
     torch=TORCH,
@@ -55,8 +55,9 @@ def test_nothing_is_asked_for_on_a_healthy_machine() -> None:
         ({"torch": {**TORCH, "cuda": "12.8", "devices": [GPU]}}, "device-not-built-for", PROBLEM, "--upgrade torch"),
         (VISION, "package-for-another-torch", PROBLEM, "torchvision torch"),
         ({"cores": 2}, "threads-too-many", ADVICE, "OMP_NUM_THREADS=2"),
+        ({"torch": {**TORCH, "mkl": "2024.2"}}, "first-vector-call", ADVICE, "torch.tanh(torch.zeros(1))"),
         ({"governors": ["performance", "powersave"]}, "governor", ADVICE, "cpupower frequency-set -g performance"),
-        ({"free_memory_bytes": GB}, "memory-short", ADVICE, "--memory-bytes"),
+        ({"free_memory_bytes": GB}, "memory-short", ADVICE, "--memory"),
         ({"shared_memory_bytes": 64 * 10**6}, "shared-memory-small", ADVICE, "--shm-size"),
         ({"disks": {"/here": GB}}, "disk-short", PROBLEM, "du -xh /here"),
         ({"open_files": 1024}, "files", ADVICE, "ulimit -n 65536"),
@@ -79,6 +80,10 @@ def test_what_is_wrong_is_told_with_the_command_that_cures_it(
     assert cure in found[name].cure
     assert "{" not in found[name].title + found[name].meaning + found[name].cure
     assert found[name].source
+
+
+def test_one_thread_chooses_its_kernels_alone() -> None:
+    assert asked(replace(HEALTHY, torch={**TORCH, "mkl": "2024.2", "threads": 1})) == {}
 
 
 def test_what_the_system_does_not_tell_is_no_finding() -> None:

@@ -20,11 +20,11 @@ class Block(nn.Module):
 class SmallResNet(nn.Module):
     """A residual network for 8 x 8 images."""
 
-    def __init__(self):
+    def __init__(self, wide=8):
         super().__init__()
-        self.stem = nn.Conv2d(1, 8, 3, padding=1)
-        self.blocks = nn.Sequential(Block(8), Block(8))
-        self.head = nn.Linear(8, 10)
+        self.stem = nn.Conv2d(1, wide, 3, padding=1)
+        self.blocks = nn.Sequential(Block(wide), Block(wide))
+        self.head = nn.Linear(wide, 10)
 
     def forward(self, x):
         return self.head(self.blocks(F.relu(self.stem(x))).mean((2, 3)))
@@ -75,9 +75,9 @@ def _trained(module):
     return module
 
 
-def resnet():
+def resnet(wide=8):
     torch.manual_seed(0)
-    return _trained(SmallResNet()), torch.randn(2, 1, 8, 8)
+    return _trained(SmallResNet(wide)), torch.randn(2, 1, 8, 8)
 
 
 def gpt():

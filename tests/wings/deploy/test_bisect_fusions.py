@@ -93,7 +93,7 @@ def test_any_optimizer_at_fault_is_found_in_so_many_trials(data):
 
 def test_an_optimizer_that_approximates_is_named_at_its_layer(gelu):
     assert called(gelu)[1] == 0
-    said, code = called(gelu, "--set", "optimization.enable_gelu_approximation=1")
+    said, code = called(gelu, "--session", "optimization.enable_gelu_approximation=1")
     assert code == 1
     assert "first at Gelu 'act' of mlp.act, net.py:7" in said
     assert "GeluApproximation: with it 'act' is off by rel" in said

@@ -119,7 +119,7 @@ def test_its_makefile_builds_and_tests_it_and_a_wrong_weight_fails_the_test(sour
 
 @pytest.mark.parametrize("options", [["--bits", "8"], ["--bits", "5", "--weight-only"]])
 def test_quantised_models_are_generated_too(model, tmp_path, options):
-    samples = [] if "--weight-only" in options else ["--calibrate", str(model.parent / "x.npz")]
+    samples = [] if "--weight-only" in options else ["--ranges-from", str(model.parent / "x.npz")]
     quantised = model.parent / f"int{options[1]}.onnx"
     CliRunner().invoke(
         quantize, [str(model), "-o", str(quantised), *options, *samples], standalone_mode=False

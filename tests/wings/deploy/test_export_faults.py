@@ -10,7 +10,7 @@ from lockstep.core.finding import Verdict
 from lockstep.wings.deploy.exporting import Exported, program_of, to_onnx
 from lockstep.wings.deploy.model_source import ModelSource, bound
 from lockstep.wings.deploy.parity import ParityRuns
-from lockstep.wings.deploy.runtime import Settings
+from lockstep.wings.deploy.runtime import Level, Settings, optimized_graph
 
 
 class Sound:
@@ -210,16 +210,36 @@ def test_a_wrong_rule_is_named_with_the_line_that_calls_it(tmp_path):
     assert "small_nets.py" in first.source
 
 
-def test_a_wrong_optimisation_is_found_where_its_result_comes_out(resnet, tmp_path):
-    # given a pass that folds a batch norm into the convolution before it, and forgets its scale
-    optimized = resnet.exported.optimized
-    runs = ParityRuns(resnet.exported.program, resnet.inputs, tmp_path, resnet.module)
-    wrong = type(optimized)()
-    wrong.CopyFrom(optimized)
-    weight = node(wrong, "Conv", 1).input[1]
-    set_held(wrong, weight, lambda array: array * 1.01)
-    # when it is held against the program as it runs
-    found = runs.as_run(wrong, Settings()).comparison
-    # then the first value behind it that the graph still has is named: the end of both blocks, which became one
-    first = names(found, "blocks.1", "fused.aten.relu")
+RESULTS_FROM_THE_FAULT_ON = {
+    "getitem": ("blocks.0.norm", "batch_norm"),
+    "add": ("blocks.0", "add"),
+    "relu_1": ("blocks.0", "relu"),
+    "relu_2": ("blocks.1", "relu"),
+}
+"""Values of the program by their name in the graph: module and operator of each."""
+
+
+@pytest.mark.parametrize(
+    ("wide", "level"), [(8, Level.ALL), (16, Level.ALL), (8, Level.BASIC)], ids=str
+)
+def test_a_wrong_optimisation_is_found_where_its_result_comes_out(wide, level, tmp_path):
+    # given a pass that folds a batch norm into the convolution before it, and forgets its scale; which values of the
+    # blocks are left depends on the level and, as kernels take channels by 8 or 16, on the width and the processor
+    resnet, settings = Sound(lambda: small_nets.resnet(wide)), Settings(level)
+    wrong = type(resnet.exported.optimized)()
+    wrong.CopyFrom(resnet.exported.optimized)
+    set_held(wrong, node(wrong, "Conv", 1).input[1], lambda array: array * 1.01)
+    # when it, and the sound one, are compared with the program as they run
+    sound, found = (
+        ParityRuns(resnet.exported.program, resnet.inputs, tmp_path / name, resnet.module)
+        .as_run(model, settings)
+        .comparison
+        for name, model in (("sound", resnet.exported.optimized), ("wrong", wrong))
+    )
+    # then the first value from the fault on that this machine's graph still has is named, and nothing of the sound one
+    graph = optimized_graph(wrong, settings).graph
+    left = {output for one in graph.node for output in one.output}
+    where = next(where for name, where in RESULTS_FROM_THE_FAULT_ON.items() if name in left)
+    first = names(found, *where)
     assert "small_nets.py" in first.source
+    assert sound.verdict is Verdict.AGREE, sound

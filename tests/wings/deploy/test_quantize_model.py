@@ -17,7 +17,9 @@ from lockstep.wings.deploy.quantize.build import Plan, quantized_model
 from lockstep.wings.deploy.quantize.calibration import read_samples
 from lockstep.wings.deploy.quantize.errors import Standing, layer_errors
 from lockstep.wings.deploy.quantize.layers import layers_of
+from lockstep.wings.deploy.quantize.screen import Answer, headline, render
 from lockstep.wings.deploy.quantize.static import Calibration
+from lockstep.wings.deploy.quantize.task import Outcome
 from lockstep.wings.deploy.quantize_command import quantize
 from lockstep.wings.deploy.runtime import Session
 
@@ -43,7 +45,7 @@ def judged(lenet):
     """Errors of LeNet at a width, and of what a fault makes of the quantised model."""
     file = open_model(lenet.model)
     layers = layers_of(file.proto)
-    samples = read_samples([str(lenet.calibrate)], file.inputs, option="--calibrate")
+    samples = read_samples([str(lenet.calibrate)], file.inputs, option="--ranges-from")
 
     def errors(bits, fault=None, *, static=True):
         plan = Plan(
@@ -59,29 +61,44 @@ def judged(lenet):
 
 
 @pytest.mark.parametrize("network", [LeNet, SmallResNet])
-def test_eight_bits_keep_the_accuracy_within_a_point(network, tmp_path):
+def test_eight_bits_cost_what_is_said_of_them(network, tmp_path):
+    """How much that is depends on the network, and on the processor that trained it."""
     model = exported(network)
-    code, found = run(
-        model.model,
-        tmp_path / "int8.onnx",
-        "--calibrate",
-        model.calibrate,
-        "--inputs",
-        model.test,
-        "--reduce-range",
-    )
+    output = tmp_path / "int8.onnx"
+    options = ("--ranges-from", model.calibrate, "--inputs", model.test, "--reduce-range")
+    code, found = run(model.model, output, *options)
     outcome = found["outcome"]
     assert code == 0, found["headline"]
-    assert outcome["accuracy_before"] > 0.8
-    assert abs(outcome["accuracy"] - outcome["accuracy_before"]) <= 0.01
     assert outcome["size_bytes"] < outcome["size_before_bytes"]
-    assert outcome["sqnr_db"] > 25
-    # The file itself gives what is said of it.
-    test = np.load(model.test)
-    results = Session(onnx.load(tmp_path / "int8.onnx")).run({"image": test["image"]})
-    (logits,) = results.values()
-    assert (logits.argmax(1) == test["labels"]).mean() == pytest.approx(outcome["accuracy"])
-    assert open_model(tmp_path / "int8.onnx").facts["quantized"]["activations"] == 8
+    # Both files themselves give what is said of them.
+    before, after = (_logits(path, model.test) for path in (model.model, output))
+    labels = np.load(model.test)["labels"]
+    accuracies = [(one.argmax(1) == labels).mean() for one in (before, after)]
+    assert accuracies == pytest.approx([outcome["accuracy_before"], outcome["accuracy"]])
+    sqnr = 10 * np.log10((before**2).sum() / ((after - before) ** 2).sum())
+    assert outcome["sqnr_db"] == pytest.approx(sqnr, abs=0.1)
+    assert ("accuracy falls" in found["headline"]) is bool(accuracies[1] < accuracies[0])
+    assert open_model(output).facts["quantized"]["activations"] == 8
+
+
+def _logits(path, test):
+    (found,) = Session(onnx.load(path)).run({"image": np.load(test)["image"]}).values()
+    return found.astype("f8")
+
+
+def test_accuracy_that_falls_is_in_the_headline_with_what_may_bring_it_back():
+    def answer(accuracy, *, reduced=False):
+        outcome = Outcome(24.0, accuracy, 0.94, 1e-3, 1e-3, 1, 2)
+        return Answer([], outcome, "360 samples of --inputs", reduced=reduced)
+
+    fell, kept = answer(0.92, reduced=True), answer(0.94, reduced=True)
+    assert headline(fell).endswith("; accuracy falls by 2.00 points")
+    assert "--reduce-range takes a bit" in render(fell, limit=1).plain
+    assert "--mixed 40dB" in render(fell, limit=1).plain
+    assert "--reduce-range" not in render(answer(0.92), limit=1).plain
+    for one in (kept, answer(0.95), answer(None)):
+        assert "falls" not in headline(one)
+        assert "--mixed" not in render(one, limit=1).plain
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 5, 8, 11, 16])
@@ -149,7 +166,7 @@ def test_errors_are_those_of_the_modules_that_were_exported(judged):
 
 def test_weights_alone_need_no_samples_and_the_answer_says_what_was_measured(lenet, tmp_path):
     code, found = run(
-        lenet.model, tmp_path / "two.onnx", "--bits", 2, "--weight-only", "--budget", "30dB"
+        lenet.model, tmp_path / "two.onnx", "--bits", 2, "--weight-only", "--least-sqnr", "30dB"
     )
     assert code == 1
     assert found["first_beyond"] == found["layers"][0]["name"]
@@ -216,7 +233,7 @@ def test_samples_that_calibrate_wrongly_are_refused_in_a_sentence(lenet, name, t
             str(lenet.model),
             "-o",
             str(output),
-            "--calibrate",
+            "--ranges-from",
             str(samples_of(tmp_path, **arrays)),
         ]
     )
@@ -229,9 +246,9 @@ def test_samples_that_calibrate_wrongly_are_refused_in_a_sentence(lenet, name, t
     ("options", "said"),
     [
         (["--bits", "17", "--weight-only"], "--bits 17: weights are quantised to 1 to 16 bits"),
-        ([], "--calibrate FILE gives the samples"),
+        ([], "--ranges-from FILE gives the samples"),
         (["--weight-only", "--activations", "8"], "exclude each other"),
-        (["--calibrate", "gone.npz"], "gone.npz"),
+        (["--ranges-from", "gone.npz"], "gone.npz"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(lenet, options, said, tmp_path, capsys):
@@ -271,7 +288,7 @@ def test_a_mask_that_takes_the_whole_range_is_said_to_flush_the_scores(tmp_path)
     )
     path = onnx_models.written(model, tmp_path / "attention.onnx")
     data = samples_of(tmp_path, x=draw.standard_normal((8, 16, 16)).astype("f4"))
-    _, found = run(path, tmp_path / "int16.onnx", "--bits", 16, "--calibrate", data)
+    _, found = run(path, tmp_path / "int16.onnx", "--bits", 16, "--ranges-from", data)
     standings = {one["name"]: one["standing"] for one in found["layers"]}
     assert standings["scores"] == "noise"
     assert standings["shares"] == "flushed to zero"
@@ -334,7 +351,7 @@ def test_no_form_of_a_layer_is_taken_for_a_fault(bits, static, per_channel, tmp_
     data = samples_of(
         tmp_path, x=np.random.default_rng(0).standard_normal((16, 8, 9, 9)).astype("f4")
     )
-    samples = read_samples([str(data)], file.inputs, option="--calibrate")
+    samples = read_samples([str(data)], file.inputs, option="--ranges-from")
     calibration = (
         None
         if static is None
@@ -363,7 +380,7 @@ def test_layers_in_several_graphs_and_small_batches_give_the_same_errors(judged,
 @pytest.mark.parametrize("method", ["entropy", "percentile"])
 def test_each_method_chooses_ranges_that_keep_the_results(lenet, method, tmp_path):
     options = (
-        "--calibrate",
+        "--ranges-from",
         lenet.calibrate,
         "--inputs",
         lenet.test,
@@ -373,5 +390,5 @@ def test_each_method_chooses_ranges_that_keep_the_results(lenet, method, tmp_pat
     )
     _, found = run(lenet.model, tmp_path / "out.onnx", *options)
     assert not [one for one in found["layers"] if one["standing"] in ("fault", "kernels")]
-    assert abs(found["outcome"]["accuracy"] - found["outcome"]["accuracy_before"]) <= 0.01
+    assert found["outcome"]["sqnr_db"] > 20  # 39 of a network that learned elsewhere
     assert open_model(tmp_path / "out.onnx").facts["quantized"]["method"] == method

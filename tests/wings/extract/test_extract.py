@@ -51,7 +51,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.manual_seed(0)
         model = Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with lockstep.record(folder / name, model=model, steps=2, save=save):
+        with lockstep.record(folder / name, model=model, steps="0:2", save=save):
             for _ in range(2):
                 optimizer.zero_grad()
                 model(torch.randn(5, 8)).float().square().mean().backward()
@@ -65,7 +65,7 @@ def test_a_file_of_tensors_holds_every_bit_of_the_recording(
     # When the bfloat16 layer of one step is extracted
     output = tmp_path / "second.safetensors"
     assert (
-        main(["extract", str(recordings / "whole"), "second", "--step", "1", "-o", str(output)])
+        main(["extract", str(recordings / "whole"), "second", "--steps", "1", "-o", str(output)])
         == 0
     )
 
@@ -124,7 +124,7 @@ def test_a_tensor_that_an_operator_takes_twice_is_there_twice(
     output = tmp_path / "add.npz"
 
     assert (
-        main(["extract", str(recordings / "whole"), "torch.add", "--step", "0", "-o", str(output)])
+        main(["extract", str(recordings / "whole"), "torch.add", "--steps", "0", "-o", str(output)])
         == 0
     )
 
@@ -176,7 +176,9 @@ READERS = {"npz": read_npz, "h5": read_hdf5, "txt": read_text}
 def test_a_site_may_be_given_as_it_is_printed(recordings: Path, tmp_path: Path, site: str) -> None:
     output = tmp_path / "linear.npz"
 
-    assert main(["extract", str(recordings / "whole"), site, "--step", "0", "-o", str(output)]) == 0
+    assert (
+        main(["extract", str(recordings / "whole"), site, "--steps", "0", "-o", str(output)]) == 0
+    )
 
     names = {name.rpartition("/")[0] for name in read_npz(output)}
     assert names == {"rank0/step0/first/torch.nn.functional.linear#0"}
@@ -202,8 +204,8 @@ def test_without_whole_tensors_the_command_that_records_them_is_printed(
     ("site", "options", "sentence"),
     [
         ("frist", (), "pattern 'frist' matches no module and no operator; nearest: first"),
-        ("first", ("--step", "7"), "has no step 7; it has 0, 1"),
-        ("first", ("--rank", "rank3"), "has no rank3; it has rank0"),
+        ("first", ("--steps", "7"), "has no step 7; it has 0, 1"),
+        ("first", ("--ranks", "rank3"), "has no rank3; it has rank0"),
     ],
 )
 def test_what_is_not_there_is_said_with_what_is(

@@ -44,9 +44,9 @@ Gate = Callable[..., Gated]
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
-    def run(training: Made, update: Update | None = None) -> Gated:
-        golden = open_golden(tmp_path / "golden")
-        return gate_training(golden, training, tmp_path / "candidate", update=update)
+    def run(training: Made, update: Update | None = None, *, allow_crash: bool = False) -> Gated:
+        golden, candidate = open_golden(tmp_path / "golden"), tmp_path / "candidate"
+        return gate_training(golden, training, candidate, update=update, allow_crash=allow_crash)
 
     return run
 
@@ -123,9 +123,13 @@ def test_no_golden_is_made_of_a_training_that_failed(gate: Gate, tmp_path: Path)
 def test_a_failed_training_is_no_agreement(gate: Gate) -> None:
     gate(Made(), FIRST)
 
-    gated = gate(Made(failed="the command ended with exit code 3"))
+    failing = Made(failed="the command ended with exit code 3")
+    gated = gate(failing)
 
     assert gated.exit_code == ExitCode.FAILED
+    assert gate(failing, allow_crash=True).exit_code == ExitCode.AGREES
+    faulty = Made(FAULT, failed=failing.failed)
+    assert gate(faulty, allow_crash=True).exit_code == ExitCode.DIFFERS
 
 
 def test_a_golden_stays_where_calibrating_its_successor_fails(

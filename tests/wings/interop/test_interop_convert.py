@@ -31,7 +31,7 @@ def test_a_recording_as_files_is_read_again_in_its_order(
     form: str, pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "files"
-    assert main(["convert", str(pair[1]), "-o", str(folder), "--to", form]) == 0
+    assert main(["convert", str(pair[1]), "-o", str(folder), "--as", form]) == 0
     assert "51 tensors in" in capsys.readouterr().out
     records, again = (list(lockstep.open(one).records()) for one in (pair[1], folder))
     names = [
@@ -56,7 +56,7 @@ def test_text_and_hdf5_hold_every_tensor(pair: tuple[Path, Path], tmp_path: Path
     import h5py
 
     for form in ("txt", "h5"):
-        assert main(["convert", str(pair[0]), "-o", str(tmp_path / form), "--to", form]) == 0
+        assert main(["convert", str(pair[0]), "-o", str(tmp_path / form), "--as", form]) == 0
     text = (tmp_path / "txt" / "rank0-step0.txt").read_text()
     assert sum(line.startswith("# ") for line in text.splitlines()) == 51
     found: list[str] = []
@@ -112,12 +112,12 @@ def test_what_cannot_be_converted_leaves_nothing_and_says_why(
         ([str(pair[0]), "-o", str(tmp_path / "out")], "is a recording already"),
         ([str(tmp_path / "full"), "-o", str(tmp_path / "out")], "nothing that a plug-in reads"),
         ([str(tmp_path / "none"), "-o", str(tmp_path / "out")], "nothing that a plug-in reads"),
-        ([str(pair[0]), "-o", str(tmp_path / "full"), "--to", "npy"], "is not empty"),
+        ([str(pair[0]), "-o", str(tmp_path / "full"), "--as", "npy"], "is not empty"),
         (
-            [str(probe_dumps / "golden_stat"), "-o", str(tmp_path / "out2"), "--to", "npy"],
+            [str(probe_dumps / "golden_stat"), "-o", str(tmp_path / "out2"), "--as", "npy"],
             "saved whole",
         ),
-        ([str(pair[0]), "-o", "/proc/none/out", "--to", "npy"], "cannot be written"),
+        ([str(pair[0]), "-o", "/proc/none/out", "--as", "npy"], "cannot be written"),
     ):
         assert main(["convert", *arguments]) == 2, arguments
         assert words in capsys.readouterr().err
@@ -129,7 +129,7 @@ def test_names_that_no_file_may_have_stay_inside_of_the_folder(tmp_path: Path) -
     hostile = MadeTraining(whole=True, spelling="../../../relu/x" + "y" * 300)
     recording = write_recording(tmp_path / "hostile", hostile)
     assert (
-        main(["convert", str(recording), "-o", str(tmp_path / "deep" / "files"), "--to", "npy"])
+        main(["convert", str(recording), "-o", str(tmp_path / "deep" / "files"), "--as", "npy"])
         == 0
     )
     assert {one.name for one in tmp_path.iterdir()} == {"hostile", "deep"}

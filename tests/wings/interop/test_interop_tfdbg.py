@@ -82,7 +82,7 @@ def test_commands_are_those_of_the_tools_own_page(
     [
         (["--run", "die"], ["{python}", str(PROMPT), "1"], "the last it said: Segmentation fault"),
         (
-            ["--run", "hang", "--timeout-s", "0.5"],
+            ["--run", "hang", "--timeout", "0.5"],
             ["{python}", str(PROMPT), "1"],
             "no prompt tfdbg> within 0.5 s",
         ),

@@ -6,6 +6,7 @@ import csv
 import json
 import pickle
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,42 @@ def test_a_tensor_that_is_cut_off_or_damaged_anywhere_is_refused_or_the_same(
             assert found[0].load().tobytes() == bits
         except CorruptError:
             continue
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_bytes_that_their_checksum_does_not_fit_are_never_equal(
+    share: float, probe_dumps: Path, tmp_path: Path
+) -> None:
+    # Given a dump beside itself, where one tensor's bytes were overwritten and its checksum was not
+    dump = shutil.copytree(probe_dumps / "golden_tensor", tmp_path / "dump")
+    assert compare_recordings(probe_dumps / "golden_tensor", dump).origins == ()
+    file = sorted(dump.rglob("*.pt"))[0]
+    with zipfile.ZipFile(file) as archive:
+        stored = next(one for one in archive.infolist() if "/data/" in one.filename)
+        held = archive.read(stored)
+    data = bytearray(file.read_bytes())
+    data[data.index(held) + int(share * len(held))] ^= 0x5A
+    file.write_bytes(data)
+    # Then the bytes decide
+    with pytest.raises(CorruptError, match="is not what was written"):
+        compare_recordings(probe_dumps / "golden_tensor", dump)
+
+
+def test_a_checksum_of_the_dump_does_not_stand_for_a_file(
+    probe_dumps: Path, tmp_path: Path
+) -> None:
+    # Given two dumps that tell one checksum of a tensor, whose files hold others
+    def tell(data: dict[str, Any]) -> None:
+        told = data["Functional.gelu.1.forward"]["output"][0]
+        told["md5"], told["data_name"] = "12345678", "told.npy"
+
+    dumps = [altered(probe_dumps / "golden_tensor", tell, tmp_path / name) for name in "ab"]
+    for number, dump in enumerate(dumps):
+        told_in = next(dump.glob("step0/*/dump_tensor_data/Functional.gelu.1.forward.output.0.pt"))
+        tensors, told = told_in.parent, next(one for _, one in tensors_in(told_in))
+        values = np.full(told.shape, 1.0 + number, told.dtype)
+        np.save(tensors / "told.npy", values)
+    assert compare_recordings(*dumps).origins
 
 
 class Code:

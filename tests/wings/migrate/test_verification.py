@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import cast
+
 import pytest
 
-from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.finding import Comparison, UniformChange, Verdict
+from lockstep.report.comparison.verdict_words import headline
 from lockstep.report.paragraphs import WIDTH
 from lockstep.wings.migrate.verify.screen import (
     Result,
@@ -12,6 +16,7 @@ from lockstep.wings.migrate.verify.screen import (
     print_verification,
     render_verification,
 )
+from lockstep.wings.migrate.verify.verification import _Verifier
 
 DIVERGED = Comparison(
     reference="original",
@@ -70,3 +75,28 @@ def test_it_can_leave_standard_output_alone(capsys: pytest.CaptureFixture[str]) 
     print_verification(Verification(Result.VERIFIED, "equal"), to_error=True)
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "VERIFIED: equal\n")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "result"),
+    [
+        (Verdict.AGREE, Result.AGREES),
+        (Verdict.DIVERGED, Result.DIFFERS),
+        (Verdict.INCOMPARABLE, Result.UNPROVEN),
+    ],
+)
+def test_what_compare_cannot_say_is_not_verified(verdict: Verdict, result: Result) -> None:
+    # Given what `compare` says of the original's recording and the migrated one's
+    comparison = replace(DIVERGED, verdict=verdict)
+    # When verify judges by it
+    found = _Verifier._judged(cast("_Verifier", None), comparison, "as it is")
+    # Then the exit code is that of `compare`
+    assert found.result is result
+    assert found.result.exit_code == comparison.exit_code()
+
+
+def test_another_precision_throughout_is_told_as_compare_tells_it() -> None:
+    change = UniformChange("matmul inputs round to fp16", ())
+    comparison = replace(DIVERGED, uniform=(change,))
+    found = _Verifier._judged(cast("_Verifier", None), comparison, "as it is")
+    assert (found.result, found.headline) == (Result.AGREES, headline(comparison))

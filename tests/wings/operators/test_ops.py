@@ -52,7 +52,7 @@ def a_training(path: Path, level: str) -> Path:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU(), torch.nn.LayerNorm(4))
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
-    with lockstep.record(path, model=model, steps=2, level=level, save="stats"):  # type: ignore[arg-type]
+    with lockstep.record(path, model=model, steps="0:2", level=level, save="stats"):  # type: ignore[arg-type]
         for _ in range(2):
             optimizer.zero_grad()
             model(torch.ones(2, 4)).t().logsumexp(0).sum().backward()
@@ -84,7 +84,7 @@ def test_a_command_shows_all_that_it_runs(
 ) -> None:
     # when a training is run against what the CPU has, with time for all of it on a busy machine
     monkeypatch.setattr("lockstep.wings.operators.times._MOST_SECONDS", 600.0)
-    code, out, _ = run(capfd, "--device", "cpu", "--json", "--", programs / "python", script)
+    code, out, _ = run(capfd, "--target", "cpu", "--json", "--", programs / "python", script)
 
     # then forward, backward and optimizer were seen, and what was compiled
     found = operators(out)
@@ -116,7 +116,7 @@ def test_what_a_device_lacks_stands_first_and_its_twin_stays_silent(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given a list of all that ran, and one without silu
-    code, out, _ = run(capsys, recorded, "--device", "cpu", "--json")
+    code, out, _ = run(capsys, recorded, "--target", "cpu", "--json")
     assert code == 0
     names = list(operators(out))
     whole, short = tmp_path / "whole.csv", tmp_path / "short.csv"
@@ -124,12 +124,12 @@ def test_what_a_device_lacks_stands_first_and_its_twin_stays_silent(
     short.write_text("\n".join(["# version: 7", "operator", *(set(names) - {"aten::silu"})]))
 
     # then the first has all of it
-    code, out, _ = run(capsys, recorded, "--device", whole)
+    code, out, _ = run(capsys, recorded, "--target", whole)
     assert code == 0
     assert out.startswith("SUPPORTED by whole.csv: all of")
 
     # and the second says what is missing, before all that is there
-    code, out, _ = run(capsys, recorded, "--device", short)
+    code, out, _ = run(capsys, recorded, "--target", short)
     assert code == 1
     assert "1 not in the list" in out
     table = out.partition("operator  ")[2].splitlines()
@@ -141,14 +141,14 @@ def test_what_takes_the_place_of_what_is_lacking_is_said(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given a list without silu and without logsumexp, which torch composes, and without products
-    _, out, _ = run(capsys, recorded, "--device", "cpu", "--json", "--no-rerun")
+    _, out, _ = run(capsys, recorded, "--target", "cpu", "--json", "--no-rerun")
     lacking = {"aten::silu", "aten::logsumexp", "aten::mm"}
     listed = tmp_path / "short.csv"
     others = {"aten::sigmoid", "aten::sigmoid_backward", "aten::mul.Tensor", "aten::add.Tensor"}
     listed.write_text("\n".join(["operator", *(set(operators(out)) - lacking | others)]))
 
     # when what ran is held against it
-    code, out, _ = run(capsys, recorded, "--device", listed, "--json")
+    code, out, _ = run(capsys, recorded, "--target", listed, "--json")
     found = operators(out)
 
     # then silu has a form that was run beside it, forward and backward
@@ -166,12 +166,12 @@ def test_what_takes_the_place_of_what_is_lacking_is_said(
     assert found["aten::mm"]["instead"]["proven"] is False
 
     # and the table says so, and nothing of what is there
-    _, out, _ = run(capsys, recorded, "--device", listed)
+    _, out, _ = run(capsys, recorded, "--target", listed)
     assert "instead of aten::silu\n  an equal form, proven forward and backward as it ran" in out
     assert "instead of aten::addmm" not in out
 
     # and nothing is proven where nothing is run
-    _, out, _ = run(capsys, recorded, "--device", listed, "--json", "--no-rerun")
+    _, out, _ = run(capsys, recorded, "--target", listed, "--json", "--no-rerun")
     assert operators(out)["aten::silu"]["instead"] is None
     assert operators(out)["aten::silu"]["seconds"] is None
 
@@ -181,7 +181,7 @@ def test_dtypes_are_held_against_those_of_the_list(
 ) -> None:
     listed = tmp_path / "half.csv"
     listed.write_text("operator,dtypes\naten::silu,float16\naten::addmm,float16 float32\n")
-    _, out, _ = run(capsys, recorded, "--device", listed, "--json")
+    _, out, _ = run(capsys, recorded, "--target", listed, "--json")
     found = operators(out)
     assert found["aten::silu"]["answer"] == "other dtypes only"
     assert found["aten::addmm"]["answer"] == "supported"
@@ -193,21 +193,21 @@ def test_an_operator_that_torch_picks_by_the_device_is_not_missing_elsewhere(
     # given attention, for which torch picks a kernel that no other device has
     layer = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(layer.parameters())
-    with lockstep.record(tmp_path / "run", model=layer, steps=1, level="aten", save="stats"):
+    with lockstep.record(tmp_path / "run", model=layer, steps="0:1", level="aten", save="stats"):
         x = layer(torch.ones(1, 2, 3, 4))
         torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()
         optimizer.step()
     name = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
     # then a device that has another one supports it
-    _, out, _ = run(capsys, tmp_path / "run", "--device", "cuda", "--json")
+    _, out, _ = run(capsys, tmp_path / "run", "--target", "cuda", "--json")
     assert operators(out)[name]["answer"] == "supported"
     assert "torch picks by the device" in operators(out)[name]["why"]
 
     # and one that has none, and not what it would be composed of, does not
     listed = tmp_path / "chip.csv"
     listed.write_text("operator\naten::mm\n")
-    _, out, _ = run(capsys, tmp_path / "run", "--device", listed, "--json")
+    _, out, _ = run(capsys, tmp_path / "run", "--target", listed, "--json")
     assert operators(out)[name]["answer"] == "not in the list"
 
 
@@ -215,7 +215,7 @@ def test_of_functions_of_the_api_no_more_is_said_than_their_names_tell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_path = a_training(tmp_path / "run", "api")
-    code, out, _ = run(capsys, run_path, "--device", "mps", "--json")
+    code, out, _ = run(capsys, run_path, "--target", "mps", "--json")
     found = operators(out)
     assert found["torch.nn.functional.silu"]["answer"] == "supported"
     assert found["torch.nn.functional.layer_norm"]["answer"] == "unknown"
@@ -223,7 +223,7 @@ def test_of_functions_of_the_api_no_more_is_said_than_their_names_tell(
     # and not even where all names are there is it said that everything is
     everything = tmp_path / "all.csv"
     everything.write_text("\n".join(["operator", *found]))
-    code, out, _ = run(capsys, run_path, "--device", everything)
+    code, out, _ = run(capsys, run_path, "--target", everything)
     assert code == 1
     assert out.startswith("NOT ALL KNOWN TO BE SUPPORTED by all.csv: all of")
     assert "recorded were functions of the API" in out
@@ -237,12 +237,12 @@ def test_what_ran_out_of_sight_is_not_called_supported(
     layer = torch.nn.Linear(4, 4)
     compiled = torch.compile(layer, backend="eager")
     optimizer = torch.optim.SGD(layer.parameters())
-    with lockstep.record(tmp_path / "run", model=layer, steps=1, level="aten", save="stats"):
+    with lockstep.record(tmp_path / "run", model=layer, steps="0:1", level="aten", save="stats"):
         compiled(torch.ones(2, 4)).sum().backward()
         optimizer.step()
 
     # when it is held against a list that has all that was seen
-    code, out, _ = run(capsys, tmp_path / "run", "--device", "cpu", "--no-rerun")
+    code, out, _ = run(capsys, tmp_path / "run", "--target", "cpu", "--no-rerun")
 
     # then that is not the answer
     assert code == 1
@@ -274,7 +274,7 @@ def test_without_a_list_operators_are_listed(
         (["nothing"], "nothing"),
         (["--", "{python}", "-c", "import torch"], "no operators: "),
         (["--", "no-such-command"], "cannot be started"),
-        (["--device", "abacus", "--", "true"], "--device abacus: no such list and no such file"),
+        (["--target", "abacus", "--", "true"], "--target abacus: no such list and no such file"),
     ],
 )
 def test_misuse_is_one_sentence(
@@ -289,7 +289,7 @@ def test_misuse_is_one_sentence(
 def test_a_recording_without_operators_says_how_to_get_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = run(capsys, a_training(tmp_path / "run", "module"), "--device", "cpu")
+    code, _, err = run(capsys, a_training(tmp_path / "run", "module"), "--target", "cpu")
     assert code == 2
     assert "holds no operator; record it with" in err
     assert "--level aten" in err

@@ -58,7 +58,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     torch.manual_seed(0)
     model = Net()
     optimizer = OPTIMIZERS[request.param](model.parameters())
-    with lockstep.record(folder, model=model, steps=2, save="tensors"):
+    with lockstep.record(folder, model=model, steps="0:2", save="tensors"):
         for _ in range(2):
             optimizer.zero_grad()
             model(torch.randn(3, 4, 8)).backward()
@@ -106,7 +106,7 @@ def test_the_written_test_passes_here(run: Path, tmp_path: Path, op: str) -> Non
 
 def test_nothing_of_a_sound_training_is_off(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Dropout in place draws once: it was refused by autograd behind its draw, and then drew other numbers.
-    assert main(["replay", str(run), "--all", "--json"]) == 0
+    assert main(["replay", str(run), "--whole", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["beyond"], said["not_run_again"]) == (0, [])
 
@@ -131,7 +131,7 @@ def test_a_result_that_cannot_be_held_is_named(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = torch.nn.BatchNorm1d(4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(tmp_path / "run", model=model, steps=1, save="tensors"):
+    with lockstep.record(tmp_path / "run", model=model, steps="0:1", save="tensors"):
         model(torch.randn(5, 4)).square().sum().backward()
         optimizer.step()
     call = next(

@@ -32,7 +32,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = torch.nn.Linear(3, 2)
     model.weight = torch.nn.Parameter(torch.randn(3, 2).t())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(folder, model=model, steps=1, save="tensors"):
+    with lockstep.record(folder, model=model, steps="0:1", save="tensors"):
         model(torch.ones(2, 3)).square().sum().backward()
         optimizer.step()
     return folder
@@ -118,7 +118,7 @@ def test_a_layout_of_other_axes_is_one_sentence(
         "lockstep.store.reader.layout_in",
         lambda text: (found := read(text)) and replace(found, strides=(*found.strides, 1)),
     )
-    site = ["--site", "*linear", "--write-test", str(tmp_path / "proof")]
+    site = ["--only", "*linear", "--write-test", str(tmp_path / "proof")]
     assert main(["replay", str(recording), *site]) == 2
     said = capsys.readouterr().err
     assert "is no layout of 2 axes" in said

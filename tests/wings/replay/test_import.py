@@ -45,7 +45,7 @@ import own_functions
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-with lockstep.record("run", model=model, steps=1, save="tensors"):
+with lockstep.record("run", model=model, steps="0:1", save="tensors"):
     own_functions.Cubed.apply(model(torch.randn(5, 4)), 0.5).sum().backward()
     optimizer.step()
 """
@@ -72,7 +72,7 @@ def in_the_folder(folder: Path, programs: Path, monkeypatch: pytest.MonkeyPatch)
     sys.modules.pop("own_functions", None)
 
 
-CUBED = ["replay", "run", "--site", "*Cubed"]
+CUBED = ["replay", "run", "--only", "*Cubed"]
 NAMED = ["--import", "own_functions:Cubed"]
 
 
@@ -117,7 +117,7 @@ def test_a_recorded_result_that_it_does_not_give_is_off(
     os.chdir(tmp_path)
 
     # When it is run again
-    code = main(["replay", str(folder / "run"), "--site", "*Cubed", *NAMED, "--json"])
+    code = main(["replay", str(folder / "run"), "--only", "*Cubed", *NAMED, "--json"])
 
     # Then what was recorded is off
     assert code == 1
@@ -166,5 +166,5 @@ def test_what_cannot_be_imported_is_one_sentence(
 
 
 def test_an_import_that_no_call_is_of_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["replay", "run", "--site", "*linear", *NAMED])
+    main(["replay", "run", "--only", "*linear", *NAMED])
     assert "own_functions:Cubed: no call that was chosen is one of it" in capsys.readouterr().err

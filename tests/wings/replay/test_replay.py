@@ -40,7 +40,7 @@ def _train(folder: Path, *, save: str = "tensors", emulate: str = "") -> None:
     torch.manual_seed(0)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
-    with lockstep.record(folder, model=model, steps=2, save=save, emulate=emulate):
+    with lockstep.record(folder, model=model, steps="0:2", save=save, emulate=emulate):
         for _ in range(2):
             optimizer.zero_grad()
             loss = F.cross_entropy(
@@ -67,7 +67,7 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, 
 
 def test_a_sound_recording_reports_nothing(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # When all of a sound training is run again
-    code, said = _json(capsys, runs / "sound", "--all")
+    code, said = _json(capsys, runs / "sound", "--whole")
 
     # Then every result is held, forward, backward and update, random ones too, and none is off
     assert (code, said["beyond"], said["not_run_again"]) == (0, 0, [])
@@ -121,12 +121,12 @@ def test_what_one_run_had_and_no_re_run_has_is_transient(
         F.gelu = right
 
     # When that operator is run again where it was recorded
-    code, said = _json(capsys, tmp_path / "flipped", "--site", "*gelu", "--step", 0, "--repeat", 2)
+    code, said = _json(capsys, tmp_path / "flipped", "--only", "*gelu", "--steps", 0, "--repeat", 2)
 
     # Then the recording alone is blamed; on the sound twin there is nothing to blame
     assert code == 0, "the operator itself returned the sound result, which was spoiled behind it"
     assert {call["conclusion"] for call in said["calls"]} == {"sound"}
-    code, said = _json(capsys, runs / "wrong", "--site", "*gelu", "--step", 0)
+    code, said = _json(capsys, runs / "wrong", "--only", "*gelu", "--steps", 0)
     assert code == 1
     assert {call["conclusion"] for call in said["calls"]} == {"off as recorded"}, (
         "recorded on an emulated device, run again on another one"
@@ -137,7 +137,7 @@ def test_what_one_run_had_and_no_re_run_has_is_transient(
 def test_another_dtype_is_held_against_what_that_dtype_can(
     runs: Path, capsys: pytest.CaptureFixture[str], dtype: str
 ) -> None:
-    code, said = _json(capsys, runs / "sound", "--site", "norm", "--step", 0, "--dtype", dtype)
+    code, said = _json(capsys, runs / "sound", "--only", "norm", "--steps", 0, "--dtype", dtype)
     assert code == 0
     output = said["calls"][0]["results"][0]["made"][1]
     assert output["maker"] == f"cpu as {dtype}"
@@ -153,7 +153,7 @@ def test_in_16_bits_no_more_is_allowed_than_one_rounding_makes(
 ) -> None:
     # When an operator that is 2 % too large is run again in a dtype of two or three digits
     wrong = ["--dtype", dtype, "--emulate", "wrong:gelu:scale:1.02"]
-    code, said = _json(capsys, runs / "sound", "--site", "*gelu", "--step", 0, *wrong)
+    code, said = _json(capsys, runs / "sound", "--only", "*gelu", "--steps", 0, *wrong)
 
     # Then that is more than a sound kernel may be off
     assert code == 1
@@ -168,11 +168,11 @@ def test_dropout_that_drops_nothing_is_run_again(
     drop = torch.nn.Dropout(0.0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), drop)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(tmp_path / "run", model=model, steps=1, save="tensors"):
+    with lockstep.record(tmp_path / "run", model=model, steps="0:1", save="tensors"):
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
 
-    code, said = _json(capsys, tmp_path / "run", "--site", "1")
+    code, said = _json(capsys, tmp_path / "run", "--only", "1")
 
     assert (code, said["not_run_again"]) == (0, [])
     assert {held["maker"] for held in said["calls"][0]["results"][0]["made"]} == {"recorded", "cpu"}
@@ -182,7 +182,9 @@ def test_a_device_that_rounds_is_found_without_a_reference_run(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # When a sound recording is run again on a device that rounds the inputs of products
-    assert main(["replay", str(runs / "sound"), "--all", "--emulate", "tf32", "--limit", "1"]) == 1
+    assert (
+        main(["replay", str(runs / "sound"), "--whole", "--emulate", "tf32", "--limit", "1"]) == 1
+    )
 
     # Then its products are off, each on the recorded inputs, and the rest is not
     said = capsys.readouterr().out
@@ -235,7 +237,7 @@ def test_each_sort_of_operator_can_be_written_down(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], site: str, name: str
 ) -> None:
     folder = tmp_path / "proof"
-    arguments = ["--site", site, "--step", "1", "--write-test", str(folder)]
+    arguments = ["--only", site, "--steps", "1", "--write-test", str(folder)]
     assert main(["replay", str(runs / "sound"), *arguments]) == 0
     capsys.readouterr()
     (test,) = folder.glob(f"test_*{name}.py")
@@ -265,22 +267,22 @@ def _tested(folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["sound"], "which operators\\? give --site SITE, --all, or a second recording"),
-        (["sound", "--all", "--site", "norm"], "--all, --site and --module: give one of them"),
-        (["sound", "--site", "nrom"], "matches no module and no operator; nearest: norm"),
-        (["sound", "--site", "norm", "--step", "9"], "has no step 9; it has 0, 1"),
-        (["sound", "--site", "norm", "--rank", "rank7"], "has no rank7; it has rank0"),
-        (["sound", "--all", "--device", "nowhere"], "--device nowhere: not to be had here"),
-        (["sound", "--all", "--device", "meta"], "--device meta: not to be had here"),
-        (["sound", "--all", "--dtype", "int8"], "--dtype int8: torch has no such floating"),
-        (["sound", "--all", "--emulate", "abacus"], "abacus"),
+        (["sound"], "which operators\\? give --only PATTERN, --whole, or a second recording"),
+        (["sound", "--whole", "--only", "norm"], "--whole, --only and --module: give one of them"),
+        (["sound", "--only", "nrom"], "matches no module and no operator; nearest: norm"),
+        (["sound", "--only", "norm", "--steps", "9"], "has no step 9; it has 0, 1"),
+        (["sound", "--only", "norm", "--ranks", "rank7"], "has no rank7; it has rank0"),
+        (["sound", "--whole", "--device", "nowhere"], "--device nowhere: not to be had here"),
+        (["sound", "--whole", "--device", "meta"], "--device meta: not to be had here"),
+        (["sound", "--whole", "--dtype", "int8"], "--dtype int8: torch has no such floating"),
+        (["sound", "--whole", "--emulate", "abacus"], "abacus"),
         (
-            ["sketch", "--site", "norm"],
+            ["sketch", "--only", "norm"],
             "record --only norm --save tensors --steps 0[,1]* --exit-after -o \\S*sketch-whole --",
         ),
-        (["sketch", "--all"], "no tensor of .* was saved whole"),
-        (["sound", "sound2"], "no origin is named; give --site SITE, or --all"),
-        (["nothing", "--all"], "nothing"),
+        (["sketch", "--whole"], "no tensor of .* was saved whole"),
+        (["sound", "sound2"], "no origin is named; give --only SITE, or --whole"),
+        (["nothing", "--whole"], "nothing"),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -67,7 +67,7 @@ def _train(folder: Path, way: str = "", *, emulate: str = "", save: str = "tenso
     torch.manual_seed(0)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with lockstep.record(folder, model=model, steps=1, save=save, emulate=emulate):
+    with lockstep.record(folder, model=model, steps="0:1", save=save, emulate=emulate):
         model(torch.randn(6, 8), way).square().mean().backward()
         optimizer.step()
     return folder
@@ -213,7 +213,10 @@ def _ends(folder: Path) -> Iterator[bool]:
         (["sketch", "--module", "body.0"], "record --only body.0 --save tensors --steps 0"),
         (["sound", "--module", "body.*"], "names 2 calls of modules; give one of them: body.0 / "),
         (["sound", "--module", "bdy.0"], "nearest: body.0"),
-        (["sound", "--module", "body.0", "--all"], "--all, --site and --module: give one of them"),
+        (
+            ["sound", "--module", "body.0", "--whole"],
+            "--whole, --only and --module: give one of them",
+        ),
         (["sound", "--module", "body.0", "--shrink"], "--module: leave out --dtype, --shrink and"),
     ],
 )

@@ -58,7 +58,7 @@ def _train(folder: Path, fault: str = "") -> None:
     model = Net(0.2 if fault == "momentum" else 0.1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02 if fault == "rate" else 0.01)
     emulate = WRONG if fault == "device" else ""
-    with lockstep.record(folder, model=model, steps=1, save="tensors", emulate=emulate):
+    with lockstep.record(folder, model=model, steps="0:1", save="tensors", emulate=emulate):
         with OnceOff(KERNELS[fault]) if fault in KERNELS else nullcontext():
             loss = model(torch.randn(6, 8), fault)
         loss.backward()
@@ -152,7 +152,7 @@ def test_a_recorded_result_of_all_inputs_is_cut_nowhere(
     # Given a mean that was wrong once, which nothing here makes again
     _train(tmp_path / "mean", "mean once")
     folder = tmp_path / "proof"
-    command = ["replay", str(tmp_path / "mean"), "--site", "*mean", "--shrink"]
+    command = ["replay", str(tmp_path / "mean"), "--only", "*mean", "--shrink"]
 
     # When smaller inputs are looked for
     assert main([*command, "--write-test", str(folder)]) == 1
@@ -168,7 +168,7 @@ def test_where_nothing_fails_nothing_is_made_smaller(
     sound: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # When a sound call is to fail on smaller inputs
-    assert main(["replay", str(sound), "--site", "*gelu", "--shrink"]) == 0
+    assert main(["replay", str(sound), "--only", "*gelu", "--shrink"]) == 0
 
     # Then it does not
     assert "The inputs were not made smaller: nothing of it is beyond" in capsys.readouterr().out
@@ -177,7 +177,7 @@ def test_where_nothing_fails_nothing_is_made_smaller(
 def test_shrinking_and_another_dtype_is_one_sentence(
     sound: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["replay", str(sound), "--all", "--shrink", "--dtype", "float16"]) == 2
+    assert main(["replay", str(sound), "--whole", "--shrink", "--dtype", "float16"]) == 2
     assert "--shrink and --dtype: inputs are made smaller in their" in capsys.readouterr().err
 
 

@@ -120,7 +120,7 @@ def test_another_kind_of_finding_has_other_advice(found: Comparison) -> None:
     numbered = [item for item in several if item.title.startswith("origin ")]
     assert numbered
     assert numbered[0].title.startswith("origin 2 of 3: ")
-    assert "--site" in numbered[0].command
+    assert "--only" in numbered[0].command
 
 
 def test_runs_that_agree_have_no_advice_on_an_origin(tmp_path: Path) -> None:

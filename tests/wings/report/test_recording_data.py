@@ -55,7 +55,7 @@ def recording(
     optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1, momentum=0.9)
     images, labels = torch.rand(5, 3, 8, 8), torch.tensor([0, 1, 2, 3, 0])
     path = tmp_path_factory.mktemp("one") / "run"
-    with lockstep.record(path, model=model, steps=STEPS, save="tensors"):
+    with lockstep.record(path, model=model, steps=f"0:{STEPS}", save="tensors"):
         for step in range(TRAINED):
             optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
             optimizer.zero_grad()

@@ -19,13 +19,13 @@ from lockstep.wings.serve.command import serve
     ("words", "sentence"),
     [
         ("--engine ray", r"--engine ray: Ray Serve is not installed here: .*\[serve-cluster\]"),
-        ("--engine ray --address 127.0.0.1:9", "--address 127.0.0.1:9: nobody answers there"),
-        ("--engine ray --address ray://127.0.0.1:9", "Ray's client cannot say"),
-        ("--engine ray --address nowhere", "give HOST:PORT"),
+        ("--engine ray --cluster 127.0.0.1:9", "--cluster 127.0.0.1:9: nobody answers there"),
+        ("--engine ray --cluster ray://127.0.0.1:9", "Ray's client cannot say"),
+        ("--engine ray --cluster nowhere", "give HOST:PORT"),
         ("--engine ray --runners 2", "--engine ray: Ray places replicas; give --replicas"),
         ("--engine ray --device cuda:0,cuda:1", "and one --device for all of them"),
         ("--replicas 2", "are of a Ray cluster; give --engine ray too"),
-        ("--address 127.0.0.1:6379", "are of a Ray cluster; give --engine ray too"),
+        ("--cluster 127.0.0.1:6379", "are of a Ray cluster; give --engine ray too"),
     ],
 )
 def test_an_engine_that_cannot_be_is_one_sentence(

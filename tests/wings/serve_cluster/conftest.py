@@ -40,5 +40,5 @@ def nodes() -> Iterator[Nodes]:
 def served(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The models that the tests of the embedded engine have."""
     folder = serve_models.of_the_clients(tmp_path_factory.mktemp("models"))
-    with serving(folder, "--engine", "ray", "--address", nodes.address) as one:
+    with serving(folder, "--engine", "ray", "--cluster", nodes.address) as one:
         yield one

@@ -34,7 +34,7 @@ def two_replicas(
     folder = tmp_path_factory.mktemp("held")
     for name in ("one", "other"):
         held(folder, name, beside / name)
-    words = ("--engine", "ray", "--address", nodes.address, "--replicas", "2", "--most", "3")
+    words = ("--engine", "ray", "--cluster", nodes.address, "--replicas", "2", "--most", "3")
     with serving(folder, *words) as served:
         yield served
 
@@ -90,7 +90,7 @@ def test_a_replica_more_comes_while_requests_wait_and_none_stays_of_a_killed_ser
     nodes: Nodes, tmp_path: Path
 ) -> None:
     beside = held(tmp_path / "models", "held", tmp_path / "beside")
-    words = (tmp_path / "models", "--engine", "ray", "--address", nodes.address)
+    words = (tmp_path / "models", "--engine", "ray", "--cluster", nodes.address)
     # Given a server that was killed, which leaves its version in the cluster
     command = [sys.executable, "-m", "lockstep", "serve", *map(str, words), "--http", "0"]
     with subprocess.Popen([*command, "--grpc", "off"], stdout=subprocess.PIPE, text=True) as killed:

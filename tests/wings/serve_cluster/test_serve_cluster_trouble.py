@@ -100,7 +100,7 @@ def test_versions_are_exchanged_under_load_without_losing_a_request(
         return found
 
     with (
-        serving(tmp_path, "--engine", "ray", "--address", nodes.address) as served,
+        serving(tmp_path, "--engine", "ray", "--cluster", nodes.address) as served,
         ThreadPoolExecutor(3) as threads,
     ):
         # Given clients that ask without pause, when a version is added, and then the newest exchanged in its place
@@ -138,7 +138,7 @@ def test_a_node_that_cannot_open_a_model_is_named(nodes: Nodes, tmp_path: Path) 
         "    return Nothing()\n"
     )
     serve_models.linear(tmp_path / "linear" / "1" / "model.onnx")
-    words = ("--engine", "ray", "--address", nodes.address, "--replicas", "2")
+    words = ("--engine", "ray", "--cluster", nodes.address, "--replicas", "2")
     with serving(tmp_path, *words) as served:
         index = http.InferenceServerClient(served.http).get_model_repository_index()
     # Then it is not served, and says which node is at fault; the rest is served
@@ -219,7 +219,7 @@ sys.exit(main())
 def test_a_cluster_of_another_ray_is_said(nodes: Nodes, tmp_path: Path) -> None:
     # Given a program whose Ray is older than that of the cluster
     model = serve_models.linear(tmp_path / "model.onnx")
-    words = ["serve", str(model), "--http", "0", "--engine", "ray", "--address", nodes.address]
+    words = ["serve", str(model), "--http", "0", "--engine", "ray", "--cluster", nodes.address]
     command = [sys.executable, "-c", OF_ANOTHER_RAY, *words]
     found = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     # Then it is one sentence

@@ -196,7 +196,7 @@ def test_ctrl_c_leaves_the_command_that_runs_and_not_the_prompt(
         ("ni 'fc1 / torch.nn", {"'fc1 / torch.nn.functional.linear #0, forward'", "'fc1 / torch.nn.Linear #0, init'"}),
         ("use rank ", {"rank0", "all"}),
         ("help qu", {"quit"}),
-        ("compare --rule ", {"error-model", "fixed"}),
+        ("compare --judge ", {"error-model", "fixed"}),
         ("show 'unclosed \"", set()),
         ("xyzzy ", set()),
     ],

@@ -49,7 +49,7 @@ def found_in(
     optimizer = make(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
     half = torch.autocast("cpu", torch.float16) if scale else contextlib.nullcontext()
-    with lockstep.record(path, model=model, steps=1, save="stats", level=level):
+    with lockstep.record(path, model=model, steps="0:1", save="stats", level=level):
         with half:
             value = loss(model(batch(torch.randn(16, 4))))
         scaler.scale(value).backward()

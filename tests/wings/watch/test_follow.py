@@ -94,12 +94,12 @@ def test_a_fault_that_begins_late_ends_the_training_where_compare_points(run: Ru
         key: origin[key] for key in ("step", "module", "op", "phase")
     }
     # And of one step more that operator's tensors alone are kept whole, to be run again
-    assert "late-origin: lockstep replay late-origin --all" in ended.stderr
+    assert "late-origin: lockstep replay late-origin --whole" in ended.stderr
     kept = lockstep.open(run.folder / "late-origin").ranks["rank0"]
     assert kept.steps[0] > 5
     assert kept.has_tensors
     assert {call.site.module for call in kept.calls(kept.steps[0])} - {""} == {"1"}
-    assert "0 calls beyond" in run("replay", "late-origin", "--all").stdout
+    assert "0 calls beyond" in run("replay", "late-origin", "--whole").stdout
 
 
 def test_a_reference_of_another_model_is_no_agreement(run: Run) -> None:
@@ -120,7 +120,7 @@ def test_what_is_compared_step_by_step_is_what_compare_finds(tmp_path: Path) -> 
             torch.nn.Linear(8, 16), torch.nn.LayerNorm(16, eps=epsilon), torch.nn.Linear(16, 1)
         )
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        with lockstep.record(path, model=model, steps=3):
+        with lockstep.record(path, model=model, steps="0:3"):
             for _ in range(3):
                 optimizer.zero_grad()
                 model(torch.randn(4, 8)).square().mean().backward()
@@ -204,5 +204,5 @@ def test_a_loss_that_parts_has_the_next_step_recorded_whole_and_compared(run: Ru
     origin = values["comparison"]["origins"][0]
     assert (origin["step"], origin["module"]) == (6, "1")
     # And the step opens, and each of its operators can be run again
-    assert "step 6" in run("show", "far", "--step", "6").stdout
-    assert run("replay", "far", "--all").returncode == 0
+    assert "step 6" in run("show", "far", "--steps", "6").stdout
+    assert run("replay", "far", "--whole").returncode == 0

@@ -95,7 +95,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recording, Record
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with lockstep.record(folder / name, model=model, steps=2, calibrate=calibrate):
+        with lockstep.record(folder / name, model=model, steps="0:2", calibrate=calibrate):
             for _ in range(6):
                 optimizer.zero_grad()
                 model(torch.randn(16, 8)).square().mean().backward()
@@ -122,7 +122,7 @@ def test_a_calibration_of_other_steps_is_refused(
 ) -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(tmp_path / "none", model=model, steps=1):
+    with lockstep.record(tmp_path / "none", model=model, steps="0:1"):
         model(torch.ones(1, 2)).sum()
         optimizer.step()
     with pytest.raises(UsageError, match="has no loss of a step of the reference"):
@@ -167,6 +167,13 @@ def test_a_rank_that_was_not_heard_is_no_agreement() -> None:
     floors = LossFloors({"rank0": ONE_A_STEP, "rank1": ONE_A_STEP}, "the floor")
     assert losses_code(followed(EQUAL), floors) == ExitCode.FAILED
     assert "rank1: no loss was heard" in "\n".join(losses_text(followed(EQUAL), floors))
+
+
+def test_a_crashed_training_agrees_where_that_is_allowed_alone() -> None:
+    floors = LossFloors({"rank0": ONE_A_STEP}, "the floor")
+    assert losses_code(followed(EQUAL, code=9), floors) == ExitCode.FAILED
+    assert losses_code(followed(EQUAL, code=9), floors, allow_crash=True) == ExitCode.AGREES
+    assert any("exit code 9" in words for words in losses_text(followed(EQUAL, code=9), floors))
 
 
 def test_the_chart_of_losses_shows_the_furthest_of_each_stretch() -> None:

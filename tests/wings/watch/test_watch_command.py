@@ -175,8 +175,8 @@ def test_a_step_is_kept_for_replay_and_the_training_ends(place: Place) -> None:
     last = [one for one in place.events() if one["event"] == "ended"][-1]
     assert (last["code"], last["trained"] < 1000) == (0, True)
     site = "(model) / torch.Tensor.sqrt #0, forward"
-    assert f"lockstep replay kept --site '{site}'" in ended.stderr
-    again = place.run("replay", "kept", "--site", site)
+    assert f"lockstep replay kept --only '{site}'" in ended.stderr
+    again = place.run("replay", "kept", "--only", site)
     assert "sound" in again.stdout, again.stdout + again.stderr
 
 
@@ -239,7 +239,7 @@ def _all_of(master: int) -> str:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--rule", "dead-rely"), "there is no rule 'dead-rely'; nearest: dead-relu"),
+        (("--only-rule", "dead-rely"), "there is no rule 'dead-rely'; nearest: dead-relu"),
         (
             ("--set", "dead-relu.part=1"),
             "rule dead-relu has no setting 'part'; it has share, steps",

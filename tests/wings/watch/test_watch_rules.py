@@ -56,7 +56,7 @@ def hits_in(
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # trainings of the benchmark may warn
-        with lockstep.record(path, steps=steps):
+        with lockstep.record(path, steps=f"0:{steps}"):
             train(steps)
     rank = lockstep.open(path).ranks["rank0"]
     watcher = Watcher(choose([]) if rules is None else rules, lambda event: None)

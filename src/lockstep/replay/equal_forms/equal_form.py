@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from lockstep.core.dtypes import is_floating
 from lockstep.core.records import Call
 from lockstep.core.site import Phase, Role
+from lockstep.core.text import times
 from lockstep.devices.support.known_lists import COMPOSED
 from lockstep.devices.support.support_list import SupportList
 from lockstep.replay.again import again
@@ -113,7 +114,7 @@ def _tried(
         replaced.update(ran.replaced)
         runs, worst, gradients = runs + 1, max(worst, ran.worst), gradients or ran.gradients
         if worst > 1.0:
-            raise CannotReplay(f"{form.words} is {worst:.3g} times further off than it may be")
+            raise CannotReplay(f"{form.words} is {times(worst)} further off than it may be")
     words = ", ".join([form.words, *(f"{name} as {how}" for name, how in replaced.items())])
     return Substitute((), words, tuple(parts), runs, runs, gradients, worst, why)
 

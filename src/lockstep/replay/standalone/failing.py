@@ -12,7 +12,8 @@ def failing(proof: Proof) -> set[str]:
     found = set()
     for name, made in proof.recorded.items():
         try:
-            compare(name, made, proof.expected[name], limits[name])
+            expected = proof.expected[name]
+            compare(name, made, expected, limits[name], proof.twice.get(name, expected))
         except AssertionError:
             found.add(name)
     return found

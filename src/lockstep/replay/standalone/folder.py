@@ -14,9 +14,10 @@ from safetensors.torch import save_file
 
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.replacement import aside_of
-from lockstep.core.text import shell_line
+from lockstep.core.text import shell_line, times
 from lockstep.core.version import VERSION
 from lockstep.replay.held_results import Held, Result
+from lockstep.replay.standalone.checks import ROUNDED_TWICE
 from lockstep.replay.standalone.proof import Proof, facts
 from lockstep.replay.standalone.written_text import code, device_of, plain, quoted
 
@@ -121,7 +122,8 @@ def _fill(folder: Path, proof: Proof, story: Background, suffix: str) -> None:
     name = file_name(proof, suffix)
     for file, text in _texts(proof, story, name).items():
         (folder / file).write_text(text, encoding="utf-8")
-    tensors = {"inputs": proof.inputs, "expected": proof.expected}
+    twice = {f"{key}{ROUNDED_TWICE}": tensor for key, tensor in proof.twice.items()}
+    tensors = {"inputs": proof.inputs, "expected": {**proof.expected, **twice}}
     if story.as_recorded:
         tensors["recorded"] = proof.recorded
     for file, found in tensors.items():
@@ -289,5 +291,5 @@ def _numbers(proof: Proof, result: Result, held: Held) -> str:
     if len(limits) != 1 or held.sound:
         return f"{off}: {'sound' if held.sound else 'not sound'}"
     allowed = limits[0].allowed
-    times = f"{held.error / allowed:.3g} times what is allowed" if allowed else "not sound"
-    return f"{off}: {times if held.error > allowed else 'not sound by its roundings'}"
+    beyond = f"{times(held.error / allowed)} what is allowed" if allowed else "not sound"
+    return f"{off}: {beyond if held.error > allowed else 'not sound by its roundings'}"

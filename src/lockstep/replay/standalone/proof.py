@@ -25,6 +25,8 @@ from lockstep.replay.rebuild import torch_dtype
 from lockstep.replay.recorded_tensors import load
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, outputs_of
+from lockstep.replay.rounded_elements import Envelope
+from lockstep.replay.roundoff import carrier
 from lockstep.replay.side import Reading, Side
 from lockstep.replay.standalone.checks import as_real
 from lockstep.replay.standalone.python_source import (
@@ -45,12 +47,15 @@ class Limit:
     allowed
         Distance over the norm of the expected ones.
     allowed_misrounded
-        Share that need not be the nearest number of their dtype; None for no such limit.
+        Share that need not be the nearest number of the 16-bit dtype; None for no such limit.
+    rounded_to
+        That dtype: a gradient under autocast goes through it, and is float32; "" where there is no such limit.
     """
 
     up_to: float | None
     allowed: float
     allowed_misrounded: float | None
+    rounded_to: str = ""
 
 
 @dataclass(slots=True)
@@ -67,6 +72,8 @@ class Proof:
         Python that runs it on `values`, a mapping of these, and calls `check` for each result.
     expected, limits
         What has to come out, by the name that `check` is called with.
+    twice
+        The same of kernels that round before they add a bias, too; nothing for all else.
     recorded
         The same as they were recorded.
     names
@@ -85,6 +92,7 @@ class Proof:
     lines: list[str] = field(default_factory=list)
     expected: dict[str, torch.Tensor] = field(default_factory=dict)
     limits: dict[str, list[Limit]] = field(default_factory=dict)
+    twice: dict[str, torch.Tensor] = field(default_factory=dict)
     recorded: dict[str, torch.Tensor] = field(default_factory=dict)
     names: dict[tuple[Role, int, int], str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -284,14 +292,18 @@ class _OperatorProof:
             if is_floating(record.dtype):
                 reading = self._read(record)
                 expected, limits = self._expected(record, reading)
+                twice = self._rounded_twice(record, reading, expected)
                 own_source = made[min(reading.number, len(made) - 1)]
             else:
                 own = self._rerun.run(Precision.OWN, backward=False, cast=False)
                 expected, limits, own_source = outputs_of(own, record)[0], [], made[0]
+                twice = None
         except CannotReplay as error:
             self.proof.refused[name] = str(error)
             return
         self.proof.hold(name, record, expected, limits)
+        if twice is not None:
+            self.proof.twice[name] = twice.contiguous()
         self.proof.lines.append(f"check({name!r}, {own_source})")
 
     def _read(self, record: TensorRecord) -> Reading:
@@ -309,18 +321,33 @@ class _OperatorProof:
         """The double-precision result as it is best read, and what a sound kernel may be off."""
         held = Alone(self._side_of(record), record, reading)
         found = held.locals(at_once=False)
-        return held.truth.clone(), list(_limits(held.truth, found, narrow=held.unit > SINGLE))
+        rounded_to = carrier(held.side.call, record) if held.unit > SINGLE else ""
+        return held.truth.clone(), list(_limits(held.truth, found, rounded_to))
+
+    def _rounded_twice(
+        self, record: TensorRecord, reading: Reading, truth: torch.Tensor
+    ) -> torch.Tensor | None:
+        """What kernels give that round a sum of products before they add a bias; None for all else."""
+        side = self._side_of(record)
+        products = side.products(record, reading) if side.unit(record) > SINGLE else None
+        if products is None:
+            return None
+        return (
+            Envelope.once(truth, torch_dtype(carrier(side.call, record)))
+            .or_twice(products)
+            .made[-1]
+        )
 
 
-def _limits(truth: torch.Tensor, found: list[Local], *, narrow: bool) -> Iterator[Limit]:
+def _limits(truth: torch.Tensor, found: list[Local], rounded_to: str) -> Iterator[Limit]:
+    """What a sound kernel may be off in each population, and how many it misrounds of a 16-bit dtype."""
     for number, local in enumerate(found):
         last = number == len(found) - 1
         median = None if last else median_size(truth)
         up_to = None if median is None else median * SENTINEL_MAGNITUDE
         share = local.allowed_misrounded
-        yield Limit(
-            up_to, local.allowed, share if narrow and share < 1.0 and len(found) == 1 else None
-        )
+        counts = bool(rounded_to) and share < 1.0 and len(found) == 1
+        yield Limit(up_to, local.allowed, share if counts else None, rounded_to if counts else "")
 
 
 # --- updates ------------------------------------------------------------------------------------------
@@ -376,6 +403,7 @@ def facts(proof: Proof) -> dict[str, Any]:
                     "up_to": limit.up_to,
                     "allowed": limit.allowed,
                     "allowed_misrounded": limit.allowed_misrounded,
+                    "rounded_to": limit.rounded_to,
                 }
                 for limit in limits
             ]

@@ -1,18 +1,20 @@
-"""How two trainings went on behind their recorded steps, in words."""
+"""How two trainings went on after their recorded steps, in words."""
 
 from __future__ import annotations
 
 import math
 
 from lockstep.core.finding import Comparison, Course, Ends
+from lockstep.core.text import factor_figure
 
 
 def in_headline(ends: Ends | None) -> str:
-    """What an agreement says of the ends: `; equal to the end of the training`, or that it does not reach so far."""
+    """What an agreement says of the ends: `; equal at the end`, or that it does not reach so far."""
     if ends is None:
         return ""
     if ends.course is Course.EQUAL:
-        return "; equal bit by bit to the end of the training"
+        words = "; equal bit by bit to the last recorded step, and equal at the end"
+        return f"{words}; {ends.words}" if ends.words else words
     if ends.course is Course.UNKNOWN:
         return f"; {ends.words}"
     if ends.course is Course.NOISE:
@@ -23,13 +25,18 @@ def in_headline(ends: Ends | None) -> str:
 def how_far(ends: Ends) -> str:
     """How far apart the trainings ended."""
     if math.isnan(ends.rel_l2):
-        return "how far apart the trainings end is not known"
-    words = f"the trainings end rel {ends.rel_l2:.2g} apart"
+        return "by how much the trainings differ at their end is not known"
+    words = f"the trainings differ by {_percent(ends.rel_l2)} at their end (relative L2)"
     return (
-        f"{words}, {ends.largest} the most (rel {ends.largest_rel_l2:.2g})"
+        f"{words}, {ends.largest} the most ({_percent(ends.largest_rel_l2)})"
         if ends.largest
         else words
     )
+
+
+def _percent(share: float) -> str:
+    """Return a share with two significant digits, as `0.56%`."""
+    return f"{factor_figure(100 * share)}%"
 
 
 def parting(comparison: Comparison) -> str:

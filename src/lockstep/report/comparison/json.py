@@ -9,6 +9,7 @@ from typing import Any
 
 from lockstep.core.finding import Comparison, Ends, Explanation, Origin, UnalignedCalls
 from lockstep.report.comparison.tally import tally_of
+from lockstep.report.comparison.verdict_words import headline
 from lockstep.report.json_text import finite, json_text
 
 JSON_SCHEMA_VERSION = 1
@@ -29,6 +30,9 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "schema": JSON_SCHEMA_VERSION,
         "verdict": comparison.verdict.value,
+        "outcome": comparison.outcome,
+        "headline": headline(comparison),
+        "exit_code": int(comparison.exit_code()),
         "origin": origins[0] if origins else None,
         "origins": origins,
         "steps": list(comparison.steps),
@@ -37,7 +41,9 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "inherited": comparison.inherited,
         "compared": comparison.compared,
         "equal": tally.equal,
+        "equal_numbers": tally.alike,
         "inside_tolerance": tally.inside,
+        "beyond_tolerance": tally.beyond,
         "unjudged": tally.unjudged,
         "missing": comparison.missing,
         "unaligned": {
@@ -55,6 +61,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
             "trained": comparison.ranks.world_size,
         },
         "endings": list(comparison.endings),
+        "crashes": list(comparison.crashes),
         "notes": list(comparison.notes),
         "what_next": None
         if comparison.what_next is None

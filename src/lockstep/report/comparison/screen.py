@@ -16,7 +16,7 @@ from lockstep.core.finding import (
     Outcome,
     Verdict,
 )
-from lockstep.core.text import listed, printable
+from lockstep.core.text import factor_figure, listed, printable
 from lockstep.judge.fixed_rule import accuracy_reached
 from lockstep.report.comparison import end_words
 from lockstep.report.comparison.lone_calls import unaligned_sentences
@@ -27,11 +27,13 @@ from lockstep.report.comparison.verdict_words import (
     first_word,
     headline_words,
     lines_below,
+    more_origins_words,
     place_words,
     ranks_words,
     source_words,
     uniform_words,
 )
+from lockstep.report.comparison.verdict_words import headline as headline
 from lockstep.report.console import OutputConsole
 from lockstep.report.paragraphs import (
     WIDTH,
@@ -61,6 +63,13 @@ _JUDGES = {
     "calibration": "the calibration of each site",
     "local-error": "a double-precision run of the operator, or rounding that any run of it has",
     "fixed": "the fixed rule (cosine 0.99 with max abs 0.001, cosine 0.9, max abs 1)",
+}
+
+_IN_SHORT = {
+    "error-model": "an error model",
+    "calibration": "the calibration",
+    "local-error": "double precision",
+    "fixed": "the fixed rule",
 }
 
 _BEHIND = {"local-error": "error-model"}
@@ -107,7 +116,7 @@ def render_comparison(
     _add_uniform(text, comparison)
     _add_next_origins(text, comparison, tally)
     _add_ends(text, comparison)
-    _add_counts(text, comparison, tally)
+    _add_counts(text, comparison, tally, show_all=show_all)
     _add_setup(text, comparison)
     _add_unaligned(text, comparison, show_all=show_all)
     said = comparison.verdict is Verdict.INCOMPARABLE
@@ -128,13 +137,6 @@ def render_comparison(
     return text
 
 
-def headline(comparison: Comparison) -> str:
-    """The verdict in one sentence, with its place."""
-    text = Page()
-    _add_headline(text, comparison, tally_of(comparison.findings))
-    return " ".join(text.plain.split())
-
-
 def print_comparison(
     comparison: Comparison,
     *,
@@ -152,6 +154,8 @@ def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
     text.append(first_word(comparison))
     words, source = headline_words(comparison, tally)
     _add_with_source(text, words, source, used=len(first_word(comparison)))
+    if more := more_origins_words(comparison, tally):
+        add_paragraph(text, more)
 
 
 def _unsaid(comparison: Comparison) -> list[str]:
@@ -159,7 +163,8 @@ def _unsaid(comparison: Comparison) -> list[str]:
     if comparison.verdict is not Verdict.DIVERGED:
         return []
     ranks = ranks_words(comparison.ranks).removesuffix(", ")
-    return [*([f"compared: {ranks}"] if ranks else []), *comparison.endings]
+    ends = [one for one in comparison.endings if one not in comparison.not_compared]
+    return [*([f"compared: {ranks}"] if ranks else []), *ends]
 
 
 def _add_uniform(text: Text, comparison: Comparison) -> None:
@@ -185,13 +190,39 @@ def _add_next_origins(text: Text, comparison: Comparison, tally: Tally) -> None:
         add_line(text, f"  and {len(following) - NEXT_ORIGINS} more (--json lists them)")
 
 
-def _add_counts(text: Text, comparison: Comparison, tally: Tally) -> None:
+def _add_counts(text: Text, comparison: Comparison, tally: Tally, *, show_all: bool) -> None:
+    """Add how many tensors came out how: two lines, or with `show_all` a line for each count."""
+    if show_all:
+        _add_every_count(text, comparison, tally)
+        return
+    origins = counted(len(comparison.origins), "origin")
+    places = f"{origins}, {counted(comparison.inherited, 'later site')}"
+    counts = (
+        (tally.equal, "equal bit by bit"),
+        (tally.inside, "inside their tolerance"),
+        (tally.beyond, f"beyond it ({places})" if tally.inside else f"beyond tolerance ({places})"),
+        (tally.unjudged, "could not be judged"),
+        (comparison.missing, "missing on one side"),
+        (comparison.unaligned_reference + comparison.unaligned_candidate, "unaligned"),
+    )
+    if not any(count for count, _ in counts):
+        return
+    told = ", ".join(f"{count} {words}" for count, words in counts if count)
+    text.append("\nTensors\n", style="bold")
+    if comparison.verdict is not Verdict.AGREE:  # the headline of an agreement has the counts
+        add_paragraph(text, f"{comparison.compared} compared: {told}")
+    if comparison.compared:
+        add_paragraph(text, f"{_judges_in_short(comparison)} (--all: every count and pair)")
+
+
+def _add_every_count(text: Text, comparison: Comparison, tally: Tally) -> None:
     origins = counted(len(comparison.origins), "origin")
     later = counted(comparison.inherited, "later site")
     unaligned = (comparison.unaligned_reference, comparison.unaligned_candidate)
     counts = (
         (comparison.compared, "compared"),
         (tally.equal, "equal bit by bit"),
+        (tally.alike, "equal in every number: other bits (0 and -0), another dtype or layout"),
         (tally.inside, "differ inside their tolerance"),
         (tally.beyond, f"differ beyond it: at {origins} and, inherited, at {later}"),
         (
@@ -217,7 +248,7 @@ def _add_counts(text: Text, comparison: Comparison, tally: Tally) -> None:
 
 def _add_ends(text: Text, comparison: Comparison) -> None:
     """How the trainings went on."""
-    _add_list(text, "Behind the recorded steps", end_words.paragraphs(comparison))
+    _add_list(text, "After the recorded steps", end_words.paragraphs(comparison))
 
 
 def _add_setup(text: Text, comparison: Comparison) -> None:
@@ -238,14 +269,28 @@ def _add_unaligned(text: Text, comparison: Comparison, *, show_all: bool) -> Non
         add_line(text, f"  and {more} more (--all lists them)")
 
 
-def _judgement(comparison: Comparison) -> str:
-    """What decided; where several judges did, of how many of the tensors that differ each."""
-    judges = Counter(
+def _judges(comparison: Comparison) -> Counter[str]:
+    """Count the tensors that differ by who judged them."""
+    return Counter(
         one.judged_by or _BEHIND.get(comparison.judged_by, comparison.judged_by)
         for one in comparison.findings
         if one.outcome in (Outcome.AGREE, Outcome.DIFFER)
         and one.metrics.evidence is not Evidence.DIGEST
     )
+
+
+def _judges_in_short(comparison: Comparison) -> str:
+    judges = _judges(comparison)
+    if len(judges) < 2:
+        name = next(iter(judges), comparison.judged_by)
+        return f"judged by {_IN_SHORT.get(name, name)}"
+    told = (f"{_IN_SHORT.get(name, name)} ({count})" for name, count in judges.most_common())
+    return f"judged by {', '.join(told)}"
+
+
+def _judgement(comparison: Comparison) -> str:
+    """What decided; where several judges did, of how many of the tensors that differ each."""
+    judges = _judges(comparison)
     if len(judges) < 2:
         name = next(iter(judges), comparison.judged_by)
         return f"Judged by {_JUDGES.get(name, name)}."
@@ -309,7 +354,7 @@ def pair_cells(finding: Finding) -> tuple[str, ...]:
         figure(metrics.cosine, sign),
         figure(metrics.max_abs, bound),
         figure(metrics.rel_l2, sign),
-        figure(finding.margin),
+        factor_figure(finding.margin),
         reached_word(accuracy_reached(metrics)),
         f"{record.step}",
         f"{record.rank}: {tensor_name(record)}{alone}",

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from lockstep.core.finding import (
     Comparison,
     Explanation,
+    Kind,
     Origin,
     RanksCompared,
     UniformChange,
     Verdict,
 )
 from lockstep.core.site import Phase
+from lockstep.core.text import times
 from lockstep.report.comparison import end_words
-from lockstep.report.comparison.tally import Tally
+from lockstep.report.comparison.tally import Tally, tally_of
 from lockstep.report.paragraphs import counted
 
 
@@ -24,14 +26,28 @@ def first_word(comparison: Comparison) -> str:
     return "ANOTHER PRECISION" if comparison.other_precision_alone else comparison.verdict.name
 
 
+def headline(comparison: Comparison) -> str:
+    """Return the verdict in one sentence, with its place and the source line of its first origin.
+
+    Every verb and face that tells of a comparison prints this; a terminal breaks it into lines.
+    """
+    tally = tally_of(comparison.findings)
+    words, source = headline_words(comparison, tally)
+    more = more_origins_words(comparison, tally)
+    whole = f"{first_word(comparison)}{words}{f', {source}' if source else ''} {more}"
+    return " ".join(whole.split())
+
+
 def headline_words(comparison: Comparison, tally: Tally) -> tuple[str, str]:
     """What follows the first word, from its space or colon on; and the source line that it ends with, or ""."""
     if comparison.other_precision_alone:
         return f" {_NO_CULPRIT}: {uniform_words(comparison.uniform[0])}", ""
     if comparison.verdict is Verdict.INCOMPARABLE:
         reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
-        more = f"; {agreement_words(comparison, tally)}" if comparison.compared else ""
-        return f": {reasons[0]}{more}", ""
+        more = [one for one in comparison.endings if one != reasons[0]]
+        if comparison.compared:
+            more = [agreement_words(comparison, tally)]
+        return f": {'; '.join((reasons[0], *more))}", ""
     if comparison.origins:
         return f" at {place_words(comparison.origins[0], tally)}", source_words(
             comparison.origins[0]
@@ -45,6 +61,19 @@ def headline_words(comparison: Comparison, tally: Tally) -> tuple[str, str]:
         words = f"{comparison.inherited} tensors differ, but none can be named the first"
         return f": {words}", ""
     return f": {agreement_words(comparison, tally)}", ""
+
+
+def more_origins_words(comparison: Comparison, tally: Tally) -> str:
+    """The faults beside the first one, in the headline too: the first may be one that nobody planted.
+
+    A library's race, or a flipped bit in the reference, comes before what the candidate does wrong.
+    """
+    more = [one for one in comparison.origins[1:] if one.kind is Kind.FAULT]
+    if not more or comparison.verdict is not Verdict.DIVERGED:
+        return ""
+    return f"and at {counted(len(more), 'more origin')}: {place_words(more[0], tally)}" + (
+        " first" if len(more) > 1 else ""
+    )
 
 
 def lines_below(comparison: Comparison) -> list[str]:
@@ -116,8 +145,10 @@ def tolerance_words(origin: Origin) -> str:
     finding = origin.finding
     if math.isnan(finding.tolerance) or not finding.margin:
         return ""
-    margin = "" if math.isinf(finding.margin) else f", {figure(finding.margin)} times less"
-    return f"tolerance here: rel {figure(finding.tolerance)}{margin}"
+    beyond = (
+        "" if math.isinf(finding.margin) else f"; the difference is {times(finding.margin)} that"
+    )
+    return f"tolerance here: rel {finding.tolerance:.2g}{beyond}"
 
 
 def uniform_words(change: UniformChange) -> str:
@@ -136,6 +167,7 @@ def agreement_words(comparison: Comparison, tally: Tally) -> str:
     unaligned = comparison.unaligned_reference + comparison.unaligned_candidate
     parts = (
         (tally.equal, "equal bit by bit"),
+        (tally.alike, "equal in every number"),
         (tally.inside, "inside their tolerance"),
         (tally.unjudged, "could not be judged"),
         (comparison.missing, "without partner"),
@@ -146,11 +178,19 @@ def agreement_words(comparison: Comparison, tally: Tally) -> str:
         said[0] = "all equal bit by bit"
     beside = ", ".join(comparison.unrecorded)
     words = ", ".join([compared, *said])
+    if tally.by_statistics:
+        words += (
+            f"; {tally.by_statistics} by statistics alone, which do not show the order of elements"
+        )
+    if tally.overruled:
+        words += f"; {tally.overruled} by a re-run that overrules the error model (see Notes)"
     if comparison.compiled:
         what = " and ".join(comparison.compiled)
         words = f"{words}; compared at the boundary of compiled code: {what}"
     words += end_words.in_headline(comparison.ends)
-    words = "; ".join((words, *(one for one in comparison.endings if one not in words)))
+    first = comparison.not_compared[:1]  # what an INCOMPARABLE begins with
+    ends = (one for one in comparison.endings if one not in words and one not in first)
+    words = "; ".join((words, *ends))
     return f"{words}; not recorded: {beside}" if beside else words
 
 

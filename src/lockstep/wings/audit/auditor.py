@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from lockstep.core.patterns import matches
 from lockstep.core.progress import Progress
 from lockstep.core.records import Call
 from lockstep.reading import is_chosen
@@ -29,19 +28,14 @@ class SiteChoice:
     ----------
     only
         Patterns on module paths and operators, or sites as they are printed.
-    ops
-        Patterns on operators.
     """
 
     only: tuple[str, ...] = ()
-    ops: tuple[str, ...] = ()
 
     def wants(self, call: Call) -> bool:
         """Whether a call is chosen."""
         site = call.site
-        return (not self.only or any(is_chosen(pattern, site) for pattern in self.only)) and (
-            not self.ops or any(matches(pattern, "", site.op) for pattern in self.ops)
-        )
+        return not self.only or any(is_chosen(pattern, site) for pattern in self.only)
 
 
 class Auditor:
@@ -106,7 +100,7 @@ class Auditor:
         ]
         compiled = _compiled(rank)
         operators = {call.site.op for call in calls}
-        for what in compiled - operators if not (self.choice.only or self.choice.ops) else ():
+        for what in compiled - operators if not self.choice.only else ():
             self.tally.not_judged[what, COMPILED] += 1
         calls = calls if may_go_on is None else _each_operator_first(calls)
         for position, call in enumerate(calls):

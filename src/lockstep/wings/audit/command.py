@@ -13,9 +13,10 @@ from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
 from lockstep.core.progress import unheard
-from lockstep.core.selection import StepSelection
+from lockstep.core.selection import RankSelection, StepSelection, parse_ranks
 from lockstep.launch import Ended
 from lockstep.report.json_text import json_text
+from lockstep.store.reader import open_recording
 from lockstep.wings.audit.auditor import Auditor, SiteChoice
 from lockstep.wings.audit.json import audit_json
 from lockstep.wings.audit.live import audit_command, own_streams
@@ -30,32 +31,26 @@ class _Command(TrainingBehind):
 
 @click.command(cls=_Command)
 @click.argument("recording", type=click.Path(path_type=Path), required=False)
-@click.option("--steps", default="0:", help="Steps to audit: 0, 0:3, 10,20.  [default: all]")
-@click.option(
-    "--every", type=click.IntRange(min=1), default=1, show_default=True,
-    help="Each N-th of these steps.",
-)  # fmt: skip
-@click.option(
-    "--budget", type=options.SHARE,
-    help="Of a training that is run: what auditing may cost it, as a share of its time.",
-)  # fmt: skip
-@options.rank
-@click.option(
-    "--only", multiple=True, metavar="PATTERN", help="Only these module paths or operators."
+@options.option("--steps", default="0:", show_default=False, words="[default: all]")
+@options.option("--every")
+@options.option("--budget", words="With a COMMAND: steps beyond it are left out.")
+@options.ranks
+@options.option(
+    "--only", multiple=True, old=["--ops"], words="A site as compare prints it works too."
 )
-@click.option("--ops", multiple=True, metavar="PATTERN", help="Only these operators.")
-@options.limit("Print at most so many results.")
+@options.limit
+@options.option("--format", "form", default="")
 @options.as_json
-@options.memory_bytes("Memory that re-runs may take; what takes more is not judged.")
+@options.memory("Re-runs that need more are not judged.")
 def audit(
     recording: Path | None,
     steps: str,
     every: int,
     budget: float | None,
-    rank: str | None,
+    ranks: str,
     only: tuple[str, ...],
-    ops: tuple[str, ...],
     limit: int,
+    form: str,
     as_json: bool,
     memory_bytes: int,
 ) -> int:
@@ -77,37 +72,30 @@ def audit(
     lockstep audit --every 50 --budget 20% -- torchrun --nproc_per_node 2 train.py
     """
     chosen = StepSelection.parse(steps)
+    parse_ranks(ranks) if training_command() else RankSelection.parse(ranks)
     command = training_command()
     if bool(command) == (recording is not None):
         raise UsageError("give either a recording, or a training's command behind --")
-    auditor = Auditor(SiteChoice(only, ops), memory_bytes=memory_bytes)
+    auditor = Auditor(SiteChoice(only), memory_bytes=memory_bytes)
     if recording is not None and budget is not None:
         raise UsageError(
-            "--budget is a share of a training's time, and a recording takes none; give --steps, --every or --ops to"
+            "--budget is a share of a training's time, and a recording takes none; give --steps, --every or --only to"
             " look at less of it"
         )
     if recording is not None:
         chosen = StepSelection.parse(options.thinned(steps, every))
         with progress_bar("auditing") as told:
-            audit_recording(auditor, recording, chosen, rank, told)
+            opened = open_recording(recording, form=form)
+            audit_recording(auditor, opened, chosen, RankSelection.parse(ranks), told)
         return _conclude(auditor.tally, limit=limit, as_json=as_json)
     settings = Options(
-        steps=options.thinned(steps, every), ranks=_numbers_of(rank), save="tensors", only=list(only),
+        steps=options.thinned(steps, every), ranks=ranks, save="tensors", only=list(only),
         memory_bytes=memory_bytes,
     )  # fmt: skip
     ended = audit_command(
         auditor, command, settings, budget=budget, told=unheard, **own_streams(as_json=as_json)
     )
     return _conclude(auditor.tally, limit=limit, as_json=as_json, ended=ended)
-
-
-def _numbers_of(rank: str | None) -> str:
-    if rank is None:
-        return ""
-    number = rank.removeprefix("rank")
-    if not number.isdigit():
-        raise UsageError(f"--rank {rank}: give one as rank0")
-    return number
 
 
 def _conclude(tally: Tally, *, limit: int, as_json: bool, ended: Ended | None = None) -> int:

@@ -58,5 +58,6 @@ def _held(held: Held) -> dict[str, Any]:
         "allowed": held.allowed,
         "excess": held.excess,
         "epsilons": held.epsilons,
+        "rounding": held.words,
         "sound": held.sound,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 def lockstep_commands() -> list[Verb]:
     """The verb `audit`."""
     return [
-        Verb("audit", "Check every operator of one training.", "Look at one operator", _audit),
+        Verb(
+            "audit",
+            "Find wrong operators in one training, without a reference.",
+            Task.LOOK,
+            _audit,
+            5,
+            ("selfcheck", "validate"),
+        ),
     ]
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from lockstep.core.errors import UsageError
-from lockstep.core.patterns import matches
 from lockstep.core.progress import Progress
-from lockstep.core.selection import StepSelection
+from lockstep.core.selection import StepSelection, is_rank
 from lockstep.core.site import Phase, Site
-from lockstep.reading.chosen_calls import check_choice, is_chosen, no_match
+from lockstep.reading.chosen_calls import ChosenRanks, check_choice, is_chosen, no_match
 from lockstep.replay.held_results import RUNS_AGAIN
-from lockstep.store.reader import RankRecording, Recording, open_recording
+from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.record_command import pattern_for, record_again
 from lockstep.wings.audit.auditor import Auditor, SiteChoice
 
 
 def audit_recording(
-    auditor: Auditor, path: Path, steps: StepSelection, rank: str | None, told: Progress
+    auditor: Auditor, recording: Recording, steps: StepSelection, rank: ChosenRanks, told: Progress
 ) -> None:
     """Audit the chosen steps, a step at a time.
 
@@ -28,9 +25,8 @@ def audit_recording(
     RecordingError
         If it is no recording, or is damaged.
     """
-    recording = open_recording(path)
     check_choice(recording, step=None, rank=rank)
-    ranks = [item for name, item in recording.ranks.items() if rank in (None, name)]
+    ranks = [item for name, item in recording.ranks.items() if is_rank(rank, name)]
     _check_steps(recording, ranks, steps)
     _check_patterns(recording, auditor.choice)
     _check_whole(recording, ranks, steps, auditor.choice)
@@ -65,9 +61,6 @@ def _check_patterns(recording: Recording, choice: SiteChoice) -> None:
         if not any(is_chosen(pattern, site) for site in sites):
             known = ops | {site.module for site in sites} - {""}
             raise no_match(recording, pattern, known=known)
-    for pattern in choice.ops:
-        if not any(matches(pattern, "", op) for op in ops):
-            raise no_match(recording, pattern, what="operator", known=ops)
 
 
 def _check_whole(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,26 +15,6 @@ from lockstep.core.exit_codes import ExitCode
 from lockstep.wings.cache import messages as m
 from lockstep.wings.cache.places import Address, address_of, make_private, own_folder
 
-_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-
-
-class _Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
-    """Bytes, as in `512MB` or `8GiB`."""
-
-    name = "SIZE"
-
-    def convert(
-        self, value: object, parameter: click.Parameter | None, context: click.Context | None
-    ) -> int:
-        """As a number."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", str(value), re.IGNORECASE)
-        if not found:
-            self.fail(f"{value!r} is no size; write 512MB or 8GiB", parameter, context)
-        step = 1024 if found[3] else 1000
-        return int(float(found[1]) * step ** _UNITS[found[2].upper()])
-
-
-_SIZE = _Size()
 _at = click.option(
     "--address", default="", metavar="ADDRESS",
     help="127.0.0.1:PORT, or a socket's path.  [default: LOCKSTEP_CACHE, or a socket of this user]",
@@ -58,14 +37,18 @@ def cache() -> None:
 
 @cache.command()
 @_at
-@click.option(
-    "--memory", type=_SIZE, default="1GB", show_default=True, help="Of memory, held to the byte."
-)
+@options.option("--memory", default="1GB", words="Samples beyond it go to --spill.")
 @click.option(
     "--spill", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="A folder for what has no room in memory.",
 )  # fmt: skip
-@click.option("--spill-bytes", type=_SIZE, default="1TB", show_default=True, help="Of that folder.")
+@click.option(
+    "--spill-bytes",
+    type=options.Size(),
+    default="1TB",
+    show_default=True,
+    help="Size of that folder.",
+)
 @click.option(
     "--sessions", type=click.IntRange(min=1), default=32, show_default=True,
     help="How many there may be; one that nobody uses goes for a new one.",

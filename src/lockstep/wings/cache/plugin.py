@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 def lockstep_commands() -> list[Verb]:
     """The verb `cache`."""
     return [
-        Verb("cache", "Keep samples in memory for all trainings here.", "Feed and serve", _cache)
+        Verb(
+            "cache", "Share loaded samples between the trainings of a machine.", Task.FASTER, _cache
+        )
     ]
 
 

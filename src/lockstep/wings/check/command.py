@@ -10,13 +10,14 @@ from typing import Any
 import click
 
 from lockstep.cli import options
+from lockstep.cli.comparing import opened_in
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.core.selection import StepSelection
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.paragraphs import Page
-from lockstep.store.reader import open_recording
+from lockstep.store.reader import Recording, open_recording
 
 _NOT_THE_PROJECTS = frozenset({"site-packages", "node_modules", "__pycache__"})
 
@@ -30,16 +31,12 @@ class _Command(TrainingBehind):
 
 @click.command(cls=_Command)
 @click.argument("recordings", nargs=-1, type=click.Path(path_type=Path))
-@click.option(
-    "--mapping", type=click.Path(path_type=Path), help="YAML file with names that only one run has."
-)
+@options.option("--mapping")
 @click.option(
     "--against", type=click.Path(path_type=Path),
     help="Run COMMAND to its first backward, and hold its set-up against this recording.",
 )  # fmt: skip
-@click.option(
-    "--repeat", "times", type=click.IntRange(min=2), help="Run COMMAND so many times instead."
-)
+@options.option("--repeat", "times", words="Of COMMAND, twice at least.")
 @click.option(
     "--hang", "patience_s", type=click.FloatRange(min=1.0), metavar="SECONDS",
     help="Run COMMAND until one of its ranks has waited so long for the others.",
@@ -48,10 +45,11 @@ class _Command(TrainingBehind):
     "--script", "scripts", multiple=True, type=click.Path(path_type=Path),
     help="Look at a script, or a folder of them, without running it.",
 )  # fmt: skip
-@click.option("--steps", default="0:2", show_default=True, help="Of COMMAND, steps to look at.")
-@click.option("--keep", type=click.Path(path_type=Path), help="Folder to keep its recordings in.")
+@options.option("--steps", default="0:2", words="Of COMMAND.")
+@options.option("--keep")
+@options.forms
 @options.as_json
-@options.limit("Print at most so many aspects that differ.", default=20)
+@options.limit
 def check(
     recordings: tuple[Path, ...],
     mapping: Path | None,
@@ -61,6 +59,7 @@ def check(
     scripts: tuple[Path, ...],
     steps: str,
     keep: Path | None,
+    forms: tuple[str, ...],
     as_json: bool,
     limit: int,
 ) -> int:
@@ -97,6 +96,8 @@ def check(
     lockstep check --script train.py
     """
     command, against = _without_against(training_command(), against)
+    if times == 1:
+        raise UsageError("--repeat 1: one run shows no difference; give 2 or more")
     if scripts:
         if times is not None or command or recordings or against is not None:
             raise UsageError("--script stands alone: nothing is run and no recording is read")
@@ -116,16 +117,22 @@ def check(
             )
         return _repeat(command, times, steps, keep, as_json=as_json)
     if len(recordings) == 1:
-        return _ranks(recordings[0], as_json=as_json)
+        return _ranks(*opened_in(forms, *recordings), as_json=as_json)
     if len(recordings) != 2:
         raise UsageError(
             f"check takes two recordings, or one of several ranks; got {len(recordings)}"
         )
-    return _set_ups(recordings[0], recordings[1], mapping, limit=limit, as_json=as_json)
+    reference, candidate = opened_in(forms, *recordings)
+    return _set_ups(reference, candidate, mapping, limit=limit, as_json=as_json)
 
 
 def _set_ups(
-    reference: Path, candidate: Path, mapping: Path | None, *, limit: int, as_json: bool
+    reference: Recording,
+    candidate: Recording,
+    mapping: Path | None,
+    *,
+    limit: int,
+    as_json: bool,
 ) -> ExitCode:
     from lockstep.wings.check.setups.checkup import checkup
     from lockstep.wings.check.setups.screen import as_values, differs, render
@@ -180,7 +187,7 @@ def _hang(command: tuple[str, ...], patience_s: float, *, as_json: bool) -> Exit
     return code_of(differs=watched.hangs, looked=not watched.code)
 
 
-def _ranks(recording: Path, *, as_json: bool) -> ExitCode:
+def _ranks(recording: Recording, *, as_json: bool) -> ExitCode:
     from lockstep.wings.check.ranks.agreement import look_at_ranks
     from lockstep.wings.check.ranks.screen import as_values, render
 

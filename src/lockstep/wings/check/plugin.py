@@ -4,21 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
-
-_GROUP = "Before training"
 
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
     """The verbs `check`, `diagnose` and `doctor`."""
     return [
-        Verb("check", "Say in what two set-ups differ.", _GROUP, _check),
-        Verb("diagnose", "Explain the known messages of a log.", _GROUP, _diagnose),
-        Verb("doctor", "Look at this machine.", _GROUP, _doctor),
+        Verb(
+            "check",
+            "Compare the set-ups of two trainings before you compute.",
+            Task.PREPARE,
+            _check,
+            1,
+            ("preflight", "lint", "verify", "setup", "repeat", "hang"),
+        ),
+        Verb(
+            "diagnose",
+            "Explain the error messages in a log.",
+            Task.ADVICE,
+            _diagnose,
+            2,
+            ("explain", "logs", "errors"),
+        ),
+        Verb(
+            "doctor",
+            "Check this machine and its settings.",
+            Task.PREPARE,
+            _doctor,
+            2,
+            ("env", "environment", "system", "collect-env", "devices"),
+        ),
     ]
 
 

@@ -13,7 +13,7 @@ import click
 
 from lockstep.cli import options as shared
 from lockstep.core.exit_codes import ExitCode
-from lockstep.core.text import listed, shell_line
+from lockstep.core.text import listed, shell_line, times
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.wings.deploy import options
 from lockstep.wings.deploy.fusions import TIMES_NOISE, Apart, Bisection, Culprit, Trials, search
@@ -27,8 +27,10 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 @click.command("bisect-fusions")
 @click.argument("model", type=click.Path(path_type=Path))
 @options.inputs
-@click.option("--level", type=click.Choice([one.value for one in Level if one is not Level.NONE]), default="all",
-              show_default=True, help="How much the runtime may rewrite the graph.")  # fmt: skip
+@shared.option(
+    "--optimize", "level", old=["--level"],
+    choices=[one.value for one in Level if one is not Level.NONE],
+)  # fmt: skip
 @click.option(
     "--bitwise", is_flag=True, help="Take any difference for one, also what rounding makes."
 )
@@ -125,8 +127,8 @@ def _counts(operators: Mapping[str, int]) -> str:
 def _apart(apart: Apart) -> str:
     if not apart.relative:
         return "nothing is apart"
-    times = f"{apart.times:.3g} times what rounding makes of it"
-    return f"{apart.value!r} is off by rel {apart.relative:.2g}, {times}"
+    beyond = f"{times(apart.times)} what rounding makes of it"
+    return f"{apart.value!r} is off by rel {apart.relative:.2g}, {beyond}"
 
 
 def _place(file: ModelFile, value: str) -> str:

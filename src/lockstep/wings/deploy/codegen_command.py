@@ -27,13 +27,10 @@ from lockstep.wings.deploy.runtime import Array
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "output", type=click.Path(path_type=Path), required=True, help="The folder to write."
+@options.option("--output", required=True, words="A folder.")
+@options.option(
+    "--inputs", multiple=True, words="Samples for the test program.  [default: drawn at random]"
 )
-@click.option(
-    "--inputs", multiple=True, metavar="FILE|SPEC",
-    help="Samples for the test program.  [default: drawn at random]",
-)  # fmt: skip
 @click.option(
     "--samples",
     type=click.IntRange(1, 1000),

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True,
-              help="The file to write: .onnx, .pt2, or .mindir where its converter is installed.")  # fmt: skip
+@shared.option(
+    "--output", required=True,
+    words="A file: .onnx, .pt2, or .mindir where its converter is installed.",
+)  # fmt: skip
 @options.inputs
 @click.option(
     "--factory", metavar="PKG.MOD:FUNCTION", help="For a checkpoint: what makes its module."
@@ -53,17 +55,18 @@ if TYPE_CHECKING:
     "--plain", is_flag=True, help="Write the model as its rules wrote it, nothing folded or fused."
 )
 @click.option(
-    "--train",
+    "--train-step",
+    "train",
+    cls=shared.Option,
+    old=["--train"],
     metavar="UPDATE",
     help="Export a training step: sgd:lr=0.1,momentum=0.9 or adam:lr=0.001.",
 )
 @click.option("--loss", type=click.Choice(["cross_entropy", "mse"]), default="cross_entropy", show_default=True,
-              help="For --train: of the model's first output and the input `target`.")  # fmt: skip
+              help="For --train-step: of the model's first output and the input `target`.")  # fmt: skip
 @click.option("--facts", type=click.Path(path_type=Path),
               help="JSON to keep in the file: class_names, preprocessing, whatever else.")  # fmt: skip
-@click.option(
-    "--recordings", type=click.Path(path_type=Path), help="Keep the recordings in this folder."
-)
+@shared.option("--keep", "recordings", old=["--recordings"])
 @options.entries
 @options.seed
 @shared.as_json
@@ -105,11 +108,11 @@ def export(
         else:
             written = write(source, tensors, order, folder)
         again = shell_line(
-            ["lockstep", "export", model, "-o", str(output), "--recordings", "parity", "--force"]
+            ["lockstep", "export", model, "-o", str(output), "--keep", "parity", "--force"]
         )
         given = [
             *(f"--inputs={one}" for one in inputs),
-            *(f"--set={key}={value}" for key, value in entries),
+            *(f"--session={key}={value}" for key, value in entries),
         ]
         stages = [
             _with_next(stage, recordings is not None, output, given, again)

@@ -13,7 +13,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from lockstep.comparison import compare_recordings
-from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict
+from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict, verdict_of
 from lockstep.core.site import Role
 from lockstep.core.text import listed
 from lockstep.wings.deploy.calls import WrittenRun, array_of, is_call
@@ -115,7 +115,7 @@ class ParityRuns:
         with Values() as own, Values() as others:
             ran = ProgramRun(self._program, self._inputs, own)
             run = run_as_user(model, self._program, self._arrays, others, settings)
-            segments = segments_of(self._program, lambda node: run.value(node) is not None)
+            segments = segments_of(self._program, lambda node: _is_left(node, ran, run))
             write_segments(segments, ran, eager)
             write_segments(segments, run, exported)
         for number in range(_DRAWS):
@@ -138,6 +138,19 @@ class ParityRuns:
         gaps = [*_module_gaps(self._module, self._inputs, ran)]
         comparison = with_gaps(found, gaps, [*notes])
         return Parity(comparison, *_counts(comparison))
+
+
+def _is_left(node: fx.Node, ran: ProgramRun, run: ExportedRun) -> bool:
+    """Whether a graph still has a node's value; a parameter only as the program has it.
+
+    An optimiser that folds a batch norm into a convolution may leave the new weight under the old one's name. What is
+    computed with it is judged by its result, like all else that became one operator.
+    """
+    value = run.value(node)
+    if value is None or node.op != "placeholder":
+        return value is not None
+    own = ran.value(node)
+    return own is None or np.array_equal(np.asarray(own), np.asarray(value), equal_nan=True)
 
 
 def _is_tensor(node: fx.Node) -> bool:
@@ -169,13 +182,12 @@ def with_gaps(comparison: Comparison, gaps: Sequence[str], notes: Sequence[str])
     operators, compared = _counts(comparison)
     if operators and not compared:
         sentences.append("no operator was compared, only what the model returns")
-    verdict = comparison.verdict
-    if verdict is Verdict.AGREE and sentences:
-        verdict = Verdict.INCOMPARABLE
+    not_compared = (*comparison.not_compared, *sentences)
+    differs = comparison.verdict is Verdict.DIVERGED
     return replace(
         comparison,
-        verdict=verdict,
-        not_compared=(*comparison.not_compared, *sentences),
+        verdict=verdict_of(differs=differs, not_compared=not_compared),
+        not_compared=not_compared,
         notes=(*comparison.notes, *notes),
         ends=None,  # a program has no course of training
     )

@@ -6,28 +6,28 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
 
-_GROUP = "Export and deploy"
-
 _VERBS = (
-    ("export", "Export a model, and prove it operator by operator.", "export_command", "export"),
-    ("run", "Run an exported model: outputs, latency, memory, time of each node.", "run_command", "run"),
-    ("bisect-fusions", "Find the optimisation that changes a model's numbers.", "bisect_command", "bisect_fusions"),
-    ("quantize", "Quantise a model; say what it costs at each layer.", "quantize_command", "quantize"),
-    ("codegen", "Generate C99 of a model, held against the runtime.", "codegen_command", "codegen"),
+    ("export", "Export a model and compare the file with the original.", "export_command", "export", ("onnx", "save")),
+    ("run", "Run an exported model: outputs, latency, memory.", "run_command", "run", ("infer", "predict", "bench")),
+    ("quantize", "Quantise a model and measure the cost at each layer.", "quantize_command", "quantize", ("quantise",)),
+    ("codegen", "Generate C99 code from a model.", "codegen_command", "codegen", ("generate", "c")),
+    ("bisect-fusions", "Find the optimisation that changes a model's numbers.", "bisect_command", "bisect_fusions",
+     ("fusions",)),
 )  # fmt: skip
-"""Name, help, file and function of each verb."""
+"""Name, help, file, function and guesses of each verb."""
 
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
     """The verbs; a verb's file is loaded when it runs."""
     return [
-        Verb(name, words, _GROUP, _loader(file, function)) for name, words, file, function in _VERBS
+        Verb(name, words, Task.DEPLOY, _loader(file, function), place, guesses)
+        for place, (name, words, file, function, guesses) in enumerate(_VERBS)
     ]
 
 

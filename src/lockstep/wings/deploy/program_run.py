@@ -11,6 +11,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from lockstep.devices.vector_math import prepare_vector_math
 from lockstep.wings.deploy.calls import Array, array_of
 from lockstep.wings.deploy.node_values import Values
 
@@ -60,6 +61,7 @@ class ProgramRun:
         def drawn(tensor: torch.Tensor) -> torch.Tensor:
             return tensor if draw is None else moved(tensor, draw)
 
+        prepare_vector_math()
         self._values = values
         self._given = {name: drawn(tensor) for name, tensor in inputs.items()}
         self._held = {

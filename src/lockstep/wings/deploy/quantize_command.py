@@ -46,22 +46,19 @@ class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "output", type=click.Path(path_type=Path), required=True, help="The file to write."
-)
+@options.option("--output", required=True, words="A file.")
 @click.option("--bits", type=int, default=8, show_default=True, help="Of each weight, 1 to 16.")
 @click.option(
     "--activations", type=click.Choice(["8", "16"]),
     help="Bits of each activation.  [default: 8 for weights of up to 8 bits, else 16]",
 )  # fmt: skip
 @click.option(
-    "--calibrate", multiple=True, metavar="FILE|SPEC",
-    help="Samples to take ranges from; an array `labels` holds right classes.",
+    "--ranges-from", "calibrate", cls=options.Option, old=["--calibrate"], multiple=True, metavar="FILE|SPEC",
+    help="Samples to take the ranges of activations from; an array `labels` holds the right classes.",
 )  # fmt: skip
-@click.option(
-    "--inputs", multiple=True, metavar="FILE|SPEC",
-    help="Samples to measure on.  [default: those of --calibrate]",
-)  # fmt: skip
+@options.option(
+    "--inputs", multiple=True, words="Samples to measure on.  [default: those of --ranges-from]"
+)
 @click.option(
     "--method", type=click.Choice([one.value for one in Method]), default="minmax", show_default=True,
     help="How the range of an activation is chosen.",
@@ -76,14 +73,15 @@ class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since cli
     help="Weights of 8 bits take 7, for processors whose integer kernels saturate.",
 )  # fmt: skip
 @click.option(
-    "--budget", type=_Decibels(), help="The least SQNR that a layer may have, as in 30dB."
-)
+    "--least-sqnr", "budget", cls=options.Option, old=["--budget"], type=_Decibels(),
+    help="The least SQNR that a layer may have, as in 30dB.",
+)  # fmt: skip
 @click.option(
     "--mixed", type=_Decibels(), metavar="DECIBELS",
     help="Raise the widths of as few layers as let the results reach this SQNR, as in 40dB.",
 )  # fmt: skip
 @options.force
-@options.limit("Print at most so many layers.", default=40)
+@options.limit
 @options.as_json
 def quantize(
     model: Path,
@@ -104,18 +102,18 @@ def quantize(
 ) -> int:
     """Quantise an ONNX model, and say of each layer what that costs and whether its width explains it.
 
-    Weights take 1 to 16 bits. Activations take 8 or 16, with ranges from the samples of --calibrate, or stay in float32
-    (--weight-only). Each layer is run on inputs of float32 as it was and as it is now: its error is held against what
-    rounding to its width makes, as the file says it and by the kernels that this machine runs. SQNR is
+    Weights take 1 to 16 bits. Activations take 8 or 16, with ranges from the samples of --ranges-from, or stay in
+    float32 (--weight-only). Each layer is run on inputs of float32 as it was and as it is now: its error is held
+    against what rounding to its width makes, as the file says it and by the kernels that this machine runs. SQNR is
     10 log10(sum y^2 / sum (y' - y)^2), in dB; "carried" is a layer's in the whole quantised model.
 
-    Exit code 0 if each error is explained and within --budget and --mixed, 1 if one is not, 2 if the model cannot be
-    quantised.
+    Exit code 0 if each error is explained and within --least-sqnr and --mixed, 1 if one is not, 2 if the model
+    cannot be quantised.
 
     \b
-    lockstep quantize model.onnx -o int8.onnx --calibrate train.npz --inputs test.npz
-    lockstep quantize model.onnx -o int4.onnx --bits 4 --weight-only --budget 20dB
-    lockstep quantize model.onnx -o mixed.onnx --calibrate train.npz --mixed 40dB
+    lockstep quantize model.onnx -o int8.onnx --ranges-from train.npz --inputs test.npz
+    lockstep quantize model.onnx -o int4.onnx --bits 4 --weight-only --least-sqnr 20dB
+    lockstep quantize model.onnx -o mixed.onnx --ranges-from train.npz --mixed 40dB
     """
     check_bits(bits)
     check_output_file(output, force=force)
@@ -129,9 +127,9 @@ def quantize(
     if not weight_only:
         if not calibrate:
             raise UsageError(
-                "--calibrate FILE gives the samples that ranges are taken from; or give --weight-only"
+                "--ranges-from FILE gives the samples that ranges are taken from; or give --weight-only"
             )
-        samples = read_samples(calibrate, file.inputs, option="--calibrate")
+        samples = read_samples(calibrate, file.inputs, option="--ranges-from")
         width = int(activations or (8 if bits <= 8 else 16))
         calibration = Calibration(samples, Method(method), width, per_channel, reduce_range)
     elif activations:
@@ -190,9 +188,9 @@ def _measured(
         samples = (
             calibration.samples
             if calibration
-            else read_samples(calibrate, file.inputs, option="--calibrate")
+            else read_samples(calibrate, file.inputs, option="--ranges-from")
         )
-        return samples, f"the {counted(samples.count, 'sample')} of --calibrate"
+        return samples, f"the {counted(samples.count, 'sample')} of --ranges-from"
     samples = drawn_samples(file.inputs)
     return (
         samples,

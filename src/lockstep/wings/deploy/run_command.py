@@ -30,11 +30,8 @@ from lockstep.wings.deploy.training_run import Training, batches_of, training_of
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @options.inputs
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write what it returns to this .npz."
-)
-@click.option("--level", type=click.Choice([one.value for one in Level]), default="all", show_default=True,
-              help="How much the runtime may rewrite the graph.")  # fmt: skip
+@shared.option("--output", words="A file .npz: the outputs.")
+@shared.option("--optimize", "level", old=["--level"])
 @click.option(
     "--disable",
     multiple=True,
@@ -45,19 +42,21 @@ from lockstep.wings.deploy.training_run import Training, batches_of, training_of
     "--runs", type=click.IntRange(min=1), default=10, show_default=True, help="Runs that are timed."
 )
 @click.option(
-    "--train", is_flag=True, help="Train: the file is a step that `export --train` wrote."
+    "--train", is_flag=True, help="Train: the file is a step that `export --train-step` wrote."
+)
+@shared.option("--max-steps", "steps", default=20, old=["--steps"], words="With --train.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="With --train: keep the state in this .npz.",
 )
 @click.option(
-    "--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Of --train."
+    "--resume", type=click.Path(path_type=Path), help="With --train: continue from this .npz."
 )
-@click.option(
-    "--checkpoint", type=click.Path(path_type=Path), help="Of --train: keep the state in this .npz."
-)
-@click.option("--resume", type=click.Path(path_type=Path), help="Of --train: go on from this .npz.")
 @options.threads
 @options.entries
 @options.seed
-@shared.limit("Print at most so many nodes.")
+@shared.limit
 @shared.as_json
 @shared.force
 def run(
@@ -73,8 +72,8 @@ def run(
     \b
     lockstep run model.onnx
     lockstep run model.onnx --inputs batch.npz -o out.npz
-    lockstep run model.onnx --inputs 'ids:int64[2,16]<1000' --level none
-    lockstep run step.onnx --train --inputs samples.npz --steps 100 --checkpoint state.npz
+    lockstep run model.onnx --inputs 'ids:int64[2,16]<1000' --optimize none
+    lockstep run step.onnx --train --inputs samples.npz --max-steps 100 --checkpoint state.npz
     """
     for path in (output, checkpoint):
         if path is not None:

@@ -62,7 +62,7 @@ def write_training(
     """
     if source.module is None or order.dynamic:
         raise UsageError(
-            "--train needs a module, and takes no --dynamic: a step is exported for its batch"
+            "--train-step needs a module, and takes no --dynamic: a step is exported for its batch"
         )
     _to_training(source)
     step = TrainingStep(source.module, loss, Update.of(train), _batch(source, inputs, loss))

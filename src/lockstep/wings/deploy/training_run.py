@@ -101,7 +101,7 @@ def training_of(file: ModelFile, settings: Settings) -> Training:
     """
     if FACT not in file.facts:
         raise UsageError(
-            f"{file.path}: is no training step; export one with `lockstep export MODEL --train sgd:lr=0.1`"
+            f"{file.path}: is no training step; export one with `lockstep export MODEL --train-step sgd:lr=0.1`"
         )
     to_array = engine("onnx").numpy_helper.to_array
     named = {one.name for one in file.proto.graph.input}

@@ -28,7 +28,7 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An optimizer and its settings, as `--train` says them: `sgd:lr=0.1,momentum=0.9`.
+    """An optimizer and its settings, as `--train-step` says them: `sgd:lr=0.1,momentum=0.9`.
 
     Parameters
     ----------
@@ -53,19 +53,19 @@ class Update:
         name, _, rest = text.partition(":")
         if name not in _DEFAULTS:
             raise UsageError(
-                f"--train {text}: no optimizer {name}; there are {', '.join(_DEFAULTS)}"
+                f"--train-step {text}: no optimizer {name}; there are {', '.join(_DEFAULTS)}"
             )
         settings = dict(_DEFAULTS[name])
         for part in filter(None, rest.split(",")):
             key, _, value = part.partition("=")
             if key not in settings:
                 raise UsageError(
-                    f"--train {text}: {name} has no setting {key}; it has {', '.join(settings)}"
+                    f"--train-step {text}: {name} has no setting {key}; it has {', '.join(settings)}"
                 )
             try:
                 settings[key] = float(value)
             except ValueError:
-                raise UsageError(f"--train {text}: {key}={value} is no number") from None
+                raise UsageError(f"--train-step {text}: {key}={value} is no number") from None
         return cls(name, settings)
 
     def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
@@ -194,7 +194,7 @@ class TrainingStep:
         except Exception as error:
             raise UsageError(
                 f"the training step cannot be exported ({type(error).__name__}: {first_line(error)}); train a part of"
-                " the model, or export it without --train"
+                " the model, or export it without --train-step"
             ) from error
 
     def _step(self, state: Tensors, batch: Tensors) -> tuple[torch.Tensor, Tensors]:

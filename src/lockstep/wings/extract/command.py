@@ -10,6 +10,7 @@ from lockstep.cli import options
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.replacement import replacing
+from lockstep.core.selection import RankSelection, StepSelection
 from lockstep.report.output import check_output_file
 from lockstep.store.named_files import writer_for
 from lockstep.store.reader import open_recording
@@ -20,38 +21,37 @@ _MOST_LINES = 20
 
 @click.command()
 @click.argument("recording", type=click.Path(path_type=Path))
-@click.argument("site")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True,
-    help="The file to write: .safetensors, .npz, .h5 or .txt.",
-)  # fmt: skip
-@options.step
-@options.rank
+@click.argument("pattern")
+@options.option("--output", required=True, words="A file: .safetensors, .npz, .h5 or .txt.")
+@options.option("--steps", default="", old=["--step"], words="[default: all]")
+@options.ranks
 @options.form
 @options.force
 def extract(
     recording: Path,
-    site: str,
+    pattern: str,
     output: Path,
-    step: int | None,
-    rank: str | None,
+    steps: str,
+    ranks: str,
     form: str,
     force: bool,
 ) -> int:
     """Write the tensors of one site to a file: inputs, outputs, gradients, parameters.
 
-    SITE is a module path, a path above it, or an operator, in which `*` and `?` match as in a shell, or a site as
+    PATTERN is a module path, a path above it, or an operator, in which `*` and `?` match as in a shell, or a site as
     `compare` prints it. Each tensor is named RANK/stepN/MODULE/OPERATOR#CALL/ROLE.NAME. A .safetensors file keeps
     each dtype; elsewhere bfloat16 and float8 are written as float32, which is exact. The recording must hold whole
     tensors (`record --save tensors`); an .h5 file needs h5py.
 
     \b
     lockstep extract ref h.3.mlp.act -o act.safetensors
-    lockstep extract cand 'h.3.mlp / torch.nn.functional.linear #0' --step 0 -o linear.npz
+    lockstep extract cand 'h.3.mlp / torch.nn.functional.linear #0' --steps 0 -o linear.npz
     """
     write = writer_for(output)
     check_output_file(output, force=force)
-    chosen = choose(open_recording(recording, form=form), site, step=step, rank=rank)
+    step = StepSelection.parse(steps) if steps else None
+    opened = open_recording(recording, form=form)
+    chosen = choose(opened, pattern, step=step, rank=RankSelection.parse(ranks))
     try:
         with replacing(output) as aside:
             write(aside, chosen.tensors)

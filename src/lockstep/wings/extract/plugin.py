@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 def lockstep_commands() -> list[Verb]:
     """The verb `extract`."""
     return [
-        Verb("extract", "Write one site's tensors to a file.", "Look at one operator", _extract)
+        Verb(
+            "extract",
+            "Write the tensors of one site to a file.",
+            Task.LOOK,
+            _extract,
+            6,
+            ("dump", "tensors", "get"),
+        )
     ]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Call, TensorRecord
 from lockstep.reading import calls_matching, check_choice
+from lockstep.reading.chosen_calls import ChosenRanks, ChosenSteps
 from lockstep.store.named_files import NamedTensor, whole_tensor
 from lockstep.store.reader import Recording
 from lockstep.store.record_command import command_for_tensors
@@ -33,7 +34,7 @@ class Chosen:
     calls: int
 
 
-def choose(recording: Recording, site: str, *, step: int | None, rank: str | None) -> Chosen:
+def choose(recording: Recording, site: str, *, step: ChosenSteps, rank: ChosenRanks) -> Chosen:
     """The tensors of the calls that a pattern, or a printed site, names.
 
     Raises

@@ -31,16 +31,16 @@ class _Command(TrainingBehind):
 
 @click.command(cls=_Command)
 @click.argument("golden", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default="gated", show_default=True,
-    help="The recording of this training; one that is there is replaced.",
-)  # fmt: skip
-@click.option(
-    "--steps", default="", help="Steps to record for a new golden: 0:2, 0:3, 0,10.  [default: 0:2]"
+@options.option(
+    "--output", default=Path("gated"), words="The recording of this training, which is replaced."
 )
+@options.option("--steps", default="", words="Of a new golden.  [default: 0:2]")
 @click.option("--update", is_flag=True, help="Make the golden, or replace it; needs --because.")
 @click.option("--because", default="", metavar="TEXT", help="Why; kept in the golden's history.")
-@click.option("--force", is_flag=True, help="Replace it although the verdict is a fault.")
+@click.option(
+    "--accept-fault", cls=options.Option, old=["--force"], is_flag=True,
+    help="Replace the golden although the verdict is a fault.",
+)  # fmt: skip
 @click.option("--no-calibration", is_flag=True, help="Do not train twice for a new golden.")
 @click.option(
     "--to-the-end", is_flag=True,
@@ -49,6 +49,7 @@ class _Command(TrainingBehind):
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write Markdown to this file.")
 @click.option("--github", is_flag=True, help="Print annotations; in GitHub Actions by itself.")
+@options.allow_crash
 @options.as_json
 def gate(
     golden: Path,
@@ -56,12 +57,13 @@ def gate(
     steps: str,
     update: bool,
     because: str,
-    force: bool,
+    accept_fault: bool,
     no_calibration: bool,
     to_the_end: bool,
     junit: Path | None,
     markdown: Path | None,
     github: bool,
+    allow_crash: bool,
     as_json: bool,
 ) -> int:
     """Record a training and hold it against GOLDEN, a small recording that is known to be right.
@@ -79,7 +81,9 @@ def gate(
         raise UsageError("give the training's command behind --")
     if steps:
         StepSelection.parse(steps)
-    change = _update(update=update, because=because, force=force, calibrates=not no_calibration)
+    change = _update(
+        update=update, because=because, accept_fault=accept_fault, calibrates=not no_calibration
+    )
     for file in (junit, markdown):
         if file is not None:
             check_output_file(file, force=True)
@@ -87,7 +91,7 @@ def gate(
     began = time.monotonic()
     gated = gate_training(
         open_golden(golden), CommandTraining(command, tell, streams), output,
-        steps=steps, ends_early=not to_the_end, update=change, say=say,
+        steps=steps, ends_early=not to_the_end, update=change, allow_crash=allow_crash, say=say,
     )  # fmt: skip
     _show(gated, as_json=as_json)
     _write(gated, time.monotonic() - began, junit, markdown)
@@ -98,9 +102,9 @@ def gate(
     return gated.exit_code
 
 
-def _update(*, update: bool, because: str, force: bool, calibrates: bool) -> Update | None:
+def _update(*, update: bool, because: str, accept_fault: bool, calibrates: bool) -> Update | None:
     if not update:
-        for given, name in ((because, "--because"), (force, "--force")):
+        for given, name in ((because, "--because"), (accept_fault, "--accept-fault")):
             if given:
                 raise UsageError(f"{name} goes with --update, which replaces the golden")
         return None
@@ -108,7 +112,7 @@ def _update(*, update: bool, because: str, force: bool, calibrates: bool) -> Upd
         raise UsageError(
             "--update needs a reason, which is kept with the golden: --because 'new default of eps'"
         )
-    return Update(because.strip(), force, calibrates)
+    return Update(because.strip(), accept_fault, calibrates)
 
 
 def _show(gated: Gated, *, as_json: bool) -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import RecordingError, UsageError
 from lockstep.core.exit_codes import ExitCode
-from lockstep.core.finding import Comparison, Kind, Verdict
+from lockstep.core.finding import Comparison, Kind
 from lockstep.core.manifest import Options
 from lockstep.core.version import VERSION
-from lockstep.report.comparison.tally import tally_of
-from lockstep.report.comparison.verdict_words import first_word, headline_words, lines_below
+from lockstep.report.comparison.verdict_words import headline, lines_below
 from lockstep.store.reader import open_recording
 from lockstep.wings.gate.golden import (
     CALIBRATION,
@@ -74,6 +73,8 @@ class Gated:
         The variant that was made or replaced, "" for none.
     refused
         Why it was not replaced although that was asked for, or "".
+    allow_crash
+        Whether a training that did not end well may agree.
     """
 
     golden: Path
@@ -84,6 +85,7 @@ class Gated:
     failed: str = ""
     updated: str = ""
     refused: str = ""
+    allow_crash: bool = False
 
     @property
     def exit_code(self) -> ExitCode:
@@ -93,9 +95,8 @@ class Gated:
         if self.comparison is None:
             return ExitCode.FAILED
         code = self.comparison.exit_code()
-        if self.refused and code == ExitCode.AGREES:
-            return ExitCode.FAILED
-        return ExitCode.FAILED if self.failed and code == ExitCode.AGREES else code
+        unproven = self.refused or (self.failed and not self.allow_crash)
+        return ExitCode.FAILED if unproven and code == ExitCode.AGREES else code
 
     @property
     def headline(self) -> str:
@@ -107,9 +108,7 @@ class Gated:
 
 def headline_of(comparison: Comparison) -> str:
     """The verdict, where and why, in one line, as `compare` prints them first."""
-    words, source = headline_words(comparison, tally_of(comparison.findings))
-    first = " ".join(f"{first_word(comparison)}{words}{f', {source}' if source else ''}".split())
-    return ": ".join([first, *lines_below(comparison)[:1]])
+    return ": ".join([headline(comparison), *lines_below(comparison)[:1]])
 
 
 def gate_training(
@@ -120,6 +119,7 @@ def gate_training(
     steps: str = "",
     ends_early: bool = True,
     update: Update | None = None,
+    allow_crash: bool = False,
     say: Callable[[str], None] = lambda words: None,
 ) -> Gated:
     """Train once more and hold it against the golden of the machine that is most like this one.
@@ -138,6 +138,8 @@ def gate_training(
         Whether a new golden's training ends behind its last recorded step.
     update
         Replace the golden; None to leave it.
+    allow_crash
+        Whether a training that crashed may agree in what was recorded of it; no golden is made of one.
     say
         Is told what is being done.
 
@@ -169,7 +171,7 @@ def gate_training(
             options, failed = own, training.record(candidate, own)
             if failed.startswith("nothing"):
                 return Gated(golden.path, candidate, failed=failed)
-    gated = Gated(golden.path, candidate, failed=failed)
+    gated = Gated(golden.path, candidate, failed=failed, allow_crash=allow_crash)
     if golden.variants:
         gated = _compared(gated, variant, here)
     if update is None:
@@ -199,7 +201,10 @@ def _options(
 
 def _compared(gated: Gated, variant: Variant, here: Machine) -> Gated:
     comparison = compare_recordings(
-        variant.recording, gated.candidate, calibration=variant.calibration
+        variant.recording,
+        gated.candidate,
+        calibration=variant.calibration,
+        allow_crash=gated.allow_crash,
     )
     other = differing_words(machine_of(variant.recording), here)
     words = f"the nearest of this golden's: {other}" if other else ""
@@ -214,10 +219,10 @@ def _why_not(gated: Gated, update: Update) -> str:
         return f"{gated.failed}, and no golden is made of that"
     if update.force or gated.comparison is None:
         return ""
-    if gated.comparison.verdict is Verdict.INCOMPARABLE:
-        return "the two cannot be compared, so nothing proves the new one; --force replaces it all the same"
+    if gated.comparison.exit_code() == ExitCode.FAILED:
+        return "the two cannot be compared, so nothing proves the new one; --accept-fault replaces it all the same"
     if any(origin.kind is Kind.FAULT for origin in gated.comparison.origins):
-        return "the verdict is a fault; --force replaces it all the same"
+        return "the verdict is a fault; --accept-fault replaces it all the same"
     return ""
 
 

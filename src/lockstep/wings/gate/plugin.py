@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -16,9 +16,10 @@ def lockstep_commands() -> list[Verb]:
     return [
         Verb(
             "gate",
-            "Hold a training against a golden recording, in CI.",
-            "Record and compare",
+            "Fail the build if the numbers leave a golden recording.",
+            Task.TEST,
             _gate,
+            guesses=("ci", "test", "golden", "regression", "snapshot"),
         )
     ]
 

@@ -20,25 +20,24 @@ _MOST_LINES = 5
 
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
+@options.option("--output", required=True, words="A folder.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The directory to make."
-)
-@click.option(
-    "--to", type=click.Choice(_FORMS), help="Write tensors as such files, not as a recording."
-)
+    "--as", "to", cls=options.Option, old=["--to"], type=click.Choice(_FORMS),
+    help="Write tensors as files of this kind, not as a recording.",
+)  # fmt: skip
 @options.form
-@click.option("--force", is_flag=True, help="Replace a recording that is there.")
+@options.force
 def convert(source: Path, output: Path, to: str | None, form: str, force: bool) -> int:
     """Write what another tool dumped as a recording, or the tensors of a recording as files for other tools.
 
     SOURCE is a recording or whatever `lockstep show` takes. A recording holds what the dump tells, and says what that
-    lacks, as the dump itself does. With --to there is a .npy for each tensor, or a file for each step of a rank, with
+    lacks, as the dump itself does. With --as there is a .npy for each tensor, or a file for each step of a rank, with
     names RANK/stepN/MOMENT/MODULE/OPERATOR#CALL/ROLE.NAME, which every verb reads again but from .txt. A .safetensors
     file keeps each dtype; elsewhere bfloat16 and float8 are written as float32, which is exact.
 
     \b
     lockstep convert dump -o dump.rec
-    lockstep convert ref -o arrays --to npy
+    lockstep convert ref -o arrays --as npy
     """
     if to is not None:
         written = write_files(open_recording(source, form=form), output, to)
@@ -49,7 +48,7 @@ def convert(source: Path, output: Path, to: str | None, form: str, force: bool) 
         click.echo(_told(written, output))
         return ExitCode.AGREES
     if is_recording(source):
-        raise UsageError(f"{source}: is a recording already; say with --to what to write")
+        raise UsageError(f"{source}: is a recording already; say with --as what to write")
     if not convert_to_recording(source, output, form, force=force):
         raise NotARecordingError(
             source, "is nothing that a plug-in reads", advice="say with --format what it is"

@@ -6,7 +6,7 @@ import heapq
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from lockstep.core.errors import UsageError
@@ -99,10 +99,14 @@ def calls_of(found: Iterable[tuple[Spot, LaterTensor]]) -> Iterator[ReadCall]:
     Gradients of a call come when all calls have gone forward, in the opposite order, as autograd goes back.
     """
     places: dict[tuple[int, int], dict[tuple[object, ...], list[tuple[Spot, LaterTensor]]]] = {}
+    found = list(found)
+    parameters = {spot.name for spot, _ in found if spot.role in _OF_PARAMETERS}
     for spot, tensor in found:
         calls = places.setdefault((spot.rank, spot.step), defaultdict(list))
         which = spot.time if spot.call < 0 else spot.call
-        calls[spot.module, spot.op, which, _kind_of(spot)].append((spot, tensor))
+        kind = _kind_of(spot)
+        of = _parameter_of(spot, parameters) if kind in _ONE_EACH else ""
+        calls[spot.module, spot.op, which, kind, of].append((spot, tensor))
     clocks: dict[int, Clock] = defaultdict(Clock)
     for (rank, _), calls in sorted(places.items(), key=lambda one: one[0]):
         given = sorted(calls.values(), key=lambda one: min(spot.time for spot, _ in one))
@@ -111,6 +115,23 @@ def calls_of(found: Iterable[tuple[Spot, LaterTensor]]) -> Iterator[ReadCall]:
         drafts = [_draft(number, tensors) for number, tensors in enumerate(given)]
         _end_behind_inner(drafts)
         yield from clocks[rank].in_order(drafts)
+
+
+_OF_PARAMETERS = frozenset({Role.PARAM, Role.PARAM_GRAD, Role.PARAM_AFTER})
+_ONE_EACH = frozenset({CallKind.OPTIMIZER, CallKind.GRADIENT})
+"""Kinds of calls of which each parameter has its own."""
+
+
+def _parameter_of(spot: Spot, parameters: Collection[str]) -> str:
+    """Name of the parameter that an update's tensor belongs to; "" where its name tells none."""
+    if spot.role in _OF_PARAMETERS:
+        return spot.name
+    name = spot.name.partition("|")[
+        0
+    ]  # as the recorder writes a state: of which parameter, and which
+    while name and name not in parameters:
+        name = name.rpartition(".")[0]
+    return name
 
 
 def _by_flow(calls: list[list[tuple[Spot, LaterTensor]]]) -> list[list[tuple[Spot, LaterTensor]]]:

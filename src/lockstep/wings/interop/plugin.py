@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockstep.hookspecs import Reader, Verb, hookimpl
+from lockstep.hookspecs import Reader, Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -39,14 +39,16 @@ def lockstep_commands() -> list[Verb]:
     return [
         Verb(
             "convert",
-            "Write another tool's dump as a recording, or a recording as .npy, .npz, .h5 ...",
-            "Look at one operator",
+            "Turn a dump of another tool into a recording, or back.",
+            Task.LOOK,
             _convert,
+            7,
+            ("import", "transform"),
         ),
         Verb(
             "tfdbg",
-            "Write a step's tensors from TensorFlow 1's debugger as .npy.",
-            "Record and compare",
+            "Write a step's tensors from TensorFlow 1's debugger.",
+            Task.COMPATIBILITY,
             _tfdbg,
         ),
     ]

@@ -2,8 +2,8 @@
 
 The file is a zip: `data.pkl` says how the value is built, `data/N` holds the bytes of each storage, uncompressed
 (https://docs.pytorch.org/docs/stable/notes/serialization.html). The pickle is followed with stand-ins for the few
-functions that build tensors; one that names any other is refused. The zip keeps a CRC-32 of each storage, which is
-the tensor's digest here: to know that two tensors are equal takes no look at their bytes.
+functions that build tensors; one that names any other is refused. The zip keeps a CRC-32 of each storage. It is the
+tensor's digest here, once the bytes were read and have it: a checksum that merely stands in a file proves nothing.
 """
 
 from __future__ import annotations
@@ -258,6 +258,7 @@ def _later(
         raise ValueError(f"a tensor of shape {tensor.shape} is made of {info.file_size} bytes")
     digest = None
     if tensor.is_row_after_row and not tensor.offset and count * item == info.file_size and little:
+        member_bytes(path, info)  # which refuses bytes that have another one
         digest = f"crc32:{info.CRC:08x}:{tensor.dtype}{list(tensor.shape)}"
     load = partial(_bytes_of, path, name, tensor, little=little)
     return LaterTensor(tensor.dtype, tensor.shape, digest=digest, load=load, place=str(path))

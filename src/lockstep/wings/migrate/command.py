@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,6 +16,7 @@ from lockstep.cli.paths import PATH
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
+from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.output import check_output_file
 from lockstep.wings.migrate.delivery.diff import unified_diff
 from lockstep.wings.migrate.delivery.in_place import undo, way_back, write_in_place
@@ -63,6 +64,11 @@ class _Command(click.Command):
             args = ["--verify", *args[1:]]
         return super().make_context(info_name, args, parent, **extra)
 
+    @property
+    def other_jobs(self) -> dict[str, click.Command]:
+        """Its other jobs that have options of their own, by name."""
+        return _OTHER_JOBS
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         jobs = [(name, job.get_short_help_str()) for name, job in _OTHER_JOBS.items()]
@@ -105,10 +111,13 @@ class _Request:
     arguments: tuple[str, ...]
 
 
-def _print_rules(target: str) -> None:
+def _print_rules(target: str, *, as_json: bool) -> None:
     from lockstep.wings.migrate.catalogue import Catalogue  # it loads every rule there is
 
-    for entry in Catalogue(target_named(target)):
+    entries = list(Catalogue(target_named(target)))
+    if as_json:
+        click.echo(json_text(enveloped({"rules": list(map(asdict, entries))})))
+    for entry in () if as_json else entries:
         click.echo(f"{entry.rule}\n    {entry.words}")
 
 
@@ -124,10 +133,13 @@ _TO = click.option(
 
 @click.command("undo")
 @click.argument("path", type=PATH, default=".")
-@click.option("--force", is_flag=True, help="Also where a file was edited since.")
-def _undo_job(path: Path, force: bool) -> int:
+@click.option(
+    "--discard-edits", cls=shared.Option, old=["--force"], is_flag=True,
+    help="Undo it also in files that were edited since.",
+)  # fmt: skip
+def _undo_job(path: Path, discard_edits: bool) -> int:
     """Take back the latest --in-place in PATH, byte for byte."""
-    done = undo(path if path.is_dir() else path.parent, force=force)
+    done = undo(path if path.is_dir() else path.parent, force=discard_edits)
     click.echo(f"restored {len(done.restored)} files, removed {len(done.removed)} that were added")
     if done.runs_left:
         click.echo(f"an earlier run can be undone too: {done.runs_left} left")
@@ -136,9 +148,10 @@ def _undo_job(path: Path, force: bool) -> int:
 
 @click.command("rules")
 @_TO
-def _rules_job(to: str) -> None:
+@shared.as_json
+def _rules_job(to: str, as_json: bool) -> None:
     """Print what each rule does."""
-    _print_rules(to)
+    _print_rules(to, as_json=as_json)
 
 
 _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
@@ -146,7 +159,7 @@ _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
 
 @click.command(cls=_Command)
 @click.argument("paths", nargs=-1, metavar="PATH... [-- CMD]", type=PATH)
-@click.option("-o", "--output", type=PATH, help="Write the migrated project here.")
+@shared.option("--output", words="The migrated project.")
 @click.option("--in-place", is_flag=True, help="Change the files where they are.")
 @_TO
 @click.option(
@@ -160,8 +173,8 @@ _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
 @click.option("--diff", is_flag=True, help="Print a unified diff; write nothing.")
 @click.option("--dry-run", is_flag=True, help="Do everything but write.")
 @click.option("--check", is_flag=True, help="Exit with 1 where a file would change; write nothing.")
-@click.option("--force", is_flag=True, help="Replace what is there.")
-@click.option("--rules", type=PATH, help="JSON file with rules of your own; they win.")
+@shared.force
+@shared.option("--rules", words="A JSON file; they win over the built-in ones.")
 @click.option(
     "--similar", is_flag=True, help="Replace what has no equal by what is similar; listed as risks."
 )
@@ -180,7 +193,7 @@ _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
 @shared.as_json
 @click.option("--sarif", type=PATH, help="Write SARIF for code hosts.")
 @click.option("--report", type=PATH, help="Write the reports into this folder.")
-@click.option("--all", "show_all", is_flag=True, help="Print every place.")
+@shared.option("--all", "show_all")
 @click.option("--verify", is_flag=True, hidden=True)
 @click.pass_context
 def migrate(

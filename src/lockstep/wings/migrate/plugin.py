@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 from lockstep.wings.migrate import hookspecs
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 
@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 def lockstep_commands() -> list[Verb]:
     """The verb `migrate`."""
     return [
-        Verb("migrate", "Rewrite CUDA scripts for another device.", "Before training", _migrate)
+        Verb(
+            "migrate",
+            "Rewrite CUDA scripts for another device.",
+            Task.PREPARE,
+            _migrate,
+            4,
+            ("port", "rewrite", "transfer"),
+        )
     ]
 
 

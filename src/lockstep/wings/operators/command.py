@@ -37,23 +37,19 @@ class _Command(TrainingBehind):
 @click.command(cls=_Command)
 @click.argument("recording", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "--device", metavar="NAME|FILE",
-    help=f"Whose list: {', '.join(KNOWN)}, or a file (.csv, .yaml).",
+    "--target", "device", cls=options.Option, old=["--device"], metavar="NAME|FILE",
+    help=f"The device to move to: {', '.join(KNOWN)}, or a file with its list (.csv, .yaml).",
 )  # fmt: skip
-@click.option(
-    "--steps", default="0:2", show_default=True, help="Of a training that is run: steps to look at."
-)
-@click.option(
-    "-o", "output", type=click.Path(path_type=Path), help="Write all operators as CSV to a file."
-)
+@options.option("--steps", default="0:2", words="Of COMMAND.")
+@options.option("--output", words="A file: all operators as CSV.")
 @options.force
-@options.limit("Print at most so many operators.", default=40)
+@options.limit
+@options.form
 @options.as_json
-@click.option(
-    "--no-rerun", is_flag=True,
-    help="Run no operator again: none is timed, composed ones are not looked into, no equal form is looked for.",
-)  # fmt: skip
-@options.memory_bytes("Memory that re-runs may take; what takes more is not proven.")
+@options.option(
+    "--no-rerun", words="None is timed, composed ones are not opened, no equal form is looked for."
+)
+@options.memory("Equal forms that need more are not proven.")
 def ops(
     recording: Path | None,
     device: str | None,
@@ -61,6 +57,7 @@ def ops(
     output: Path | None,
     force: bool,
     limit: int,
+    form: str,
     as_json: bool,
     no_rerun: bool,
     memory_bytes: int,
@@ -82,9 +79,9 @@ def ops(
     could be looked at.
 
     \b
-    lockstep ops --device mps -- python train.py
-    lockstep ops ref --device ascend -o operators.csv
-    lockstep ops ref --device our_chip.csv --json
+    lockstep ops --target mps -- python train.py
+    lockstep ops ref --target ascend -o operators.csv
+    lockstep ops ref --target our_chip.csv --json
     """
     command = training_command()
     if bool(command) == (recording is not None):
@@ -92,7 +89,11 @@ def ops(
     if output is not None:
         check_output_file(output, force=force)
     support = None if device is None else _list(device)
-    ran = _ran_by(command, steps) if recording is None else ran_in(open_recording(recording))
+    ran = (
+        _ran_by(command, steps)
+        if recording is None
+        else ran_in(open_recording(recording, form=form))
+    )
     if ran.of_dispatcher and not no_rerun:
         take_times(ran, memory_bytes)
     found = answered(ran, support)
@@ -119,7 +120,7 @@ def _list(device: str) -> SupportList:
     file = Path(device)
     if not file.suffix and not file.exists():
         known = ", ".join(sorted({*KNOWN, *given_devices()}))
-        raise UsageError(f"--device {device}: no such list and no such file; there are {known}")
+        raise UsageError(f"--target {device}: no such list and no such file; there are {known}")
     return with_composites(list_from_file(file, version_of(torch_version)))
 
 

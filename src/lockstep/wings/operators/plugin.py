@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -15,7 +15,12 @@ def lockstep_commands() -> list[Verb]:
     """The verb `ops`."""
     return [
         Verb(
-            "ops", "List what a training runs, against what a device has.", "Before training", _ops
+            "ops",
+            "List the operators that a device lacks.",
+            Task.PREPARE,
+            _ops,
+            3,
+            ("operators", "support"),
         )
     ]
 

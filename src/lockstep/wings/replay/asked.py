@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.selection import RankSelection, StepSelection
 from lockstep.core.text import shell_line
 from lockstep.store.reader import Recording
 from lockstep.store.record_command import new_place, program
@@ -18,10 +19,10 @@ class Asked:
 
     Parameters
     ----------
-    site, module, every
-        Which calls: a pattern of sites, a pattern of modules, or all; the origin of two recordings where none is given.
+    only, module, every
+        Which calls: patterns of sites, a pattern of modules, or all; the origin of two recordings where none is given.
     step, rank
-        Of which step and rank; None for all.
+        Of which steps and ranks; None for all.
     repeat
         How often they are run.
     limit
@@ -36,11 +37,11 @@ class Asked:
         Options that choose calls and a machine, as they were given, to be repeated.
     """
 
-    site: str | None
+    only: tuple[str, ...]
     module: str | None
     every: bool
-    step: int | None
-    rank: str | None
+    step: StepSelection | None
+    rank: RankSelection | None
     repeat: int
     limit: int
     folder: Path | None
@@ -51,7 +52,7 @@ class Asked:
     @property
     def at_origin(self) -> bool:
         """Whether the calls are those of the origin."""
-        return self.site is None and self.module is None and not self.every
+        return not self.only and self.module is None and not self.every
 
     def check(self, dtype: str) -> None:
         """See that the options fit each other.
@@ -65,8 +66,8 @@ class Asked:
         """
         if self.folder is not None and self.folder.exists():
             raise OutputExistsError(f"{self.folder}: is there already; give another folder")
-        if sum((self.every, self.site is not None, self.module is not None)) > 1:
-            raise UsageError("--all, --site and --module: give one of them")
+        if sum((self.every, bool(self.only), self.module is not None)) > 1:
+            raise UsageError("--whole, --only and --module: give one of them")
         shrinks = self.shrink_seconds is not None
         if self.module is not None and (dtype or shrinks or self.repeat > 1):
             raise UsageError(
@@ -79,7 +80,7 @@ class Asked:
 
     def again(self, runs: Sequence[Recording]) -> str:
         """The same command, with a test that is written."""
-        words = ["--all"] if self.every else []
+        words = ["--whole"] if self.every else []
         shrink = ["--shrink"] if self.shrink_seconds is not None else []
         return with_test(runs, [*words, *words_of(self.given), *shrink])
 

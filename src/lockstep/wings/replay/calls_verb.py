@@ -130,8 +130,8 @@ def _found(
 def _at_origin(runs: Sequence[Recording], memory_bytes: int) -> AtOrigin:
     if len(runs) < 2:
         raise UsageError(
-            f"{runs[0].path}: which operators? give --site SITE, --all, or a second recording, of which the origin is"
-            " run again"
+            f"{runs[0].path}: which operators? give --only PATTERN, --whole, or a second recording, whose"
+            " origin is run again"
         )
     return at_origin(*runs, memory_bytes=memory_bytes)
 
@@ -139,8 +139,11 @@ def _at_origin(runs: Sequence[Recording], memory_bytes: int) -> AtOrigin:
 def _chosen(runs: Sequence[Recording], asked: Asked) -> list[Chosen]:
     found = []
     for name, run in named(runs).items():
-        if asked.site is not None:
-            found += calls_at(run, name, asked.site, step=asked.step, rank=asked.rank)
+        if asked.only:
+            each = [
+                calls_at(run, name, one, step=asked.step, rank=asked.rank) for one in asked.only
+            ]
+            found += list({id(one.call): one for calls in each for one in calls}.values())
             continue
         calls = list(all_calls(run, name, step=asked.step, rank=asked.rank))
         if not calls:

@@ -13,6 +13,7 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.locate.what_next import made_at
 from lockstep.reading import calls_matching, check_choice, every_call
+from lockstep.reading.chosen_calls import ChosenRanks, ChosenSteps
 from lockstep.replay.held_results import RUNS_AGAIN, results_of
 from lockstep.report.comparison.screen import headline
 from lockstep.store.reader import Recording
@@ -74,7 +75,7 @@ _MOST_MEMBERS = 8
 
 
 def all_calls(
-    recording: Recording, run: str, *, step: int | None, rank: str | None
+    recording: Recording, run: str, *, step: ChosenSteps, rank: ChosenRanks
 ) -> Iterator[Chosen]:
     """Every operator and every update of a recording, rank by rank, in order of time."""
     check_choice(recording, step=step, rank=rank)
@@ -84,7 +85,7 @@ def all_calls(
 
 
 def calls_at(
-    recording: Recording, run: str, site: str, *, step: int | None, rank: str | None
+    recording: Recording, run: str, site: str, *, step: ChosenSteps, rank: ChosenRanks
 ) -> list[Chosen]:
     """The operators and updates that a pattern, or a printed site, names.
 
@@ -147,7 +148,7 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
         of_class = comparison.uniform[0].name
     else:
         raise UsageError(
-            f"{said}; no origin is named; give --site SITE, or --all to run every operator again"
+            f"{said}; no origin is named; give --only SITE, or --whole to run every operator again"
         )
     if left is None and right is None:
         raise UsageError(

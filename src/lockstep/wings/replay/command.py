@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
+from lockstep.cli.comparing import opened_in
+from lockstep.core.selection import RankSelection, StepSelection
 from lockstep.replay.imported import import_of
 from lockstep.replay.replays import Replays
-from lockstep.store.reader import open_recording
 from lockstep.wings.replay.asked import Asked
 from lockstep.wings.replay.calls_verb import exit_code, replay_calls, say_unmet
 from lockstep.wings.replay.module_verb import replay_modules
@@ -18,24 +19,24 @@ from lockstep.wings.replay.module_verb import replay_modules
 @click.command()
 @click.argument("recording", type=click.Path(path_type=Path))
 @click.argument("candidate", type=click.Path(path_type=Path), required=False)
-@options.site("Run these calls again")
+@options.option(
+    "--only", multiple=True, old=["--site"], words="A site as compare prints it works too."
+)
 @click.option(
     "--module", "module", metavar="PATTERN",
-    help="Run a module's forward again, call after call, each on what those before it gave.",
+    help="Run a module's forward again as one chain: each call gets the result of the call before it.",
 )  # fmt: skip
-@click.option("--all", "every", is_flag=True, help="Run every operator and every update again.")
-@options.step
-@options.rank
-@click.option("--device", default="", help="Where to run them, as in cuda:0.  [default: cpu]")
+@click.option(
+    "--whole", "every", cls=options.Option, old=["--all"], is_flag=True,
+    help="Run every operator and every update again.",
+)  # fmt: skip
+@options.option("--steps", default="", old=["--step"], words="[default: all]")
+@options.ranks
+@options.option("--device", default="", words="[default: cpu]")
 @click.option("--dtype", default="", help="In which dtype, as in bfloat16.  [default: as recorded]")
-@click.option(
-    "--emulate", "emulation", metavar="DEVICE", default="",
-    help="As another device would; record --help lists them.",
-)  # fmt: skip
-@click.option(
-    "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often."
-)
-@options.limit("With --all and --module: print at most so many calls.")
+@options.option("--emulate", "emulation")
+@options.option("--repeat", default=1)
+@options.option("--limit", words="With --whole and --module.")
 @click.option(
     "--write-test", "folder", type=click.Path(path_type=Path),
     help="Write a stand-alone test of the call that is furthest off into this new folder.",
@@ -53,15 +54,16 @@ from lockstep.wings.replay.module_verb import replay_modules
     help="How long to look for them.",
 )  # fmt: skip
 @options.as_json
-@options.memory_bytes("Memory that re-runs may take; what takes more is not run again.")
+@options.forms
+@options.memory("Calls that need more are not run again.")
 def replay(
     recording: Path,
     candidate: Path | None,
-    site: str | None,
+    only: tuple[str, ...],
     module: str | None,
     every: bool,
-    step: int | None,
-    rank: str | None,
+    steps: str,
+    ranks: str,
     device: str,
     dtype: str,
     emulation: str,
@@ -72,14 +74,15 @@ def replay(
     shrink: bool,
     shrink_seconds: float,
     as_json: bool,
+    forms: tuple[str, ...],
     memory_bytes: int,
 ) -> int:
     """Run recorded operators again, alone, on their recorded inputs, forward and backward.
 
-    Without --site and --all the origin is run again that `compare RECORDING CANDIDATE` names, RECORDING being the
+    Without --only and --whole the origin is run again that `compare RECORDING CANDIDATE` names, RECORDING being the
     reference. What was recorded and what each re-run gives is held against the same operator in double precision;
     allowed is what a sound kernel may be off. Inputs are laid in memory as they were, and dropout drops the same. With
-    --all no error accumulates from one operator to the next: each gets the inputs that were recorded. The recording
+    --whole no error accumulates from one operator to the next: each gets the inputs that were recorded. The recording
     must hold whole tensors (`record --save tensors`).
 
     --module runs a whole module again with its context: its recorded calls in their order, from what entered it, so
@@ -99,19 +102,21 @@ def replay(
     lockstep replay ref npu
     lockstep replay ref npu --device npu:0 --repeat 5
     lockstep replay ref npu --write-test proof --shrink
-    lockstep replay ref --all --device cuda
-    lockstep replay ref --site 'h.3.*' --dtype bfloat16
+    lockstep replay ref --whole --device cuda
+    lockstep replay ref --only 'h.3.*' --dtype bfloat16
     lockstep replay npu --module h.3.attn --device npu:0
     """
     given: dict[str, object] = {
-        "--site": site, "--module": module, "--step": step, "--rank": rank, "--device": device, "--dtype": dtype,
-        "--emulate": emulation, "--import": imports,
+        "--only": only, "--module": module, "--steps": steps, "--ranks": ranks, "--device": device, "--dtype": dtype,
+        "--emulate": emulation, "--import": imports, "--format": forms,
     }  # fmt: skip
+    chosen = StepSelection.parse(steps) if steps else None
     asked = Asked(
-        site, module, every, step, rank, repeat, limit, folder, shrink_seconds if shrink else None, as_json, given,
+        only, module, every, chosen, RankSelection.parse(ranks), repeat,
+        limit, folder, shrink_seconds if shrink else None, as_json, given,
     )  # fmt: skip
     asked.check(dtype)
-    runs = [open_recording(path) for path in (recording, candidate) if path is not None]
+    runs = opened_in(forms, recording, candidate)
     wanted = [import_of(text) for text in imports]
     replays = Replays(device, dtype, emulation, memory_bytes=memory_bytes, imports=wanted)
     replays.bring(here=folder is not None)

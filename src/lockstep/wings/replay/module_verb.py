@@ -57,5 +57,5 @@ def _furthest(done: Sequence[ReplayedModule]) -> ReplayedModule:
 def _of_one_call(run: Recording, call: Call, asked: Asked) -> str:
     """The command that writes a test of one call."""
     given = {name: value for name, value in asked.given.items() if name != "--module"}
-    given |= {"--site": str(call.site), "--step": call.step, "--rank": call.rank}
+    given |= {"--only": str(call.site), "--steps": call.step, "--ranks": call.rank}
     return with_test([run], words_of(given))

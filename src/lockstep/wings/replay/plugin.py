@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -13,7 +13,16 @@ if TYPE_CHECKING:
 @hookimpl
 def lockstep_commands() -> list[Verb]:
     """The verb `replay`."""
-    return [Verb("replay", "Run recorded operators again, alone.", "Look at one operator", _replay)]
+    return [
+        Verb(
+            "replay",
+            "Run the operator at fault again, alone.",
+            Task.START,
+            _replay,
+            4,
+            ("rerun", "repro", "reproduce", "prove"),
+        )
+    ]
 
 
 def _replay() -> click.Command:

@@ -170,4 +170,5 @@ def _held_json(held: Held) -> dict[str, Any]:
         "allowed": held.allowed,
         "excess": held.excess,
         "epsilons": held.epsilons,
+        "rounding": held.words,
     }

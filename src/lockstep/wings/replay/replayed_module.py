@@ -11,6 +11,7 @@ from lockstep.core.progress import Progress
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.reading import calls_matching, check_choice
+from lockstep.reading.chosen_calls import ChosenRanks, ChosenSteps
 from lockstep.replay.chained import Chained, Link, ModuleCall, inside_of
 from lockstep.replay.held_results import RECORDED
 from lockstep.replay.refusals import CannotReplay
@@ -86,7 +87,7 @@ class ReplayedModule:
 
 
 def module_call(
-    recording: Recording, pattern: str, *, step: int | None, rank: str | None
+    recording: Recording, pattern: str, *, step: ChosenSteps, rank: ChosenRanks
 ) -> ModuleCall:
     """The forward call of a module that a pattern names, in the first step that has one.
 

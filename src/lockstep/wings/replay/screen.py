@@ -18,7 +18,7 @@ _WORDS = {
     Conclusion.SOUND: "sound: what was recorded and what was run again is what double precision makes of the inputs",
     Conclusion.TRANSIENT: (
         "transient: what was recorded is off, and from the same inputs {machine} gives the sound result each time: a"
-        " flipped bit, or something that the training did to this operator"
+        " flipped bit, threads that met in a library's first call, or something that the training did to this operator"
     ),
     Conclusion.PERSISTENT: (
         "persistent: what was recorded is off, and {machine} gives it wrong again from the same inputs"
@@ -125,7 +125,7 @@ def add_result(text: Page, result: Result) -> None:
     add_line(text, f"  {result.role.value} {result.name}{again}")
     for held, times in _runs(result.held):
         maker = f"{held.maker}, {times} times" if times > 1 else held.maker
-        add_line(text, f"    {maker:24} {figures(held)}")
+        add_paragraph(text, figures(held), first=f"    {maker:24} ", indent=" " * 6)
     if result.refused:
         add_line(text, f"    not run again: {result.refused}")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lockstep.core.text import times
 from lockstep.replay.held_results import Held, Result
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
@@ -120,7 +121,7 @@ def _words(shrunk: Shrunk) -> str:
 
 
 def _off(held: Held) -> str:
-    return f"off by {held.error:.3g}, {held.excess:.3g} times what is allowed"
+    return f"off by {held.error:.3g}, {times(held.excess)} what is allowed"
 
 
 def smaller_json(found: SmallerInputs | None) -> dict[str, Any] | None:

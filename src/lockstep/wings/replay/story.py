@@ -71,13 +71,19 @@ def _one_is_off(one: ReplayedCall) -> Story:
     because = {Conclusion.RECORDED_OFF: _ELSEWHERE, Conclusion.TRANSIENT: _TRANSIENT}.get(
         one.conclusion, ""
     )
-    return Story(f"{run}: {one.conclusion.value}", False, one, because)
+    again = (
+        ", not reproduced: another result the second time"
+        if one.conclusion is Conclusion.TRANSIENT
+        else ""
+    )
+    return Story(f"{run}: {one.conclusion.value}{again}", False, one, because)
 
 
 _ELSEWHERE = "it was run again here, where the operator is sound; run it on the device that made the recording"
 _TRANSIENT = (
     "from the same inputs the operator gives the sound result each time: what was recorded came from a flipped bit, an"
-    " earlier result that was left in its place, or something that the training did to it"
+    " earlier result that was left in its place, threads that met in a library's first call, or something that"
+    " the training did to it"
 )
 
 

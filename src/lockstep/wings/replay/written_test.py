@@ -215,5 +215,5 @@ def _furthest(done: list[ReplayedCall]) -> ReplayedCall:
     if worst.worst > 1.0 or len(held) == 1:
         return worst
     raise UsageError(
-        f"a test of which call? {len(held)} were run again, and all are sound; give one with --site and --step"
+        f"a test of which call? {len(held)} were run again, and all are sound; give one with --only and --steps"
     )

@@ -55,7 +55,7 @@ def _at(origin: Origin, reference: Recording, candidate: Recording) -> Iterator[
     """What can be done with what was recorded at an origin."""
     both = (reference, origin.finding.pair.reference), (candidate, origin.finding.pair.candidate)
     shown = [
-        _line("show", run.path, record.site, "--step", record.step)
+        _line("show", run.path, record.site, "--steps", record.step)
         for run, record in both
         if record is not None and record.site.op
     ]
@@ -74,7 +74,7 @@ def _at(origin: Origin, reference: Recording, candidate: Recording) -> Iterator[
     for run, record in both[::-1]:
         if whole and record is not None:
             file = new_place(Path("origin.safetensors"))
-            line = _line("extract", run.path, record.site, "--step", record.step, "-o", file)
+            line = _line("extract", run.path, record.site, "--steps", record.step, "-o", file)
             yield Advice("take its tensors out into a file", line)
             return
 

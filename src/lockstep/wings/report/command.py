@@ -22,14 +22,7 @@ from lockstep.wings.report.recording_page import recording_page
 @click.command()
 @click.argument("reference", type=click.Path(path_type=Path))
 @click.argument("candidate", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("report.html"),
-    show_default=True,
-    help="The file to write.",
-)
+@options.option("--output", default=Path("report.html"), words="A file.")
 @comparing.options
 @options.force
 def report(

@@ -47,7 +47,7 @@ Drawn = tuple[str, figures.Figure | None]
 @click.command()
 @click.argument("reference", type=click.Path(path_type=Path))
 @click.argument("candidate", type=click.Path(path_type=Path), required=False)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Directory for the pictures.")
+@options.option("--output", words="A folder: the pictures.")
 @click.option(
     "--picture",
     type=click.Choice(["png", "svg"]),
@@ -62,11 +62,8 @@ Drawn = tuple[str, figures.Figure | None]
     type=click.Choice([one.column for one in METRICS]),
     help="Of the scatters this one only; may be repeated.",
 )
-@click.option(
-    "--tensorboard",
-    "events",
-    type=click.Path(path_type=Path),
-    help="Directory for event files: losses and norms of each run, and how far apart the steps are.",
+@options.option(
+    "--tensorboard", "events", words="Losses and norms of each run, and the distance at each step."
 )
 @comparing.options
 @options.force

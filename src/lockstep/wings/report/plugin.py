@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import ReportWriter, Verb, hookimpl
+from lockstep.hookspecs import ReportWriter, Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +18,22 @@ if TYPE_CHECKING:
 def lockstep_commands() -> list[Verb]:
     """The verbs `report` and `plot`."""
     return [
-        Verb("report", "Write a page to look at, for a browser.", "Record and compare", _report),
-        Verb("plot", "Draw charts as PNG or SVG files.", "Record and compare", _plot),
+        Verb(
+            "report",
+            "Write a page about it for your browser.",
+            Task.START,
+            _report,
+            3,
+            ("html", "page", "web"),
+        ),
+        Verb(
+            "plot",
+            "Draw charts as PNG or SVG files.",
+            Task.LOOK,
+            _plot,
+            4,
+            ("chart", "graph", "draw", "tensorboard"),
+        ),
     ]
 
 

@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Evidence
+from lockstep.core.text import times
 from lockstep.report.page import Code, Command, Commands, Marked, Ruler, Verdict
 from lockstep.report.page.page import Colour, Text
 from lockstep.wings.report.comparison_types import ComparisonData, Excerpt
@@ -61,13 +63,9 @@ def _look(answer: dict[str, Any]) -> tuple[Colour, str, str]:
         return "agree", "agree", "The runs agree"
     if origin is not None:
         return _LOOKS.get(origin["kind"], ("fault", "origin", _capital(origin["kind"])))
-    if answer["uniform"] and not answer["not_compared"] and not _parts_later(answer):
+    if answer["exit_code"] == ExitCode.AGREES:
         return "setup", "uniform", "Another precision"
     return "fault", "inherited", "The runs part"
-
-
-def _parts_later(answer: dict[str, Any]) -> bool:
-    return answer["ends"] is not None and answer["ends"]["course"] == "part later"
 
 
 def _crumb(answer: dict[str, Any]) -> str:
@@ -143,8 +141,7 @@ def _times(data: ComparisonData) -> str:
     margin = float(data.pairs.margin[data.origins[0]])
     if not math.isfinite(margin) or margin < 1:
         return ""
-    figure = f"{float(f'{margin:.2g}'):,.0f}".replace(",", "\u202f")
-    return f"{figure} times its noise floor"
+    return f"{times(margin)} its noise floor"
 
 
 def _facts(data: ComparisonData) -> list[tuple[str, Text]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from lockstep.cli import options
 from lockstep.cli.notices import say
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
@@ -82,14 +83,10 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     "--token-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Answer who sends its text alone, as `Authorization: Bearer TEXT`.",
+    help="Answer only clients that send this file's content as `Authorization: Bearer ...`.",
 )
-@click.option(
-    "--device",
-    default="cpu",
-    show_default=True,
-    metavar="DEVICE[,DEVICE...]",
-    help="Where models run; of several, each has runners in turn.",
+@options.option(
+    "--device", default="cpu", words="Several, as in cuda:0,cuda:1, get runners in turn."
 )
 @click.option(
     "--runners",
@@ -107,9 +104,12 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     help="What runs models: this machine, or a cluster of Ray.",
 )
 @click.option(
-    "--address",
+    "--cluster",
+    "address",
+    cls=options.Option,
+    old=["--address"],
     metavar="HOST:PORT",
-    help="Of the Ray cluster; without, one is begun here.",
+    help="Address of a Ray cluster.  [default: start one here]",
 )
 @click.option(
     "--replicas",
@@ -119,13 +119,7 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     metavar="N|MIN..MAX",
     help="Of each version in the Ray cluster; as many of them as requests need.",
 )
-@click.option(
-    "--threads",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Threads of a run; 0 for as many as its runtime takes.",
-)
+@options.option("--threads", default=0)
 @click.option(
     "--most",
     type=click.IntRange(1),
@@ -138,7 +132,7 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="REF",
-    help="Hold the model against this one, behind the answers; may be repeated, by names.",
+    help="Compare the model with this one after the response has been sent; may be repeated, by names.",
 )
 @click.option(
     "--share",
@@ -160,20 +154,13 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     show_default=True,
     help="Instances that may wait; beyond them a request is refused.",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0.001),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a run of a model may take.",
-)
+@options.option("--timeout", default=60.0, words="Of a model.")
 @click.option(
     "--most-bytes",
-    type=click.IntRange(1024),
+    type=options.Size(1024),
     default=256 << 20,
-    show_default=True,
-    help="How long a request may be.",
+    show_default="256MiB",
+    help="Size of the largest request, as in 64MB.",
 )
 def serve(
     models: tuple[Path, ...], http_port: int | None, grpc_port: int | None, host: str,
@@ -191,7 +178,7 @@ def serve(
     \b
     lockstep serve model.onnx
     lockstep serve models --http 9000 --grpc off
-    lockstep serve models --engine ray --address 10.0.0.1:6379 --replicas 1..8
+    lockstep serve models --engine ray --cluster 10.0.0.1:6379 --replicas 1..8
     lockstep serve quantised.onnx --shadow model.onnx --share 5% --record left
     """
     if http_port is None and grpc_port is None:
@@ -233,7 +220,7 @@ def serve(
             )
         engine = ClusterEngine(address, Scale(*replicas, timeout_s=timeout))
     elif address is not None or replicas != (1, 1):
-        raise UsageError("--address, --replicas: are of a Ray cluster; give --engine ray too")
+        raise UsageError("--cluster, --replicas: are of a Ray cluster; give --engine ray too")
     _event_loop_run()(
         serve_models(models, limits, addresses, bounds, gate, shadowing, engine, listening)
     )

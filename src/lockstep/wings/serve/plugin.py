@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 @hookimpl
 def lockstep_commands() -> list[Verb]:
     """The verb `serve`."""
-    summary = "Serve a trained model over HTTP and gRPC."
-    return [Verb("serve", summary, "Export and deploy", _serve)]
+    summary = "Serve trained models over HTTP and gRPC."
+    return [Verb("serve", summary, Task.DEPLOY, _serve, guesses=("server", "deploy"))]
 
 
 def _serve() -> click.Command:

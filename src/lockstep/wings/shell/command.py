@@ -10,6 +10,7 @@ from typing import TextIO
 
 import click
 
+from lockstep.cli import options
 from lockstep.cli.main import say_failure
 from lockstep.core.exit_codes import ExitCode
 from lockstep.wings.shell.choosing import opened_text
@@ -22,9 +23,16 @@ from lockstep.wings.shell.session import Session, session_of
 @click.argument("reference", metavar="DIR", type=click.Path(path_type=Path))
 @click.argument("candidate", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "-c", "--command", "commands", multiple=True, help="Run this command and end; may be repeated."
+    "-c",
+    "--command",
+    "commands",
+    multiple=True,
+    help="Run this command and leave; may be repeated.",
 )
-def shell(reference: Path, candidate: Path | None, commands: tuple[str, ...]) -> int:
+@options.forms
+def shell(
+    reference: Path, candidate: Path | None, commands: tuple[str, ...], forms: tuple[str, ...]
+) -> int:
     """Ask one recording, or two, at a prompt: modules, sites, pairs under a cosine, histograms.
 
     DIR is a recording, the reference where a CANDIDATE is given, or a folder with recordings below it. Two are compared
@@ -35,7 +43,7 @@ def shell(reference: Path, candidate: Path | None, commands: tuple[str, ...]) ->
     lockstep shell ref cand
     lockstep shell ref cand -c 'list --cosine 0.98 --limit 10'
     """
-    session = session_of(reference, candidate)
+    session = session_of(reference, candidate, forms)
     if commands:
         return _run_all(session, commands)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):

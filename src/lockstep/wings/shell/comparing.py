@@ -31,7 +31,7 @@ _ASCENDING = frozenset({"Cosine", "Step", "Index", "Call"})
 
 @click.command("compare")
 @comparing.options
-@click.option("--all", "show_all", is_flag=True, help="Print the table of all pairs.")
+@options.option("--all", "show_all", words="The table of all pairs.")
 @click.pass_obj
 def compare(session: Session, /, show_all: bool, **manner: Any) -> int:
     """Compare the two recordings, once for each manner of comparing."""
@@ -62,7 +62,7 @@ def _columns(context: click.Context, parameter: click.Parameter, typed: str) -> 
 @click.option(
     "--where", metavar="COLUMN=TEXT", multiple=True, shell_complete=_columns, help="Pairs with this text there.",
 )  # fmt: skip
-@options.limit("List at most so many pairs.")
+@options.limit
 @click.pass_obj
 def list_pairs(
     session: Session,

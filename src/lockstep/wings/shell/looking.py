@@ -147,7 +147,7 @@ def printable_lines(text: str) -> str:
 @click.command("find")
 @places.argument("pattern")
 @click.option("--operator", help="Calls of this operator only, or of one whose name holds it.")
-@options.limit("Print at most so many sites.", default=30)
+@options.limit
 @click.pass_obj
 def find(session: Session, pattern: tuple[str, ...], operator: str | None, limit: int) -> None:
     """Find sites that PATTERN matches, or whose name holds it."""

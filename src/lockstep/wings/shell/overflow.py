@@ -25,7 +25,7 @@ _COUNTS = ("nan_count", "inf_count")
 
 
 @click.command("overflow")
-@options.limit("Print at most so many results.")
+@options.limit
 @click.pass_obj
 def overflow(session: Session, limit: int) -> None:
     """List results that hold NaN or infinity, in order of time, and whether what they were made of does.

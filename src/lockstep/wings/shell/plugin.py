@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 @hookimpl
 def lockstep_commands() -> list[Verb]:
     """The verb `shell`."""
-    return [Verb("shell", "Ask one recording, or two, at a prompt.", "Record and compare", _shell)]
+    summary = "Explore one recording, or two, at a prompt."
+    return [
+        Verb(
+            "shell", summary, Task.LOOK, _shell, 2, ("prompt", "repl", "explore", "console", "open")
+        )
+    ]
 
 
 def _shell() -> click.Command:

@@ -15,7 +15,7 @@ from lockstep.core.errors import NotARecordingError, UsageError
 from lockstep.core.finding import Comparison
 from lockstep.core.text import printable
 from lockstep.reading import check_choice, site_names
-from lockstep.store.reader import Recording, open_recording
+from lockstep.store.reader import Recording
 from lockstep.wings.shell.folder import Entry, entries_below
 
 _SITE = ("module", "op", "call", "phase")
@@ -54,6 +54,7 @@ class Session:
     folder: Path = field(default_factory=Path)
     entries: list[Entry] = field(default_factory=list)
     opened: tuple[Opened, ...] = ()
+    forms: tuple[str, ...] = ()
     step: int | None = None
     rank: str | None = None
     side: str | None = None
@@ -72,7 +73,7 @@ class Session:
         """
         if len(paths) > 1:
             comparing.check_two(*paths)
-        recordings = [open_recording(path) for path in paths]
+        recordings = comparing.opened_in(self.forms, *paths)
         self.opened = tuple(map(Opened, SIDES, recordings))
         self.step = self.rank = self.side = None
         self._manner.clear()
@@ -114,6 +115,7 @@ class Session:
         """
         reference, candidate = self.pair()
         manner = dict(manner or self._manner or _defaults())
+        manner["forms"] = manner["forms"] or self.forms
         key = self._key(manner)
         if key not in self._compared:
             found = comparing.compared(reference.path, candidate.path, **manner)
@@ -172,7 +174,7 @@ class Session:
         )
 
 
-def session_of(reference: Path, candidate: Path | None) -> Session:
+def session_of(reference: Path, candidate: Path | None, forms: tuple[str, ...] = ()) -> Session:
     """A session on one recording, on two, or on a folder that holds recordings.
 
     Raises
@@ -182,7 +184,7 @@ def session_of(reference: Path, candidate: Path | None) -> Session:
     UsageError
         If both are the same.
     """
-    session = Session()
+    session = Session(forms=forms)
     try:
         session.open(*([reference] if candidate is None else [reference, candidate]))
     except NotARecordingError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 def lockstep_commands() -> list[Verb]:
     """The verb `skill`."""
     return [
-        Verb("skill", "Tell a coding agent how to drive Lockstep.", "Record and compare", _skill)
+        Verb(
+            "skill",
+            "Print instructions for a coding agent.",
+            Task.ADVICE,
+            _skill,
+            3,
+            ("agent", "prompt-file"),
+        )
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 @hookimpl
 def lockstep_commands() -> list[Verb]:
     """The verb `ui`."""
-    return [Verb("ui", "Serve pages over many runs to a browser here.", "Record and compare", _ui)]
+    summary = "Browse many recordings in your browser."
+    return [Verb("ui", summary, Task.LOOK, _ui, 3, ("dashboard", "browse", "board", "gui"))]
 
 
 def _ui() -> click.Command:

@@ -64,7 +64,7 @@ class Acting:
             yield f"step {step.number} of {step.name} is not kept: {error}"
             return
         site = next((str(hit.site) for hit in hits if hit.site is not None), None)
-        chosen = () if site is None else ("--site", site)
+        chosen = () if site is None else ("--only", site)
         command = shell_line(["lockstep", "replay", str(self._output), *chosen])
         yield f"kept step {step.number} of {step.name}: {command}"
 

@@ -28,7 +28,7 @@ from lockstep.wings.watch.event_file import EventFile, hit_values
 from lockstep.wings.watch.lines import Lines, conclusion
 from lockstep.wings.watch.panel import Panel, is_wanted
 from lockstep.wings.watch.places import own_streams, path_of_events
-from lockstep.wings.watch.rule_texts import listing
+from lockstep.wings.watch.rule_texts import listing, rule_values
 from lockstep.wings.watch.running import watch_training, what_is_missing
 from lockstep.wings.watch.watcher import Watched, Watcher, WatchEvent
 
@@ -36,27 +36,19 @@ _WIDTH = 100
 
 
 @click.command(cls=TrainingBehind)
+@options.option("--every")
+@options.option("--steps", default="0:", show_default=False, words="[default: all]")
+@options.option("--level", choices=["module", "api"], words="Modules alone, or operators too.")
+@options.only
+@options.option("--rules", "rule_files", multiple=True, words="A Python file; may be repeated.")
 @click.option(
-    "--every",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Watch each N-th step.",
-)
-@click.option("--steps", default="0:", help="Steps to watch: 0:100.  [default: all]")
-@click.option(
-    "--level", type=click.Choice(["module", "api"]), default="api", show_default=True,
-    help="What is looked at: calls of modules alone, or operators too.",
+    "--only-rule", "only_rules", cls=options.Option, old=["--rule"], multiple=True, metavar="RULE",
+    help="Check this rule alone; may be repeated.",
 )  # fmt: skip
 @click.option(
-    "--only", multiple=True, metavar="PATTERN", help="Only these module paths or operators."
-)
-@click.option(
-    "--rules", "rule_files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="Add the rules of a Python file.",
+    "--skip-rule", "off", cls=options.Option, old=["--off"], multiple=True, metavar="RULE",
+    help="Leave this rule out; may be repeated.",
 )  # fmt: skip
-@click.option("--rule", "only_rules", multiple=True, metavar="RULE", help="Only this rule.")
-@click.option("--off", multiple=True, metavar="RULE", help="Without this rule.")
 @click.option(
     "--set", "settings", multiple=True, metavar="RULE.SETTING=VALUE", help="Give a rule another limit."
 )  # fmt: skip
@@ -68,22 +60,13 @@ _WIDTH = 100
     "--save-on", multiple=True, metavar="RULE",
     help="Keep the step whole in which this rule first fires, for replay: every step is taken with its tensors.",
 )  # fmt: skip
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default="watched-step", show_default=True,
-    help="The recording of the step that --save-on keeps.",
-)  # fmt: skip
+@options.option("--output", default=Path("watched-step"), words="The step that --save-on keeps.")
 @click.option(
     "--interactive", is_flag=True,
     help="Wait at the end of each step and ask: numbers, histograms, slices, the step before, other limits.",
 )  # fmt: skip
-@click.option(
-    "--tensorboard", type=click.Path(path_type=Path), metavar="DIR",
-    help="Write loss, gradient norm and loss scale of each rank as TensorBoard event files.",
-)  # fmt: skip
-@click.option(
-    "--budget", type=options.SHARE,
-    help="What watching may cost, as a share of the training's time; steps beyond it are left out.",
-)  # fmt: skip
+@options.option("--tensorboard", words="Loss, gradient norm and loss scale of each rank.")
+@options.option("--budget", words="Steps beyond it are left out.")
 @click.option(
     "--events", type=click.Path(path_type=Path), metavar="FILE",
     help="The event file, JSON lines.  [default: watch-DATE.jsonl here]",
@@ -129,14 +112,16 @@ def watch(
     lockstep watch --level module --every 10 -- torchrun --nproc_per_node 2 train.py
     lockstep watch --stop-on not-finite --save-on not-finite -- python train.py
     lockstep watch --interactive -- python train.py
-    lockstep watch --rules my_rules.py --set dead-relu.share=0.9 --off loss-spike -- python train.py
+    lockstep watch --rules my_rules.py --set dead-relu.share=0.9 --skip-rule loss-spike -- python train.py
     lockstep watch --list-rules
     """
     added = [rule for rules in manager().hook.lockstep_watch_rules() for rule in rules]
     added += [rule for path in rule_files for rule in rules_in(path)]
     rules = choose(added, only=only_rules, off=off, settings=settings)
     if list_rules:
-        click.echo(listing([rule.function for rule in rules], width=_WIDTH))
+        functions = [rule.function for rule in rules]
+        told = json_text(enveloped({"rules": list(map(rule_values, functions))}))
+        click.echo(told if as_json else listing(functions, width=_WIDTH))
         return 0
     command = training_command()
     if not command:

@@ -40,26 +40,16 @@ class _Command(TrainingBehind):
 
 @click.command(cls=_Command)
 @click.argument("reference", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default="followed", show_default=True,
-    help="The recording of the candidate.",
-)  # fmt: skip
-@click.option(
-    "--save", type=click.Choice(["stats", "sketch", "tensors"]),
-    help="What is kept of each tensor.  [default: sketch, or stats where the reference has no more]",
-)  # fmt: skip
-@click.option(
-    "--calibration", type=click.Path(path_type=Path),
-    help="Tolerances from this `lockstep record --calibrate` of the reference.",
-)  # fmt: skip
-@click.option(
-    "--mapping", type=click.Path(path_type=Path),
-    help="YAML file with names that the two runs use for the same thing.",
-)  # fmt: skip
+@options.option("--output", default=Path("followed"), words="The recording of the candidate.")
+@options.option("--save", words="[default: sketch, or stats if the reference has no more]")
+@options.option("--calibration")
+@options.option("--mapping")
+@options.form
 @click.option(
     "--loss-only", is_flag=True,
     help="Hold only the losses against each other, at next to no cost; when they part, record the next step whole.",
 )  # fmt: skip
+@options.allow_crash
 @click.option("--go-on", is_flag=True, help="Do not end the training at the first origin.")
 @options.force
 @options.as_json
@@ -69,7 +59,9 @@ def follow(
     save: str | None,
     calibration: Path | None,
     mapping: Path | None,
+    form: str,
     loss_only: bool,
+    allow_crash: bool,
     go_on: bool,
     force: bool,
     as_json: bool,
@@ -93,7 +85,16 @@ def follow(
     command = training_command()
     if not command:
         raise UsageError("give the training's command behind --")
-    ways = _Ways(open_recording(reference), output, calibration, mapping, go_on, force, as_json)
+    ways = _Ways(
+        open_recording(reference, form=form),
+        output,
+        calibration,
+        mapping,
+        allow_crash,
+        go_on,
+        force,
+        as_json,
+    )
     if loss_only:
         return _follow_losses(command, save, ways)
     return _follow_steps(command, save, ways)
@@ -107,6 +108,7 @@ class _Ways:
     output: Path
     calibration: Path | None
     mapping: Path | None
+    allow_crash: bool
     go_on: bool
     force: bool
     as_json: bool
@@ -125,7 +127,7 @@ def _follow_losses(command: Sequence[str], save: str | None, ways: _Ways) -> int
         known = ways.calibration if calibration and _holds(calibration, followed.step) else None
         found = compare_recordings(
             ways.reference, followed.recorded, calibration=known, mapping=ways.mapping,
-            steps=[followed.step or 0],
+            steps=[followed.step or 0], allow_crash=ways.allow_crash,
         )  # fmt: skip
     if ways.as_json:
         compared = None if found is None else comparison_json(found)
@@ -142,7 +144,7 @@ def _follow_losses(command: Sequence[str], save: str | None, ways: _Ways) -> int
         elif followed.parted is not None:
             for words in next_commands(followed, ways.reference):
                 click.echo(words)
-    return losses_code(followed, floors)
+    return losses_code(followed, floors, allow_crash=ways.allow_crash)
 
 
 def _holds(recording: Recording, step: int | None) -> bool:
@@ -170,7 +172,7 @@ def _follow_steps(command: Sequence[str], save: str | None, ways: _Ways) -> int:
     followed = following.followed
     found = compare_recordings(
         recorded, ways.output, calibration=ways.calibration, mapping=ways.mapping,
-        steps=followed.at_the_end,
+        steps=followed.at_the_end, allow_crash=ways.allow_crash,
     )  # fmt: skip
     if ways.as_json:
         click.echo(render_json(found))
@@ -185,7 +187,8 @@ def _follow_steps(command: Sequence[str], save: str | None, ways: _Ways) -> int:
             )
     if followed.stopped_at is not None:
         click.echo(_kept(followed.origin_kept), err=ways.as_json)
-    cut_short = ended.code or followed.stopped_at is not None
+    failed = ended.code and not ways.allow_crash
+    cut_short = failed or followed.stopped_at is not None
     code = found.exit_code()
     return ExitCode.FAILED if cut_short and code == ExitCode.AGREES else code
 
@@ -195,7 +198,7 @@ def _kept(origin: Recording | None) -> str:
     if origin is None:
         return "no further step could be recorded, so the origin's tensors are not kept"
     path = os.path.relpath(origin.path)
-    command = shell_line(["lockstep", "replay", path, "--all"])
+    command = shell_line(["lockstep", "replay", path, "--whole"])
     step = origin.manifest.options.steps
     return (
         f"of step {step}, its last, the tensors of the first origin are whole in {path}: {command}"

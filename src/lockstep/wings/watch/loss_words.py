@@ -30,6 +30,8 @@ def losses_text(followed: LossesFollowed, floors: LossFloors) -> Iterator[str]:
         return
     if parted is None:
         yield _agreement(followed)
+        if followed.ended.code:
+            yield f"the command ended with exit code {followed.ended.code}: what would have followed is not known"
     else:
         name, pair = parted
         yield (
@@ -86,8 +88,8 @@ def next_commands(followed: LossesFollowed, reference: Recording) -> Iterator[st
     compared = shell_line(["lockstep", "compare", str(again.path), path])
     yield f"step {step} is recorded whole in {path}; the reference does not hold it. Next:"
     yield f"  {again.line} && {compared}"
-    yield f"  {shell_line(['lockstep', 'replay', path, '--all'])}    each of its operators alone, without a reference"
-    yield f"  {shell_line(['lockstep', 'show', path, '--step', str(step)])}"
+    yield f"  {shell_line(['lockstep', 'replay', path, '--whole'])}    each of its operators alone, without a reference"
+    yield f"  {shell_line(['lockstep', 'show', path, '--steps', str(step)])}"
 
 
 def losses_values(followed: LossesFollowed, floors: LossFloors) -> dict[str, Any]:
@@ -111,12 +113,15 @@ def losses_values(followed: LossesFollowed, floors: LossFloors) -> dict[str, Any
     }
 
 
-def losses_code(followed: LossesFollowed, floors: LossFloors) -> ExitCode:
-    """0 if all losses agree that both have, 1 if they part, 2 if that cannot be said."""
+def losses_code(
+    followed: LossesFollowed, floors: LossFloors, *, allow_crash: bool = False
+) -> ExitCode:
+    """Return 0 if all losses agree that both have, 1 if they part, 2 if that cannot be said, as after a crash."""
     if followed.parted is not None:
         return ExitCode.DIFFERS
     heard = {rank.name for rank in followed.ranks if rank.compared and rank.is_whole}
-    agrees = not followed.ended.code and heard >= set(floors.expected)
+    failed = followed.ended.code and not allow_crash
+    agrees = not failed and heard >= set(floors.expected)
     return ExitCode.AGREES if agrees else ExitCode.FAILED
 
 

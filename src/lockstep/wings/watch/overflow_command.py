@@ -38,7 +38,7 @@ class _Found:
 
 @click.command(cls=TrainingBehind)
 @click.option("--hits", type=click.IntRange(min=1), default=1, show_default=True, help="Tell of so many.")  # fmt: skip
-@click.option("--only", multiple=True, metavar="PATTERN", help="Only these module paths or operators.")  # fmt: skip
+@options.only
 @click.option(
     "--stop", is_flag=True, help="End the training, with exit code 0, when so many are told."
 )

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import codecs
-import fcntl
 import os
-import pty
 import shutil
 import struct
 import sys
-import termios
 import threading
 import time
 from contextlib import suppress
@@ -40,6 +37,10 @@ class Panel:
     """
 
     def __init__(self) -> None:
+        import fcntl  # here, for Windows has none of the three, and no training is watched there
+        import pty
+        import termios
+
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, refresh_per_second=4, transient=True)
         self._steps: dict[str, StepWatched] = {}

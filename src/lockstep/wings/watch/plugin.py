@@ -4,24 +4,50 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 from lockstep.wings.watch import hookspecs
 
 if TYPE_CHECKING:
     import click
     import pluggy
 
-_GROUP = "Watch a training"
-
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
     """The verbs `watch`, `overflow`, `follow` and `guide`."""
     return [
-        Verb("watch", "Hold each step of a running training against rules.", _GROUP, _watch),
-        Verb("overflow", "Name the operator that makes the first NaN or inf.", _GROUP, _overflow),
-        Verb("follow", "Compare each step with a reference as it ends.", _GROUP, _follow),
-        Verb("guide", "Say what to check, in order, when a training is off.", _GROUP, _guide),
+        Verb(
+            "watch",
+            "Check each step of a running training: NaN, spikes ...",
+            Task.START,
+            _watch,
+            5,
+            ("monitor", "tail", "observe"),
+        ),
+        Verb(
+            "overflow",
+            "Find the operator that makes the first NaN or inf.",
+            Task.TRAIN,
+            _overflow,
+            2,
+            ("nan", "inf", "anomaly"),
+        ),
+        Verb(
+            "follow",
+            "Compare each step with a reference as it ends.",
+            Task.TRAIN,
+            _follow,
+            1,
+            ("live", "attach"),
+        ),
+        Verb(
+            "guide",
+            "List what to check when a loss goes wrong.",
+            Task.ADVICE,
+            _guide,
+            1,
+            ("docs", "howto", "why", "troubleshoot"),
+        ),
     ]
 
 

@@ -58,6 +58,13 @@ def text_of(rule: Rule) -> RuleText:
     return RuleText(name_of(rule), paragraphs[0], settings_of(rule), parts)
 
 
+def rule_values(rule: Rule) -> dict[str, Any]:
+    """Return a rule's words as JSON values."""
+    text = text_of(rule)
+    parts = {name.lower().replace(" ", "_"): words for name, words in text.parts.items()}
+    return {"name": text.name, "fires_on": text.what, "settings": text.settings, **parts}
+
+
 def listing(rules: Sequence[Rule], *, width: int) -> str:
     """All rules for a terminal: what each fires on, its settings, formula, cause, cure and source."""
     return "\n\n".join("\n".join(_lines(text_of(rule), width)) for rule in rules)

@@ -25,7 +25,7 @@ STANDARD_INPUT = Path("-")
 @click.command()
 @click.argument("logs", nargs=-1, type=click.Path(path_type=Path))
 @options.as_json
-@options.limit("Print at most so many messages.", default=20)
+@options.limit
 def diagnose(logs: tuple[Path, ...], as_json: bool, limit: int) -> int:
     """Look through logs for known messages, and say what each comes from and what to do.
 

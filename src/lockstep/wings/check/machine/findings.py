@@ -18,6 +18,8 @@ _LEAST_SHARED_BYTES = 1_000_000_000
 _LEAST_DISK_BYTES = 5_000_000_000
 _LEAST_FILES = 4096
 _UNSET = "unset"
+_STRUCK_MKL = "2024.2"
+"""With which the race was seen; not with 2025.0 (https://github.com/pytorch/pytorch/issues/188792)."""
 
 
 class Level(Enum):
@@ -166,6 +168,9 @@ def _of_processor(machine: Machine) -> Iterator[MachineFinding]:
         yield _found("cores", cores=machine.cores, threads=threads)
         if threads > machine.cores:
             yield _found("threads-too-many", cores=machine.cores, threads=threads)
+    mkl = "" if machine.torch is None else machine.torch["mkl"]
+    if mkl.startswith(_STRUCK_MKL) and threads is not None and threads > 1:
+        yield _found("first-vector-call", mkl=mkl)
     other = [one for one in machine.governors if one != "performance"]
     if other:
         yield _found("governor", governor=", ".join(other))

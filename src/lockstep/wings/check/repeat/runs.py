@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.comparison import compare_recordings
-from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.exit_codes import ExitCode
+from lockstep.core.finding import Comparison
 from lockstep.core.manifest import Options
 from lockstep.reading.first_difference import FirstDifference, first_difference
 from lockstep.wings.check.running import run_training
@@ -42,9 +43,10 @@ class Repeats:
     seeded: Repeats | None = None
 
     @property
-    def within_noise(self) -> bool:
-        """Whether what differs is no more than rounding explains."""
-        return self.comparison is not None and self.comparison.verdict is Verdict.AGREE
+    def within_noise(self) -> bool | None:
+        """Whether what differs is no more than rounding explains; None where `compare` cannot say."""
+        code = None if self.comparison is None else self.comparison.exit_code()
+        return None if code == ExitCode.FAILED else code == ExitCode.AGREES
 
 
 def repeat(

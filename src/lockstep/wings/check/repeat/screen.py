@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.text import printable
+from lockstep.report.comparison.verdict_words import headline as comparison_headline
 from lockstep.report.paragraphs import Page, add_paragraph, counted
 from lockstep.wings.check.data_files import rows_of
 from lockstep.wings.check.repeat.runs import Repeats
@@ -26,8 +27,13 @@ def headline(found: Repeats) -> str:
     of = f"{counted(found.steps, 'step')} of {found.runs} runs"
     if found.first is None:
         return f"REPEATABLE bit by bit: {of} are equal in every tensor that was recorded"
-    much = "by rounding" if found.within_noise else "by more than rounding"
-    return f"NOT REPEATABLE: {of} differ {much}, first at {printable(str(found.first))}"
+    much = {True: " by rounding", False: " by more than rounding", None: ""}[found.within_noise]
+    words = f"NOT REPEATABLE: {of} differ{much}, first at {printable(str(found.first))}"
+    if found.within_noise is None and found.comparison is not None:
+        words += (
+            f"; whether that is rounding cannot be said: {comparison_headline(found.comparison)}"
+        )
+    return words
 
 
 def render(found: Repeats) -> Page:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from lockstep.core.finding import SetupDifference
@@ -45,29 +45,66 @@ class Answer:
 
 @dataclass(slots=True)
 class Answers:
-    """Gathers what is known, over ranks and steps."""
+    """Gathers what is known, over ranks and steps; `steps` are those whose calls and batches were looked at.
+
+    `alone` tells of steps and ranks that one run alone has.
+    """
 
     _differences: dict[str, dict[str, SetupDifference]] = field(
         default_factory=lambda: defaultdict(dict)
     )
     _unknown: dict[str, str] = field(default_factory=dict)
+    _begins: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    alone: list[str] = field(default_factory=list)
 
-    def differ(self, aspect: str, *differences: SetupDifference) -> None:
-        """Something of an aspect differs."""
+    def differ(self, aspect: str, *differences: SetupDifference, place: int = 0) -> None:
+        """Something of an aspect differs, first in so many steps behind the first that was looked at."""
         for one in differences:
             self._differences[aspect].setdefault(str(one), one)
+        if differences:
+            self._begins[aspect] = min(place, self._begins.get(aspect, place))
 
     def not_known(self, aspects_: Iterable[str], why: str) -> None:
         """Something of these aspects is not known."""
         for aspect in aspects_:
             self._unknown.setdefault(aspect, why)
 
+    def take(self, others: Answers) -> None:
+        """Take what others have gathered."""
+        for aspect, found in others._differences.items():
+            self.differ(aspect, *found.values())
+        for aspect, why in others._unknown.items():
+            self.not_known([aspect], why)
+
+    def take_new(self, others: Answers, when: str) -> None:
+        """Take of what others have gathered what is told of nothing here yet, and say when it begins."""
+        for aspect, found in others._differences.items():
+            told = {one.name.partition(", from step")[0] for one in self._of(aspect)}
+            new = [one for one in found.values() if one.name not in told]
+            later = [replace(one, name=f"{one.name}, {when}") for one in new]
+            self.differ(aspect, *later, place=len(self.steps))
+        for aspect, why in others._unknown.items():
+            self.not_known([aspect], why)
+
+    def _of(self, aspect: str) -> Iterable[SetupDifference]:
+        return self._differences.get(aspect, {}).values()
+
     def answers(self) -> list[Answer]:
-        """Every aspect, the most harmful first."""
-        return [
+        """Return every aspect: what began to differ first, as others may follow from it, then the most harmful first.
+
+        What does not count comes behind.
+        """
+        found = [
             Answer(
                 aspect, tuple(self._differences.get(name, {}).values()), self._unknown.get(name, "")
             )
             for name, aspect in aspects().items()
         ]
+        return sorted(found, key=self._order)
+
+    def _order(self, answer: Answer) -> tuple[bool, int]:
+        """Return the place of an answer, those of one place staying as they are."""
+        aspect = answer.aspect
+        return not aspect.counts, self._begins.get(aspect.name, 0)

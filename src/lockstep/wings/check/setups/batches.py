@@ -1,4 +1,4 @@
-"""How what arrives in the first steps differs: other samples, another order, another preprocessing."""
+"""How what arrives in the recorded steps differs: other samples, another order, another preprocessing."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ class Batches:
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
         self._pairs: list[tuple[int, Pair]] = []
+        self._steps: list[int] = []
         self.met = False
 
     def add(self, number: int, step: AlignedStep) -> None:
         """What arrives in one step."""
+        self._steps.append(number)
         for item in step.of_kind(CallKind.DATA):
             self._pairs.extend((number, pair) for pair in item.whole)
         self.met = self.met or bool(self._pairs)
@@ -46,8 +48,9 @@ class Batches:
                 name = one.name.partition(" at step")[0]
                 if (aspect, name) not in told:
                     told.add((aspect, name))
-                    self._answers.differ(aspect, one)
-        self._answers.differ("worker-seeds", *_repeats(self._pairs))
+                    self._answers.differ(aspect, one, place=self._steps.index(number))
+        for number, one in _repeats(self._pairs):
+            self._answers.differ("worker-seeds", one, place=self._steps.index(number))
         if any(pair.present.content.digest is None for _, pair in self._pairs):
             why = "the contents of a batch could not be read"
             self._answers.not_known(["data", "data-order", "data-preprocessing"], why)
@@ -149,7 +152,7 @@ def _mapped(left: Statistics, right: Statistics) -> str:
     return ""
 
 
-def _repeats(pairs: Sequence[tuple[int, Pair]]) -> Iterator[SetupDifference]:
+def _repeats(pairs: Sequence[tuple[int, Pair]]) -> Iterator[tuple[int, SetupDifference]]:
     """A batch that comes a second time in one run alone, as where the sampler is not told of a new epoch."""
     met: tuple[dict[tuple[str, str], int], ...] = ({}, {})
     for number, pair in pairs:
@@ -163,5 +166,6 @@ def _repeats(pairs: Sequence[tuple[int, Pair]]) -> Iterator[SetupDifference]:
                 repeated[side] = f"that of step {first} again"
         if bool(repeated[0]) != bool(repeated[1]):
             words = [one or "another one" for one in repeated]
-            yield SetupDifference(f"{pair.present.name} at step {number}", words[0], words[1])
+            where = f"{pair.present.name} at step {number}"
+            yield number, SetupDifference(where, words[0], words[1])
             return

@@ -187,7 +187,10 @@ def _chosen_otherwise(item: Aligned, setup: ModelSetup) -> Iterator[tuple[str, S
     for words in chosen_otherwise(item.reference, item.candidate):
         left, right = _sides(words)
         name = words.partition(" is ")[0]
-        yield _aspect_of_argument(call), SetupDifference(f"{name} of {words_of(call)}", left, right)
+        yield (
+            _aspect_of_argument(call, name),
+            SetupDifference(f"{name} of {words_of(call)}", left, right),
+        )
 
 
 def _takes_samples(call: Call) -> bool:
@@ -210,8 +213,10 @@ def _sides(words: str) -> tuple[str, str]:
     return values, ""
 
 
-def _aspect_of_argument(call: Call) -> str:
+def _aspect_of_argument(call: Call, name: str) -> str:
     op = call.site.op
+    if name == "training":
+        return "modes"
     if _SCALER in op or (op == _FULL and not call.site.module):
         return "loss-scale"
     if call.site.phase is not Phase.FORWARD:

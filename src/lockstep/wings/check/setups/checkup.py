@@ -18,8 +18,6 @@ from lockstep.wings.check.setups.batches import Batches
 from lockstep.wings.check.setups.calls import look_at_calls, look_at_start
 from lockstep.wings.check.setups.manifests import look_at_model, look_at_process, look_at_source
 
-_MOST_STEPS = 3
-"""Steps whose batches are looked at; calls are those of the first one."""
 _OF_STEPS = (
     "weights", "weights-dtype", "data", "data-order", "data-preprocessing", "accumulation", "clipping", "loss",
     "flow", "loss-scale", "optimizer-state", "worker-seeds",
@@ -68,44 +66,54 @@ def checkup(reference: Given, candidate: Given, *, mapping: GivenMapping = None)
 
 
 def _look_at_steps(pairing: Pairing, setups: Mapping[str, ModelSetup], answers: Answers) -> None:
+    """Look at every step that both recorded: a module may change its mode in the last one."""
     batches = {name: Batches(answers) for name in pairing.ranks.both}
-    for place, (number, ranks) in enumerate(pairing.shared_steps(None).items()):
-        if place == _MOST_STEPS:
-            break
+    shared = pairing.shared_steps(None)
+    for number, ranks in shared.items():
         for name, step in pairing.step(number, ranks).items():
-            if place == 0:
+            of_calls = Answers()
+            look_at_calls(step, setups[name], pairing.names[name], of_calls)
+            if not answers.steps:
                 look_at_start(step, setups[name], answers)
-                look_at_calls(step, setups[name], pairing.names[name], answers)
+                answers.take(of_calls)
+            else:
+                answers.take_new(of_calls, f"from step {number}")
             batches[name].add(number, step)
+        answers.steps.append(number)
         pairing.close_tensors()
     for one in batches.values():
         one.tell()
     if not any(one.met for one in batches.values()):
         answers.not_known(["data", "data-order", "data-preprocessing"], "no batch was recorded")
+    answers.alone.extend(pairing.not_compared(None))
     _look_at_shards(pairing, answers)
 
 
 def _look_at_shards(pairing: Pairing, answers: Answers) -> None:
-    """Ranks that read the same batch in one run alone."""
+    """Ranks that read the same batch in one run alone, the first time."""
     if len(pairing.ranks.both) < 2:
         return
-    sides = zip(*pairing.ranks.both.values(), strict=True)
-    words = [
-        "the same on all ranks" if _read_alike(ranks) else "others on each rank" for ranks in sides
-    ]
-    if words[0] != words[1]:
-        answers.differ("sharding", SetupDifference("the first batch", words[0], words[1]))
+    left, right = zip(*pairing.ranks.both.values(), strict=True)
+    for place, number in enumerate(answers.steps):
+        words = [
+            "the same on all ranks" if _read_alike(ranks, number) else "others on each rank"
+            for ranks in (left, right)
+        ]
+        if words[0] != words[1]:
+            found = SetupDifference(f"the batch of step {number}", words[0], words[1])
+            answers.differ("sharding", found, place=place)
+            return
 
 
-def _read_alike(ranks: tuple[RankRecording, ...]) -> bool:
+def _read_alike(ranks: tuple[RankRecording, ...], number: int) -> bool:
     batches = [
         [
             record.content.digest
-            for call in rank.calls(rank.steps[0], kind=CallKind.DATA)
+            for call in rank.calls(number, kind=CallKind.DATA)
             for record in call.records
             if record.content.numel > 1
         ]
         for rank in ranks
-        if rank.steps
+        if number in rank.steps
     ]
     return len(batches) > 1 and bool(batches[0]) and all(one == batches[0] for one in batches)

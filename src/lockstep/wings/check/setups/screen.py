@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep.core.finding import SetupDifference
-from lockstep.core.text import printable
+from lockstep.core.text import listed, printable
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.report.table import Column, add_more, add_table
 from lockstep.wings.check.machine.findings import known_variables
@@ -32,10 +32,23 @@ def headline(answers: Answers) -> str:
         beside = len(counts[State.DIFFERS])
         verbs = "differs and does" if beside == 1 else "differ and do"
         told = f"; {beside} more {verbs} not count" if beside else ""
-        return f"NOTHING DIFFERS in {same} of the two set-ups{told}{unknown}"
+        return f"NOTHING DIFFERS in {same} of the two set-ups{told}{unknown}{_steps(answers)}"
     first = counting[0].aspect.title
     many = counted(len(counting), "aspect")
     return f"DIFFERS in {many}, first of all {first}; {same} the same{unknown}"
+
+
+def _steps(answers: Answers) -> str:
+    """Return which recorded steps were looked at, and what of them one run alone has."""
+    steps = answers.steps
+    if not steps:
+        return "; no step was looked at"
+    gapless = steps[-1] - steps[0] == len(steps) - 1
+    words = (
+        f"{steps[0]}-{steps[-1]}" if gapless and len(steps) > 1 else listed(list(map(str, steps)))
+    )
+    alone = f"; {listed(answers.alone, 1)}" if answers.alone else ""
+    return f"; looked at {'steps' if len(steps) > 1 else 'step'} {words}{alone}"
 
 
 def render(answers: Answers, *, limit: int) -> Page:
@@ -63,7 +76,7 @@ def render(answers: Answers, *, limit: int) -> Page:
         add_paragraph(
             text, f"{one.aspect.title}: {part}{printable(one.unknown)}", indent="    ", first="  "
         )
-    for note in answers.notes:
+    for note in (*answers.notes, *answers.alone):
         add_paragraph(text, f"Note: {printable(note)}", first="")
     return text
 
@@ -110,6 +123,8 @@ def as_values(answers: Answers) -> dict[str, Any]:
             for number, words in QUESTIONS.items()
         ],
         "notes": answers.notes,
+        "steps": answers.steps,
+        "steps_of_one_run": answers.alone,
     }
 
 

@@ -109,13 +109,40 @@ def headline(answer: Answer) -> str:
     if odd:
         return (
             f"QUANTISED: {_of(odd, answer)} with an error that rounding alone does not explain, {odd[0]} first"
-            f" ({odd[0].standing.value})"
+            f" ({odd[0].standing.value}){_cost(answer)}"
         )
     rest = len(answer.layers) - len(judged)
     return (
         f"QUANTISED: the error of {counted(len(judged), 'judged layer')} is what rounding to its width makes"
         + (f"; {counted(rest, 'operator')} without a weight: measured, not judged" if rest else "")
+        + _cost(answer)
     )
+
+
+def _lost(answer: Answer) -> float:
+    """Points of accuracy that the quantised model has less than the model."""
+    out = answer.outcome
+    if out.accuracy is None or out.accuracy_before is None:
+        return 0.0
+    return max(0.0, (out.accuracy_before - out.accuracy) * 100)
+
+
+def _cost(answer: Answer) -> str:
+    lost = _lost(answer)
+    return f"; accuracy falls by {lost:.2f} points" if lost else ""
+
+
+def _cures(answer: Answer) -> list[str]:
+    """What may bring back lost accuracy."""
+    if not _lost(answer):
+        return []
+    cures = ["--mixed 40dB gives the layers that hurt most more bits"]
+    if answer.reduced:
+        cures.insert(
+            0,
+            "--reduce-range takes a bit from each weight; leave it out if all processors that run the model have VNNI",
+        )
+    return cures
 
 
 def _of(some: Sequence[LayerError], answer: Answer) -> str:
@@ -139,6 +166,8 @@ def render(answer: Answer, *, limit: int) -> Page:
             f"accuracy {out.accuracy_before:.2%} -> {out.accuracy:.2%}"
             f" ({(out.accuracy - out.accuracy_before) * 100:+.2f} points)",
         )
+    for cure in _cures(answer):
+        add_paragraph(text, cure)
     add_paragraph(text, f"measured on {answer.measured_on}")
     if answer.left:
         total = f"{sum(answer.left.values()):,} bytes"

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from lockstep.core.errors import OutputExistsError
-from lockstep.core.exit_codes import ExitCode, code_of
+from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Metrics
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.replacement import replacing
@@ -20,7 +20,7 @@ from lockstep.reading import every_call, paired_records
 from lockstep.report.csv_tables import Cell
 from lockstep.store.reader import open_recording
 from lockstep.wings.interop.faces.pair_table import measured, write_table
-from lockstep.wings.interop.faces.verdict import verdict_text
+from lockstep.wings.interop.faces.verdict import said_of
 
 _TITLES = (
     "Index", "NPUDump", "NPUDumpPath", "GroundTruthPath", "DataType", "Shape", "CosineSimilarity", "MaxAbsoluteError",
@@ -62,7 +62,8 @@ def msaccucmp() -> None:
 def compare(mine: Path, golden: Path, output: Path) -> int:
     """Write the ten metrics of every pair of tensors into result_TIME.csv, and say the verdict.
 
-    Both are .h5 files of torch.utils.dumper, or whatever `lockstep compare` takes: recordings, dumps of other tools.
+    Exit code as `lockstep compare`, whatever the fixed rule says of a pair. Both are .h5 files of torch.utils.dumper,
+    or what else `lockstep compare` takes: recordings, dumps of other tools.
 
     \b
     lockstep msaccucmp compare -m model_npu.h5 -g model_gpu.h5
@@ -70,17 +71,14 @@ def compare(mine: Path, golden: Path, output: Path) -> int:
     rows = list(_rows(mine, golden))
     write_table(output, "result", _TITLES, (_cells(number, row) for number, row in enumerate(rows)))
     click.echo(f"{len(rows)} rows")
-    sentence, _ = verdict_text(golden, mine)
-    click.echo(sentence)
+    said = said_of(golden, mine)
+    click.echo(said.sentence)
     failed = [row for row in rows if accuracy_reached(row[5]) is False]
     for row in failed[:1]:
         click.echo(
             f"the first pair beyond the fixed rule: {row[1]} (cosine {row[5].cosine:.6g}, max abs {row[5].max_abs:.4g})"
         )
-    return code_of(
-        differs=bool(failed) or sentence.startswith("DIVERGED"),
-        looked=all(not row[6] for row in rows) and bool(rows),
-    )
+    return said.code
 
 
 @msaccucmp.command()

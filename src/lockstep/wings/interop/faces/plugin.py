@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Verb, hookimpl
+from lockstep.hookspecs import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 @hookimpl
 def lockstep_commands() -> list[Verb]:
     """The verbs `msaccucmp` and `msprobe`."""
-    group = "Record and compare"
+    group = Task.COMPATIBILITY
     return [
         Verb("msaccucmp", "Compare and convert dumps as msaccucmp.py does.", group, _msaccucmp),
         Verb("msprobe", "Compare dumps as mindstudio-probe does.", group, _msprobe),

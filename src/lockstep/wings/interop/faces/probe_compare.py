@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from lockstep.core.exit_codes import ExitCode, code_of
+from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Evidence, Metrics, Pair
 from lockstep.core.records import Statistics, TensorRecord
 from lockstep.core.site import Phase, Role, Site
@@ -22,7 +22,7 @@ from lockstep.store.later_tensors import ReadLater
 from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.interop.faces.pair_table import measured, write_table
 from lockstep.wings.interop.faces.probe_records import ProbeRecords, stack_lines
-from lockstep.wings.interop.faces.verdict import verdict_text
+from lockstep.wings.interop.faces.verdict import said_of
 
 _FIRST = (
     "NPU Name", "Bench Name", "NPU Dtype", "Bench Dtype", "NPU Tensor Shape", "Bench Tensor Shape", "NPU Requires_grad",
@@ -69,6 +69,11 @@ class _Named:
 def compare_probes(target: Path, golden: Path, folder: Path) -> ExitCode:
     """Write the table into a folder, `compare_result_TIME.csv`, and print the verdict.
 
+    Returns
+    -------
+    ExitCode
+        That of `lockstep compare`.
+
     Raises
     ------
     RecordingError
@@ -86,14 +91,9 @@ def compare_probes(target: Path, golden: Path, folder: Path) -> ExitCode:
     rows = [_row(pair, names, kind, told) for pair in pairs]
     write_table(folder, "compare_result", kind.value, rows)
     click.echo(f"{len(rows)} rows")
-    sentence, _ = verdict_text(golden, target)
-    click.echo(sentence)
-    at = kind.value.index("Result")
-    results = {row[at] for row in rows}
-    return code_of(
-        differs="error" in results or sentence.startswith("DIVERGED"),
-        looked=results <= {"pass", "error"} and bool(rows),
-    )
+    said = said_of(golden, target)
+    click.echo(said.sentence)
+    return said.code
 
 
 def _kind_of(recordings: Sequence[Recording], pairs: Sequence[Pair]) -> _Kind:
@@ -266,6 +266,8 @@ def msprobe() -> None:
 )
 def compare(target_path: Path, golden_path: Path, output_path: Path) -> int:
     """Write compare_result_TIME.csv, a row for each pair of tensors, and say the verdict.
+
+    Exit code as `lockstep compare`, whatever "Result" says of a pair.
 
     \b
     lockstep msprobe compare -tp npu_dump -gp gpu_dump -o out

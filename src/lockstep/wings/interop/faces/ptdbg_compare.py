@@ -21,7 +21,7 @@ from lockstep.report.csv_tables import Cell
 from lockstep.wings.interop.faces.pair_table import write_table
 from lockstep.wings.interop.faces.ptdbg_files import noted_recording
 from lockstep.wings.interop.faces.ptdbg_lines import Key, PassLines, TensorLine, passes_in
-from lockstep.wings.interop.faces.verdict import verdict_text
+from lockstep.wings.interop.faces.verdict import said_of
 
 _PATHS = ("npu_pkl_path", "bench_pkl_path", "npu_dump_data_dir", "bench_dump_data_dir")
 _TITLES = (
@@ -57,10 +57,10 @@ def compare_dumps(
     folder, moment = path_of("output_path", output_path), time.strftime("%Y%m%d%H%M%S")
     write_table(folder, f"compare_result{suffix}", titles, rows, moment=moment)
     if truth_of("auto_analyze", auto_analyze):
-        sentence, whole = verdict_text(_place(bench, npu), _place(npu, bench))
-        click.echo(sentence)
+        said = said_of(_place(bench, npu), _place(npu, bench))
+        click.echo(said.sentence)
         (folder / f"advisor{suffix}_{moment}.txt").write_text(
-            whole + "\n", encoding="utf-8", errors="backslashreplace"
+            said.whole + "\n", encoding="utf-8", errors="backslashreplace"
         )
 
 

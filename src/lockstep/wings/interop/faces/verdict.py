@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import LockstepError
+from lockstep.core.exit_codes import ExitCode
 from lockstep.report.comparison.screen import headline, render_comparison
 
 
-def verdict_text(reference: Path, candidate: Path) -> tuple[str, str]:
-    """The verdict in one sentence, with the source line of the first origin; and all that `lockstep compare` says.
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The verdict in one sentence, all that `lockstep compare` prints, and its exit code."""
 
-    Where they cannot be compared, why is the sentence: the table stands without it.
-    """
+    sentence: str
+    whole: str
+    code: ExitCode
+
+
+def said_of(reference: Path, candidate: Path) -> Said:
+    """Return what `lockstep compare` says; where it cannot, why is the sentence: the table stands without it."""
     try:
         comparison = compare_recordings(reference, candidate)
     except LockstepError as error:
         sentence = f"Lockstep cannot say which operator is at fault: {error}"
-        return sentence, sentence
-    return headline(comparison), render_comparison(comparison).plain
+        return Said(sentence, sentence, ExitCode.FAILED)
+    whole = render_comparison(comparison).plain
+    return Said(headline(comparison), whole, comparison.exit_code())

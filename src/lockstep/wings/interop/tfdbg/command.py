@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from lockstep.cli import options
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.wings.interop.tfdbg.commands import Prints, prints_of, tensor_names
@@ -23,12 +24,7 @@ _MOST_LINES = 5
     type=click.Path(path_type=Path),
     help="What `lt > FILE` listed, or names of tensors, one a line.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="The folder to make, of a .npy for each tensor.",
-)
+@options.option("--output", words="A folder: a .npy for each tensor.")
 @click.option(
     "--run",
     "runs",
@@ -36,8 +32,13 @@ _MOST_LINES = 5
     show_default=True,
     help="What is typed first: `run -t 10` for the tenth step.",
 )
-@click.option("--timeout-s", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True,
-              help="Seconds that one command may take, the step too.")  # fmt: skip
+@options.option(
+    "--timeout",
+    "timeout_s",
+    default=600.0,
+    old=["--timeout-s"],
+    words="Of a command, the step too.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def tfdbg(
     names: Path | None, output: Path | None, runs: str, timeout_s: float, command: tuple[str, ...]

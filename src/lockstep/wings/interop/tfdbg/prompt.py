@@ -68,7 +68,7 @@ class Prompt:
             )
         raise UsageError(
             f"{' '.join(self._command)}: no prompt {PROMPT} within {self._timeout_s:g} s{said}; give a longer"
-            " --timeout-s"
+            " --timeout"
         )
 
     def ask(self, command: str) -> str:

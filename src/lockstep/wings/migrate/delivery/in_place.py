@@ -137,7 +137,7 @@ def undo(root: Path, *, force: bool = False) -> Undone:
         edited = [file.path for file in files if not _is_known(root, file)]
         if edited and not force:
             raise UsageError(
-                f"{', '.join(edited)}: edited since being migrated; save those edits elsewhere, or use --force"
+                f"{', '.join(edited)}: edited since being migrated; save those edits elsewhere, or use --discard-edits"
             )
         restored = _restore(root, run, files)
         removed = _remove_added(root, files)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.posix import needs_posix
 from lockstep.core.replacement import aside_of
 
 
@@ -115,6 +115,10 @@ def _take(file: int, folder: Path) -> None:
     busy = UsageError(
         f"{folder.parent}: another run is changing files here; run again when it has ended"
     )
+    try:
+        import fcntl
+    except ImportError as error:  # Windows
+        raise needs_posix("--in-place") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(file), folder.stat()):

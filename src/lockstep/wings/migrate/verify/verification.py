@@ -12,8 +12,10 @@ from pathlib import Path
 
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
-from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.exit_codes import ExitCode
+from lockstep.core.finding import Comparison
 from lockstep.report.comparison.tally import tally_of
+from lockstep.report.comparison.verdict_words import headline
 from lockstep.report.paragraphs import counted
 from lockstep.wings.migrate.files.collection import Collection
 from lockstep.wings.migrate.plan import Plan
@@ -248,13 +250,19 @@ class _Verifier:
         own = compare_recordings(reference, again)
         if _is_equal(own):
             return self._judged(comparison, "the original repeats itself bit by bit")
-        if own.verdict is not Verdict.AGREE:
+        if own.exit_code() != ExitCode.AGREES:
             return _unrepeatable(own)
         comparison = compare_recordings(reference, candidate, noise=[again])
         return self._judged(comparison, "what the original differs by from itself is allowed for")
 
     def _judged(self, comparison: Comparison, how: str) -> Verification:
-        if comparison.verdict is Verdict.AGREE:
+        code = comparison.exit_code()
+        if code == ExitCode.FAILED:
+            words = "nothing differs, but the two cannot be compared whole"
+            return Verification(Result.UNPROVEN, words, comparison=comparison)
+        if comparison.other_precision_alone:
+            return Verification(Result.AGREES, headline(comparison), notes=_only_cpu(comparison))
+        if code == ExitCode.AGREES:
             tally = tally_of(comparison.findings)
             return Verification(
                 Result.AGREES,
@@ -298,7 +306,7 @@ class _Verifier:
 
 def _is_equal(comparison: Comparison) -> bool:
     tally = tally_of(comparison.findings)
-    return comparison.verdict is Verdict.AGREE and 0 < comparison.compared == tally.equal
+    return comparison.exit_code() == ExitCode.AGREES and 0 < comparison.compared == tally.equal
 
 
 def _equality(comparison: Comparison) -> str:
@@ -323,10 +331,16 @@ def _only_cpu(comparison: Comparison) -> tuple[str, ...]:
     return (_CPU_ONLY,) if _devices(comparison) == ["cpu"] else ()
 
 
+_OWN_WORDS = {
+    True: "the original differs from itself when it is run again, so nothing is proven by it",
+    False: "the original cannot be compared with itself when it is run again, so nothing is proven by it",
+}
+
+
 def _unrepeatable(own: Comparison) -> Verification:
     return Verification(
         Result.UNPROVEN,
-        "the original differs from itself when it is run again, so nothing is proven by it",
+        _OWN_WORDS[own.exit_code() == ExitCode.DIFFERS],
         comparison=own,
         notes=(_REPEAT,),
     )

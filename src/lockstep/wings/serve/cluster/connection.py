@@ -108,7 +108,7 @@ def connected(address: str | None) -> Connection:
     except Exception as error:  # Ray raises all kinds, some by no name of their own
         Connection(folder).leave()
         raise UsageError(
-            f"--address {address}: is no cluster that Ray {ray.__version__} of Python {platform.python_version()} can"
+            f"--cluster {address}: is no cluster that Ray {ray.__version__} of Python {platform.python_version()} can"
             f" join ({message(' '.join(str(error).split()))})"
             if address
             else f"--engine ray: Ray cannot begin here ({message(str(error))})"
@@ -172,16 +172,16 @@ def _answering(address: str) -> str:
     """The host of an address, once something has answered there: Ray would try for a minute and end the process."""
     if "://" in address:
         raise UsageError(
-            f"--address {address}: Ray's client cannot say whether a replica had begun a run; run this"
+            f"--cluster {address}: Ray's client cannot say whether a replica had begun a run; run this"
             " on a node of the cluster, and give HOST:PORT as `ray start --head` has told it"
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise UsageError(f"--address {address}: give HOST:PORT, as `ray start --head` has told it")
+        raise UsageError(f"--cluster {address}: give HOST:PORT, as `ray start --head` has told it")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWERING_S).close()
     except (OSError, OverflowError) as error:
         raise UsageError(
-            f"--address {address}: nobody answers there ({error}); `ray start --head` begins a cluster, and tells where"
+            f"--cluster {address}: nobody answers there ({error}); `ray start --head` begins a cluster, and tells where"
         ) from error
     return host

@@ -118,7 +118,7 @@ function partingLine(one) {
   const origin = answer && answer.origin ? link(answer.origin[1], `Graph at the first operator that differs, step ${answer.origin[1]}`) : null;
   return h("div", { class: "parting", "data-colour": beyond && beyond.step !== null ? "fault" : one.first === null ? "agree" : "noise" },
     h("p", null, h("b", null, name(one.name)), one.rank === "rank0" ? "" : ` ${one.rank}`, `: ${bits}.`), one.first === null && !(beyond && beyond.step !== null) ? null : h("p", { class: "muted" }, noise[0].toUpperCase() + noise.slice(1) + ".", answer || failed ? null : h("span", { "data-progress": one.run })),
-    answer && answer.ends ? h("p", { class: "muted" }, `Behind the recorded steps: ${answer.ends}.`) : null,
+    answer && answer.ends ? h("p", { class: "muted" }, `After the recorded steps: ${answer.ends}.`) : null,
     h("p", { class: "go" }, first, origin, h("a", { href: `compare/${reference}/${one.run}` }, "Report")));
 }
 

@@ -18,6 +18,7 @@ from lockstep.comparison import compare_recordings, read_indices
 from lockstep.core.errors import LockstepError
 from lockstep.core.finding import Comparison, Finding, Origin, Outcome
 from lockstep.core.site import Role
+from lockstep.core.text import times
 from lockstep.kernels.jit import load_without_blas
 from lockstep.measure.passes import prepare
 from lockstep.reading.paired_steps import Pairing, pair_recordings
@@ -85,7 +86,7 @@ class Compared:
                 judged.add(record.step)
                 if finding.outcome is Outcome.DIFFER:
                     margin = margin_of(finding, kind)
-                    words = f"{margin:.3g} times its noise floor" if margin > 0 else "differs"
+                    words = f"{times(margin)} its noise floor" if margin > 0 else "differs"
                     return {"judged": len(judged), "step": step[1], "rank": step[0], "words": words}
         return {"judged": len(judged), "step": None, "rank": "", "words": ""}
 

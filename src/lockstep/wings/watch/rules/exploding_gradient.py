@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from lockstep.core.text import times
 from lockstep.wings.watch.observed import Hit, ObservedStep, norm_of
 
 
@@ -39,5 +40,5 @@ def exploding_gradient(step: ObservedStep, *, limit: float = 1e4) -> Iterator[Hi
         value = gradient / step.gradient_scale / weight / unit
         if value > limit:
             than = "the weight" if unit == 1.0 else "the weight times the root of the loss"
-            words = f"the gradient of {update.name} is {value:.3g} times as large as {than}, above {limit:g}"
+            words = f"the gradient of {update.name} is {times(value)} as large as {than}, above {limit:g}"
             yield step.hit(update.name, words, value=value, limit=limit, call=call)

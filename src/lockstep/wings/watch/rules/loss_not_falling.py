@@ -16,7 +16,7 @@ def loss_not_falling(step: ObservedStep, *, window: int = 500, share: float = 0.
 
     Formula: median of the newest losses >= median of the first ones, each over `share * window` watched steps, once
     there are `window` of them. A training that goes on from a checkpoint, or that plays against another net, may stay
-    where it is: `--off loss-not-falling`.
+    where it is: `--skip-rule loss-not-falling`.
 
     Usual cause: a learning rate that is far too small or too large, a layer that gets no gradient, labels that do not
     belong to their samples, a loss that is computed from the wrong tensors.

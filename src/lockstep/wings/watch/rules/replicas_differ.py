@@ -33,7 +33,7 @@ def replicas_differ(step: ObservedStep) -> Iterator[Hit]:
     clipping that depends on the rank, a scaler that skips on one rank only, a broken device.
 
     Cure: look at the update of that parameter on both ranks; where models are to drift between averages (local SGD),
-    `--off replicas-differ`.
+    `--skip-rule replicas-differ`.
 
     Source: PyTorch's notes on DistributedDataParallel: replicas stay the same because gradients are.
     """

@@ -1,0 +1,155 @@
+"""Parameters whose gradient is zero but for rounding, and how large rounding may make what follows from it.
+
+The bias of a convolution before batch norm changes nothing, nor does the key bias of attention: the terms that their
+gradients are summed from cancel. What is left is at most `gamma |t|_1` for terms `t` (Higham, Accuracy and Stability of
+Numerical Algorithms, 2nd ed., section 4.2), and `|t|_1 <= sqrt(n) |t|_2`, which recorded norms give
+(`lockstep.judge.gradient_model`). Two sound runs have nothing in common there but that size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from lockstep.align.step import AlignedStep
+from lockstep.core.finding import Pair
+from lockstep.core.records import Call, Content, TensorRecord
+from lockstep.core.site import CallKind, Role
+from lockstep.core.sketch import distance
+from lockstep.judge.gradient_model import gradient_bound
+from lockstep.judge.protocol import Operation
+from lockstep.judge.tolerances import NOISE_MARGIN
+from lockstep.measure.measured_pair import Measured, alone
+
+
+@dataclass(slots=True)
+class RoundingAlone:
+    """Gathers over the recorded steps of one rank which gradients are rounding alone.
+
+    Attributes
+    ----------
+    sizes
+        By parameter the largest norm that rounding may give its gradient, of those whose gradients were never larger.
+    moved
+        By parameter how far an update takes an element, root mean square and at most, of both runs.
+    """
+
+    sizes: dict[str, float] = field(default_factory=dict)
+    moved: dict[str, float] = field(default_factory=dict)
+    _larger: set[str] = field(default_factory=set)
+
+    def gather(self, step: AlignedStep) -> None:
+        """Take in the gradients and updates of one more step."""
+        allowed = _allowed(step)
+        for item in step.of_kind(CallKind.GRADIENT):
+            for pair in item.complete(Role.PARAM_GRAD):
+                name = pair.present.name
+                norm = max(_norm(pair.reference), _norm(pair.candidate))
+                # A gradient of nothing but zeros has not been computed, as far as is known.
+                if 0.0 < norm <= allowed.get(name, 0.0) and name not in self._larger:
+                    self.sizes[name] = max(self.sizes.get(name, 0.0), allowed[name])
+                else:
+                    self._larger.add(name)
+                    self.sizes.pop(name, None)
+        for item in step.of_kind(CallKind.OPTIMIZER):
+            befores = {pair.present.name: pair for pair in item.complete(Role.PARAM)}
+            for after in item.complete(Role.PARAM_AFTER):
+                before = befores.get(after.present.name)
+                if before is not None:
+                    name, far = after.present.name, _moved(before, after)
+                    self.moved[name] = max(self.moved.get(name, 0.0), far)
+
+    def allows(self, measured: Measured) -> bool:
+        """Whether a parameter or state that steps changed which were not recorded may differ by rounding alone."""
+        left, right = measured.pair.reference, measured.pair.candidate
+        if left is None or right is None or measured.shape_differs:
+            return False
+        if left.role is Role.STATE:
+            contents = (left.content, right.content)
+            return self.allows_state(left.name, left.step, left.content, *contents)
+        return self.allows_parameter(left.name, left.step, measured.distance, measured.numel)
+
+    def allows_state(self, name: str, steps: int, before: Content, *contents: Content) -> bool:
+        """Whether what an optimizer holds of a parameter after so many steps may be made of rounding alone.
+
+        A weighted sum of gradients grows as the square root of their number at most, as roundings are independent, and
+        a sum of their squares as their number. `before` is what a recorded step has left: no larger than squares, it is
+        held to be a sum of such.
+        """
+        size = self.sizes.get(name.partition("|")[0], 0.0)
+        limit, squares = size * (1.0 + math.sqrt(steps)), size * size * (1.0 + steps)
+        norms = [math.nan if one.statistics is None else one.statistics.norm for one in contents]
+        if before.statistics is not None and before.statistics.norm <= squares:
+            limit = min(limit, squares)
+        return size > 0.0 and all(one <= limit for one in norms)
+
+    def allows_parameter(self, name: str, steps: int, apart: float, numel: int) -> bool:
+        """Whether a parameter may be so far apart, in its own unit, after so many updates made of rounding alone.
+
+        None takes it further than those that were recorded took any of its elements.
+        """
+        if name not in self.sizes or name not in self.moved:
+            return False
+        return apart <= 2.0 * steps * self.moved[name] * math.sqrt(numel)
+
+
+NO_STEPS = RoundingAlone()
+"""What is known of gradients where no step was compared."""
+
+
+def _allowed(step: AlignedStep) -> dict[str, float]:
+    """By parameter how large rounding may make its gradient, over all of its uses, in the run where that is more."""
+    allowed: dict[str, float] = defaultdict(float)
+    for flow in (step.reference, step.candidate):
+        of_side: dict[str, float] = defaultdict(float)
+        for call in flow.calls.values():
+            if call.id not in flow.containers and call.kind in _SENDING:
+                _add_uses(step, call, of_side, is_candidate=flow is step.candidate)
+        for name, rounding in of_side.items():
+            allowed[name] = max(allowed[name], rounding)
+    return allowed
+
+
+_SENDING = frozenset({CallKind.OPERATOR, CallKind.MODULE})
+
+
+def _add_uses(
+    step: AlignedStep, call: Call, allowed: dict[str, float], *, is_candidate: bool
+) -> None:
+    sent = call.with_role(Role.PARAM_GRAD)
+    if not sent:
+        return
+    operation = Operation(
+        op=call.site.op,
+        inputs=tuple(map(alone, call.with_role(Role.INPUT))),
+        gradients=tuple(map(alone, call.with_role(Role.GRAD_OUTPUT))),
+        arguments=call.arguments,
+    )
+    for record in sent:
+        output = alone(record)
+        bound = gradient_bound(operation, output)
+        unit = max(one.unit for one in (*operation.gradients, output))
+        rounding = NOISE_MARGIN * unit * (bound.rounding + bound.accumulation)
+        if math.isfinite(rounding):
+            allowed[step.name_of(record, is_candidate=is_candidate)] += rounding
+
+
+def _norm(record: TensorRecord | None) -> float:
+    statistics = None if record is None else record.statistics
+    return math.nan if statistics is None else statistics.norm
+
+
+def _moved(before: Pair, after: Pair) -> float:
+    """How far an update takes an element, root mean square, in the run where that is more; 0 where it is not known."""
+    found = [0.0]
+    for left, right in (
+        (before.reference, after.reference),
+        (before.candidate, after.candidate),
+    ):
+        if left is None or right is None or left.shape != right.shape:
+            continue
+        one, other = left.content.sketch, right.content.sketch
+        if one is not None and other is not None and left.content.numel:
+            found.append(distance(one, other) / math.sqrt(left.content.numel))
+    return max(found)

@@ -1,0 +1,80 @@
+"""Two ways to write one thing agree, whichever is the reference; a mistake that looks like them is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from equal_forms import PARTS, STEPS, VIEWS, EqualForms, Form, train
+from torch import nn
+
+import lockstep
+from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.site import Phase
+
+EACH = [(name, forms) for name, forms in (VIEWS | PARTS).items()]
+WEIGHTS = ("sketch", "tensors", "stats")
+
+
+def recorded(path: Path, form: Form, save: str, *, in_script: bool) -> Path:
+    with lockstep.record(path, steps=STEPS, save=save):
+        train(form, in_script=in_script)
+    return path
+
+
+def with_baseline(path: Path, first: int) -> Path:
+    """Train against what the script computes of a batch and keeps for the next step."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    baseline = torch.zeros(6, 1)
+    with lockstep.record(path, model=model, steps="0:3"):
+        for _ in range(3):
+            batch = torch.randn(6, 4)
+            kept = batch[:, first:].mean(1, keepdim=True)
+            loss = (model(batch) - baseline).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            baseline = kept
+    return path
+
+
+def test_what_a_step_does_not_depend_on_is_judged_where_a_later_one_does(tmp_path: Path) -> None:
+    # Given a wrong selection of which the script makes what the next step uses
+    reference, candidate = (with_baseline(tmp_path / str(first), first) for first in (1, 2))
+    found = lockstep.compare_recordings(reference, candidate)
+    # Then it is named, though the loss and the gradients of its own step agree
+    assert found.verdict is Verdict.DIVERGED
+    assert found.origins
+
+
+@pytest.mark.sampled(29)
+@pytest.mark.parametrize("in_script", [False, True], ids=["in a module", "in the script"])
+@pytest.mark.parametrize("save", WEIGHTS)
+@pytest.mark.parametrize("forms", [pytest.param(forms, id=name) for name, forms in EACH])
+def test_equal_forms_agree_and_a_mistake_is_named(
+    forms: EqualForms, save: str, in_script: bool, tmp_path: Path
+) -> None:
+    # Given a training, the same written in another way, and with a mistake that looks like it
+    one, other, mistake = (
+        recorded(tmp_path / name, getattr(forms, name), save, in_script=in_script)
+        for name in ("one", "other", "mistake")
+    )
+
+    def compared(reference: Path, candidate: Path) -> Comparison:
+        return lockstep.compare_recordings(reference, candidate)
+
+    # When they are compared, either of them being the reference
+    for pair in ((one, other), (other, one)):
+        found = compared(*pair)
+        # Then the two ways agree, and nothing is said to have been set up otherwise
+        assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+    for reference in (one, other):
+        found = compared(reference, mistake)
+        # Then the mistake is named where it is made
+        assert found.verdict is Verdict.DIVERGED
+        first = found.origins[0]
+        assert (first.step, first.phase) == (0, Phase.FORWARD)
+        assert "equal_forms.py" in first.source
