@@ -315,8 +315,8 @@ def test_augmentation_of_a_rare_class_is_never_frozen_in_workers(
         session=f"workers {kind}",
         ignore=("counter", "_rng"),
     )
-    epochs = [torch.cat(list(DataLoader(cached, 4, num_workers=3))) for _ in range(4)]
-    plain = [torch.cat(list(DataLoader(cached.dataset, 4, num_workers=3))) for _ in range(4)]
+    epochs = [torch.cat(list(DataLoader(cached, 4, num_workers=2))) for _ in range(4)]
+    plain = [torch.cat(list(DataLoader(cached.dataset, 4, num_workers=2))) for _ in range(4)]
     for number, (before, now) in enumerate(pairwise(epochs)):
         same = [torch.equal(before[index], now[index]) for index in range(34, 40)]
         # workers of torch begin each epoch with the same state of a generator that is not torch's or random's
