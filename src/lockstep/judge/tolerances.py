@@ -45,6 +45,10 @@ FLIP_SIZE = 4.0
 """Size of a flip in units of roundoff: one unit in the last place is 2 of them, and the few elements that flip may be
 twice the root mean square."""
 
+SKETCHED_ALIKE = 1.2
+"""Times a distance that its sketch may be off: 4.6 % standard deviation, 20 % off once in 1e5
+(`lockstep.core.sketch`)."""
+
 DEFAULT_CONDITION = 32.0
 """Relative condition number of an operator of which nothing is known, and its roundings in unit roundoffs. On 108
 sound pairs (1 thread against 2, oneDNN off) of eight small networks the largest condition seen was 13, at a batch
