@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
-from workplace import SCRIPTS, Workplace
+from workplace import SCRIPTS, TIMEOUT_S, Workplace
+from workplace import ended as end_of
 
 import lockstep
 from lockstep.core.finding import Verdict
@@ -441,6 +444,25 @@ def test_a_directory_that_was_there_stays_where_the_command_fails(
     assert (failed.code, place.is_dir()) == (7, True)
     assert "removed" not in failed.ours[-1]
     assert not inside or (place / inside).exists()
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are seen by /proc")
+def test_a_directory_stays_where_the_failed_command_left_a_process_behind(
+    workplace: Workplace,
+) -> None:
+    # When a command fails whose child waits, and may train later
+    waits = "import sys; print('waits', flush=True); sys.stdin.read()"
+    child = f"{shlex.join([sys.executable, '-c', waits])} <&3 3<&- >said.txt 2>&1 &"
+    until = "until grep -q waits said.txt 2>/dev/null; do :; done; exit 3"
+    process = workplace.start(
+        "lockstep", "record", "-o", "ref", "--", "sh", "-c", f"exec 3<&0; {child} {until}"
+    )
+    code = process.wait(TIMEOUT_S)
+    place = (workplace.path / "ref").is_dir()
+    end = end_of(process)  # which closes the child's standard input
+    # Then the directory is there for it
+    assert (code, place) == (3, True)
+    assert "removed" not in end.ours[-1]
 
 
 def test_a_node_without_a_chosen_rank_has_not_failed(workplace: Workplace) -> None:

@@ -53,6 +53,7 @@ class Kind(str, Enum):
     UNIFORM = "uniform precision change"
     DECISION = "decision flipped inside the noise"
     RANDOM = "random stream differs"
+    RECOMPUTED = "computed again in backward with other random numbers"
     SETUP = "set-up differs"
 
 

@@ -68,7 +68,7 @@ def _place(
         tensor=record.name,
         source=source,
         sequence=record.sequence,
-        may_drop=_drops_inside(call),
+        may_drop=drops_inside(call),
     )
 
 
@@ -84,7 +84,7 @@ def origin_at(place: Place, finding: Finding, reason: str, kind: Kind) -> Origin
     return Origin(**site, finding=finding, reason=reason, sequence=place.sequence, kind=kind)
 
 
-def _drops_inside(call: Call) -> bool:
+def drops_inside(call: Call) -> bool:
     """Whether dropout may be one part of what a call does: attention and recurrent layers."""
     values = call.arguments.values()
     return operator_of(call.site.op).has_matmuls_inside and any(
@@ -101,6 +101,7 @@ class Origins:
     _known: set[Hashable] = field(default_factory=set)
     _wrong_runs: defaultdict[Hashable, set[str]] = field(default_factory=lambda: defaultdict(set))
     _settings: dict[str, dict[str, int]] = field(default_factory=dict)
+    _stream_is_explained: bool = False
 
     def add(
         self,
@@ -138,7 +139,10 @@ class Origins:
         self._known.add(key)
         self._wrong_runs[key].add(wrong_run)
         if place.may_drop and place.phase is Phase.FORWARD and kind is Kind.FAULT:
-            self._may_drop.append(len(self.found))
+            if self._stream_is_explained:
+                kind, reason = Kind.RANDOM, f"the random stream differs by now: {reason}"
+            else:
+                self._may_drop.append(len(self.found))
         origin = origin_at(place, finding, reason, kind)
         self.found.append(replace(origin, wrong_run=wrong_run))
         return True
@@ -179,6 +183,11 @@ class Origins:
         number = next(n for n, one in enumerate(self.found) if one is origin)
         del self.found[number]
         self._may_drop = [n - (n > number) for n in self._may_drop if n != number]
+
+    def know_random_stream(self) -> None:
+        """Other random numbers in later steps have a cause that is named."""
+        self._stream_is_explained = True
+        self._known.add(_RANDOM_STREAM)
 
     def note_other_masks(self) -> None:
         """A dropout was seen to drop other elements: operators with dropout inside did so too."""
