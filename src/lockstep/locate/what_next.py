@@ -134,6 +134,8 @@ class _Asked:
             and not any(foreign or run.manifest.options.seed is not None for run in self.both)
         ):
             return self._with_seed()
+        if origin.kind is Kind.RECOMPUTED:  # both times of it stand there
+            return self._at_site(records)
         if not origin.op:  # of no call: what the process holds
             return self._what_they_hold()
         calls = [call for call in made_at(origin, *self.both) if call is not None]

@@ -226,7 +226,7 @@ def _why_not(gated: Gated, update: Update) -> str:
         return ""
     if gated.comparison.exit_code() == ExitCode.FAILED:
         return "the two cannot be compared, so nothing proves the new one; --accept-fault replaces it all the same"
-    if any(origin.kind is Kind.FAULT for origin in gated.comparison.origins):
+    if any(origin.kind in (Kind.FAULT, Kind.RECOMPUTED) for origin in gated.comparison.origins):
         return "the verdict is a fault; --accept-fault replaces it all the same"
     return ""
 
