@@ -196,7 +196,8 @@ class Origin(NamedSite):
 
     `library` is `file:line` of the library which the call in the user's code calls, or "".
     `explanation` says what the candidate computes instead, where that was found. `beside` tells of which tree beside
-    the model the module is a part ("a second QNetwork, which no optimizer updates"), or "".
+    the model the module is a part ("a second QNetwork, which no optimizer updates"), or "". `wrong_run` is "reference"
+    or "candidate" where one of the two calls alone was shown to be wrong, or "".
     """
 
     finding: Finding
@@ -206,6 +207,7 @@ class Origin(NamedSite):
     library: str = ""
     explanation: Explanation | None = None
     beside: str = ""
+    wrong_run: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,9 @@ class Trait(Enum):
     STEEP = "its slope is up to 1.76"
     IGNORES_INPUT = "draws numbers whatever its tensors hold"
     CHAINS_MATMULS = "chains matmuls inside: recurrent layers, whole attention blocks"
+    STEPS_THROUGH = (
+        "steps through a sequence by tanh and sigmoid, each step on what the last one left"
+    )
 
 
 _TRAITS: dict[Trait, str] = {
@@ -161,6 +164,9 @@ _TRAITS: dict[Trait, str] = {
     Trait.CHAINS_MATMULS: """
         lstm lstmcell gru grucell rnn rnncell rnntanh rnntanhcell rnnrelu rnnrelucell mkldnnrnnlayer
         multiheadattention multiheadattentionforward nativemultiheadattention
+    """,
+    Trait.STEPS_THROUGH: """
+        lstm lstmcell gru grucell rnn rnncell rnntanh rnntanhcell mkldnnrnnlayer cudnnrnn
     """,
 }
 _TRAITS_OF: dict[str, set[Trait]] = {}

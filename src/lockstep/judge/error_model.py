@@ -36,6 +36,7 @@ from lockstep.judge.protocol import (
     is_gradient,
 )
 from lockstep.judge.region_model import region_error
+from lockstep.judge.rounded_twice import rounded_twice
 from lockstep.judge.tolerances import (
     DEFAULT_CONDITION,
     FLIP_DEVIATIONS,
@@ -192,7 +193,8 @@ def _operator_floor(operation: Operation, bound: Bound, output: Measured) -> flo
         return floor  # kernels without a library add overlapping patches up in 16 bits
     if not same_dtype(items) or any(item.unit > output.unit for item in items if item.floating):
         return floor
-    return min(floor, _flipped_roundings(bound, output))
+    flipped = _flipped_roundings(bound, output)
+    return min(floor, flipped + rounded_twice(operation, output))
 
 
 def _flipped_roundings(bound: Bound, output: Measured) -> float:

@@ -104,13 +104,17 @@ NOTHING_BETWEEN = Region()
 class Rounding:
     """The lower precision that an operator computes in: what it rounds, and to what.
 
-    Several formats explain it where these cannot be told apart.
+    Several formats explain it where these cannot be told apart. Where an operator rounds inside, `part` names the
+    operator that it is made of whose result it rounds.
     """
 
-    rounded: Literal["inputs", "output"]
+    rounded: Literal["inputs", "output", "inside"]
     formats: tuple[str, ...]
+    part: str = ""
 
     def __str__(self) -> str:
+        if self.rounded == "inside":
+            return f"inside, {self.part} is rounded to {' or '.join(self.formats)}"
         verb = "round" if self.rounded == "inputs" else "rounds"
         return f"{self.rounded} {verb} to {' or '.join(self.formats)}"
 
@@ -144,6 +148,8 @@ class Judgement:
         The evidence in words, added to the reason; else "".
     judged_by
         The source of knowledge that decided, where it is not the judge's own name.
+    wrong_run
+        "reference" or "candidate" where one operator alone was shown to be wrong; else "".
     overrules
         It acquits an output that another judgement, of less evidence, finds beyond what is explained.
     """
@@ -158,6 +164,7 @@ class Judgement:
     rounding: Rounding | None = None
     words: str = ""
     judged_by: str = ""
+    wrong_run: str = ""
     overrules: bool = False
 
     @classmethod

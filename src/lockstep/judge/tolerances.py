@@ -45,6 +45,10 @@ FLIP_SIZE = 4.0
 """Size of a flip in units of roundoff: one unit in the last place is 2 of them, and the few elements that flip may be
 twice the root mean square."""
 
+SKETCHED_ALIKE = 1.2
+"""Times a distance that its sketch may be off: 4.6 % standard deviation, 20 % off once in 1e5
+(`lockstep.core.sketch`)."""
+
 DEFAULT_CONDITION = 32.0
 """Relative condition number of an operator of which nothing is known, and its roundings in unit roundoffs. On 108
 sound pairs (1 thread against 2, oneDNN off) of eight small networks the largest condition seen was 13, at a batch
@@ -124,6 +128,20 @@ FIXED_MAX_ABS_WITH_COSINE = 0.001
 KERNEL_ROUNDINGS = 16.0
 """Unit roundoffs of the result's norm that a sound fp32 kernel may always be off: fast exponentials and reciprocals
 are good to a few units in the last place. Of 16-bit results it is not: they are computed wider, and rounded once."""
+
+ACTIVATION_ROUNDINGS = 4.0
+"""Unit roundoffs of one, the range of tanh and sigmoid, that a sound fp32 kernel's activation is off inside a recurrent
+layer, as a root mean square. By the CUDA C++ Programming Guide's table of maximum errors an exponential is off by up to
+2 units in the last place, a fast division by up to 2, and the sum between them rounds by half a one. A sigmoid
+`1 / (1 + exp(-x))` near 1/2 hands on half of the exponential's error, and is off by `(2 / 2 + 1/2 + 2) / 2` units of
+one at most; `tanh(x) = 2 sigmoid(2 x) - 1` by twice that, 7 roundoffs, however small it is: `7 / sqrt(3) = 4` where
+errors are spread evenly. Steps and layers carry them on, as the square root of their number at most while they are
+independent and gates let at most all through (Higham and Mary, A new approach to probabilistic rounding error analysis,
+SIAM J. Sci. Comput. 41, 2019)."""
+
+SMALLEST_STATE = 2.0**-5
+"""Root mean square of a recurrent layer's states below which its activations may be off no more in proportion. Chosen:
+states of layers as torch sets them up are of 0.04 to 0.5, and smaller ones would let a wrong layer pass."""
 
 QUIET_ROUNDINGS = 4.0
 """Unit roundoffs of the result's norm that need no second look."""

@@ -94,11 +94,12 @@ def drops_inside(call: Call) -> bool:
 
 @dataclass(slots=True)
 class Origins:
-    """Collects origins; one operator that is wrong at every call and step is one origin."""
+    """Collects origins; one operator that is wrong at every call and step, in one of the runs, is one origin."""
 
     found: list[Origin] = field(default_factory=list)
     _may_drop: list[int] = field(default_factory=list)
     _known: set[Hashable] = field(default_factory=set)
+    _wrong_runs: defaultdict[Hashable, set[str]] = field(default_factory=lambda: defaultdict(set))
     _settings: dict[str, dict[str, int]] = field(default_factory=dict)
     _stream_is_explained: bool = False
 
@@ -110,11 +111,13 @@ class Origins:
         *,
         cause: str = "",
         one_of: tuple[Hashable, ...] | None = None,
+        wrong_run: str = "",
     ) -> bool:
         """Add an origin; returns False where its cause is known already.
 
         The cause is the site, whatever the call or step, and an operator that is wrong forward is
-        expected to be so backward; with `cause`, that sentence, and with `one_of` what is given.
+        expected to be so backward; with `cause`, that sentence, and with `one_of` what is given. What one run alone
+        does wrong (`wrong_run`, "" where that is not known) does not cover what the other does wrong there.
         """
         key: Hashable = cause or one_of or (place.phase, place.module, place.op)
         reason, kind = reason or finding.reason, finding.kind or Kind.FAULT
@@ -129,16 +132,25 @@ class Origins:
             key, kind = _RANDOM_STREAM, Kind.RANDOM
             reason = f"the random stream differs: {reason}"
         forward = (Phase.FORWARD, place.module, place.op)
-        if key in self._known or (place.phase is Phase.BACKWARD and forward in self._known):
+        if self._covers(key, wrong_run):
+            return False
+        if place.phase is Phase.BACKWARD and self._covers(forward, wrong_run):
             return False
         self._known.add(key)
+        self._wrong_runs[key].add(wrong_run)
         if place.may_drop and place.phase is Phase.FORWARD and kind is Kind.FAULT:
             if self._stream_is_explained:
                 kind, reason = Kind.RANDOM, f"the random stream differs by now: {reason}"
             else:
                 self._may_drop.append(len(self.found))
-        self.found.append(origin_at(place, finding, reason, kind))
+        origin = origin_at(place, finding, reason, kind)
+        self.found.append(replace(origin, wrong_run=wrong_run))
         return True
+
+    def _covers(self, key: Hashable, wrong_run: str) -> bool:
+        """Whether a cause is known, and not of the other run alone."""
+        runs = self._wrong_runs.get(key, {""})
+        return key in self._known and (not wrong_run or "" in runs or wrong_run in runs)
 
     def add_settings(self, place: Place, settings: Mapping[str, str]) -> bool:
         """Say of an optimizer whose settings differed in an earlier step which ones do by now.
@@ -257,6 +269,7 @@ def _where(origin: Origin) -> Hashable:
         origin.role,
         origin.tensor,
         origin.kind,
+        origin.wrong_run == "reference",
     )
 
 
