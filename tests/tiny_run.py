@@ -28,7 +28,9 @@ def recording(*ranks: TinyRun, path: str = "run") -> Recording:
             ranks=folders,
             missing=(),
             close_tensors=lambda: None,
-            manifest=RunManifest(4, "1", "", ["python", "train.py"], "", Options()),
+            manifest=RunManifest(
+                4, "1", "", ["python", "train.py"], "", Options(), state="complete", exit_code=0
+            ),
             unrecorded=(),
             is_of_another_tool=False,
         ),
@@ -47,6 +49,8 @@ def _rank(run: TinyRun) -> Any:
         steps=numbers,
         complete_steps=numbers,
         states=(),
+        held=(),
+        held_settings=None,
         losses=(),
         index=lambda told: None,
         calls=lambda step, kind=None: [

@@ -21,10 +21,13 @@ def wait_for_the_bar() -> None:
             thread.join(60)
 
 
+@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE", "UNRELATED"])
 def test_nothing_is_said_where_standard_error_is_no_terminal(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
+    # given a pipe, and variables by which rich takes it for a terminal
     said = io.StringIO()
+    monkeypatch.setenv(variable, "1")
     monkeypatch.setattr(progress_bar, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(sys, "stderr", said)
     with progress_bar.progress_bar("comparing") as told:

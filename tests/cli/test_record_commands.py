@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
-from workplace import SCRIPTS, Workplace
+from workplace import SCRIPTS, TIMEOUT_S, Workplace
+from workplace import ended as end_of
 
 import lockstep
 from lockstep.core.finding import Verdict
@@ -412,6 +415,9 @@ def test_a_command_that_failed_first_is_no_obstacle_to_the_next_try(workplace: W
     assert failed.code == 1
     assert "No module named 'no_such_module'" in failed.theirs
     assert "nothing was recorded: the command ended with exit code 1; torch was" in failed.ours[-1]
+    # And no empty directory stays behind
+    assert failed.ours[-1].endswith("; ref, which is empty, was removed")
+    assert not (workplace.path / "ref").exists()
     # And when it is put right, it is recorded into the same place
     workplace.script("train.py", "import tiny\ntiny.train(steps=1)\n")
     again = workplace.record("-o", "ref", "--", "python", "train.py")
@@ -421,6 +427,42 @@ def test_a_command_that_failed_first_is_no_obstacle_to_the_next_try(workplace: W
     kept = workplace.record("-o", "ref", "--", "python", "train.py")
     assert (kept.code, len(kept.ours)) == (2, 1)
     assert "exists already" in kept.ours[0]
+
+
+@pytest.mark.parametrize("inside", ["", "notes.txt"])
+def test_a_directory_that_was_there_stays_where_the_command_fails(
+    workplace: Workplace, inside: str
+) -> None:
+    # Given a directory of the user's, or one into which the command itself writes before it fails
+    place = workplace.path / "ref"
+    if not inside:
+        place.mkdir()
+    # When the command fails before it trains
+    failing = f"open('ref/{inside}', 'w').close()" if inside else "pass"
+    failed = workplace.record("-o", "ref", "--", "python", "-c", f"{failing}; raise SystemExit(7)")
+    # Then the directory stays, and the exit code is the command's
+    assert (failed.code, place.is_dir()) == (7, True)
+    assert "removed" not in failed.ours[-1]
+    assert not inside or (place / inside).exists()
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are seen by /proc")
+def test_a_directory_stays_where_the_failed_command_left_a_process_behind(
+    workplace: Workplace,
+) -> None:
+    # When a command fails whose child waits, and may train later
+    waits = "import sys; print('waits', flush=True); sys.stdin.read()"
+    child = f"{shlex.join([sys.executable, '-c', waits])} <&3 3<&- >said.txt 2>&1 &"
+    until = "until grep -q waits said.txt 2>/dev/null; do :; done; exit 3"
+    process = workplace.start(
+        "lockstep", "record", "-o", "ref", "--", "sh", "-c", f"exec 3<&0; {child} {until}"
+    )
+    code = process.wait(TIMEOUT_S)
+    place = (workplace.path / "ref").is_dir()
+    end = end_of(process)  # which closes the child's standard input
+    # Then the directory is there for it
+    assert (code, place) == (3, True)
+    assert "removed" not in end.ours[-1]
 
 
 def test_a_node_without_a_chosen_rank_has_not_failed(workplace: Workplace) -> None:

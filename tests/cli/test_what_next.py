@@ -11,6 +11,7 @@ from workplace import Ended, Workplace
 
 import lockstep
 from lockstep.locate.what_next import Manner, what_next
+from lockstep.store.record_command import record_again
 
 TRAIN = """
 import sys
@@ -141,3 +142,37 @@ def test_from_another_folder_the_training_still_runs_in_its_own(
 
     assert line.count(f"(cd {shlex.quote(str(place.path))} && lockstep record") == 2
     assert "-- python 'my train.py' forward) && lockstep replay" in line
+
+
+def test_of_two_recordings_of_one_command_the_candidate_alone_is_recorded_again(
+    place: Workplace,
+) -> None:
+    # Given two recordings that one command made, with a change to its files in between
+    both = [lockstep.open(place.path / name) for name in ("sound", "forward")]
+    found = lockstep.compare_recordings(*both)
+    both[0].manifest.command = both[1].manifest.command
+    # When what leads on is done
+    following = what_next(found, *both, Manner())
+    done = place.run("bash", "-c", following.command)
+    # Then what is there now is recorded once, and run again
+    assert following.command.count("lockstep record ") == 1
+    assert done.code == 0, done.err
+    assert done.out.startswith("2 calls run again on ")
+
+
+def test_a_test_of_pytest_leads_on_although_it_fails_when_it_is_ended_early(
+    place: Workplace,
+) -> None:
+    # Given what was recorded inside a test, and its twin, a training that ends well
+    for command, line, may_fail in (
+        (["/somewhere/bin/pytest", "-q"], "-- /somewhere/bin/pytest -q", True),
+        ([f"{Path(pytest.__file__).parent}/__main__.py", "-q"], "-- python -m pytest -q", True),
+        (["train.py", "-q"], "-- python train.py -q", False),
+    ):
+        recording = lockstep.open(place.path / "sound")
+        recording.manifest.command, recording.manifest.exit_code = command, None
+        # When it is recorded again
+        again = record_again(recording, steps="0")
+        # Then the line can be pasted, and whether its code is to be read is known
+        assert again.line.rstrip(")").endswith(line)
+        assert again.may_fail is may_fail

@@ -29,7 +29,7 @@ def with_baseline(path: Path, first: int) -> Path:
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     baseline = torch.zeros(6, 1)
-    with lockstep.record(path, model=model, steps=3):
+    with lockstep.record(path, model=model, steps="0:3"):
         for _ in range(3):
             batch = torch.randn(6, 4)
             kept = batch[:, first:].mean(1, keepdim=True)

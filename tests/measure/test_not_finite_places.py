@@ -52,7 +52,7 @@ def recorded(which: str, save: str) -> Path:
     torch.manual_seed(0)
     model, x = nn.Linear(4, 50), torch.ones(40, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(path, steps=1, save=save):
+    with lockstep.record(path, steps="0:1", save=save):
         y = torch.nan_to_num(Given.apply(model(x), SAID[which]), posinf=0.0, neginf=0.0)
         (y.square().mean() + model.weight.square().mean()).backward()
         optimizer.step()
@@ -98,7 +98,7 @@ def test_a_zero_of_the_other_sign_is_equal_and_counted(save: str, rule: str) -> 
 def test_a_recording_without_places_is_compared_as_before_and_it_is_said(tmp_path: Path) -> None:
     # Given recordings of an earlier build, whose contents lack the column
     for name in ("first", "later"):
-        with lockstep.record(tmp_path / name, steps=1):
+        with lockstep.record(tmp_path / name, steps="0:1"):
             model = nn.Linear(4, 50)
             Given.apply(model(torch.ones(40, 4)), SAID[name]).sum().backward()
         without_places(tmp_path / name)

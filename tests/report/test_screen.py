@@ -80,6 +80,17 @@ def test_five_next_origins_are_listed_and_the_rest_counted(many_origins: Compari
     ]
 
 
+def test_faults_beside_the_first_stand_in_the_headline(
+    many_origins: Comparison, diverged: Comparison
+) -> None:
+    two = dataclasses.replace(many_origins, origins=many_origins.origins[:2])
+    assert headline(two).endswith(" and at 1 more origin: step 1, data: encoder.weight")
+    assert headline(many_origins).endswith(
+        " and at 8 more origins: step 1, data: encoder.weight first"
+    )
+    assert "more origin" not in headline(diverged)
+
+
 def test_a_divergence_without_an_origin_names_none(diverged: Comparison) -> None:
     text = plain(dataclasses.replace(diverged, origins=()))
     assert text.startswith("DIVERGED: 1 tensors differ, but none can be named the first\n")

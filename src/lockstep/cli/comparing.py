@@ -27,7 +27,11 @@ _OPTIONS = (
     shared.option("--noise", multiple=True),
     shared.option("--mapping"),
     shared.option("--dims", multiple=True),
-    shared.option("--steps", default="", words="The ends too, if the last recorded step is among them. [default: all]"),
+    shared.option(
+        "--steps",
+        default="",
+        words="The ends too, if the last recorded step is among them. [default: all]",
+    ),
     shared.memory("Operators that need more are judged without a re-run."),
     shared.forms,
     shared.option("--no-rerun", words="For recordings from strangers."),

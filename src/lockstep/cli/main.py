@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import click
 
+from lockstep.cli.starting import verb_begins
 from lockstep.core.distribution import shadow
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.exit_codes import ExitCode
@@ -50,11 +51,13 @@ class _Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the verb that was typed; if there is none of that name, name the likely ones."""
         try:
-            return super().resolve_command(ctx, args)
+            found = super().resolve_command(ctx, args)
         except click.UsageError as error:
             near = _likely_verbs(args[0])
             hint = f"did you mean {' or '.join(near)}?" if near else "see lockstep --help"
             raise click.UsageError(f"{error.message.rstrip('.')}; {hint}", ctx) from error
+        verb_begins()
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -110,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         sys.stderr.close()
         return ExitCode.FAILED
+    except KeyboardInterrupt:
+        return say_failure(click.Abort())
     except Exception as error:
         return say_failure(error)
     return code if isinstance(code, int) else ExitCode.AGREES

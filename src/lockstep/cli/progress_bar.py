@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ def progress_bar(verb: str) -> Iterator[Progress]:
         What is done, as in "comparing".
     """
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not (_writes_to_a_terminal() and console.is_terminal):
         yield unheard
         return
     # Only a terminal needs it, and it takes as long to load as a small job takes.
@@ -53,6 +54,11 @@ def progress_bar(verb: str) -> Iterator[Progress]:
         appears.join()
         if bar.live.is_started:
             bar.stop()
+
+
+def _writes_to_a_terminal() -> bool:
+    """Return whether standard error is a terminal; rich also says so of a pipe where FORCE_COLOR is set."""
+    return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
 
 
 def _teller(bar: Bar, verb: str) -> Progress:

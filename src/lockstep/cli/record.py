@@ -19,7 +19,8 @@ from lockstep.core.manifest import Options
 from lockstep.core.selection import StepSelection, parse_ranks
 from lockstep.core.unmatched import unmatched_sentence
 from lockstep.devices.emulation.profiles import device_of, parse_profile, profile_table
-from lockstep.launch import Ended, launch
+from lockstep.launch import Ended, is_left_running, launch
+from lockstep.store.leftovers import drop_empty
 from lockstep.store.reader import Recording, open_recording
 
 
@@ -131,13 +132,16 @@ def record(
     device = device_of(options)
     if device:
         parse_profile(device)
+    was_there = directory.exists()
     recorded = run_recorded(command, directory.absolute(), options, force=force)
     code, recording = recorded.ended.code, recorded.recording
     for gap in recording.manifest.not_seen:
         say(f"not recorded is {gap.what}: {gap.reason}")
     if recorded.ended.why_nothing:
         failed = f"the command ended with exit code {code}; " if code else ""
-        say(f"nothing was recorded: {failed}{recorded.ended.why_nothing}")
+        gone = code and not was_there and _is_removed(directory)
+        removed = f"; {_short(directory)}, which is empty, was removed" if gone else ""
+        say(f"nothing was recorded: {failed}{recorded.ended.why_nothing}{removed}")
         return code if recorded.ended.as_asked else code or ExitCode.FAILED
     for name, rank in recording.ranks.items():
         if max_steps is not None and rank.manifest.ended_by == f"--max-steps {max_steps}":
@@ -163,6 +167,11 @@ def run_recorded(command: Sequence[str], directory: Path, options: Options, **ho
     """As `lockstep.launch.launch`, which tells its notices to the user, and opens what was recorded."""
     ended = launch(command, directory, options, hear=tell, **how)
     return Recorded(ended, open_recording(directory))
+
+
+def _is_removed(directory: Path) -> bool:
+    """Remove a directory that holds nothing, unless a process that the command left behind may train into it."""
+    return not is_left_running(directory.absolute()) and drop_empty(directory)
 
 
 def _what(recording: Recording) -> str:

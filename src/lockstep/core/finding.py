@@ -53,6 +53,7 @@ class Kind(str, Enum):
     UNIFORM = "uniform precision change"
     DECISION = "decision flipped inside the noise"
     RANDOM = "random stream differs"
+    RECOMPUTED = "computed again in backward with other random numbers"
     SETUP = "set-up differs"
 
 
@@ -195,7 +196,8 @@ class Origin(NamedSite):
 
     `library` is `file:line` of the library which the call in the user's code calls, or "".
     `explanation` says what the candidate computes instead, where that was found. `beside` tells of which tree beside
-    the model the module is a part ("a second QNetwork, which no optimizer updates"), or "".
+    the model the module is a part ("a second QNetwork, which no optimizer updates"), or "". `wrong_run` is "reference"
+    or "candidate" where one of the two calls alone was shown to be wrong, or "".
     """
 
     finding: Finding
@@ -205,6 +207,7 @@ class Origin(NamedSite):
     library: str = ""
     explanation: Explanation | None = None
     beside: str = ""
+    wrong_run: str = ""
 
 
 @dataclass(frozen=True, slots=True)

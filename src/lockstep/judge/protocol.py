@@ -148,6 +148,8 @@ class Judgement:
         The evidence in words, added to the reason; else "".
     judged_by
         The source of knowledge that decided, where it is not the judge's own name.
+    wrong_run
+        "reference" or "candidate" where one operator alone was shown to be wrong; else "".
     overrules
         It acquits an output that another judgement, of less evidence, finds beyond what is explained.
     """
@@ -162,6 +164,7 @@ class Judgement:
     rounding: Rounding | None = None
     words: str = ""
     judged_by: str = ""
+    wrong_run: str = ""
     overrules: bool = False
 
     @classmethod

@@ -13,7 +13,7 @@ from lockstep.launch.events import (
     event_line,
 )
 from lockstep.launch.follow import Follow, WhenFull, WrittenStep
-from lockstep.launch.running import launch
+from lockstep.launch.running import is_left_running, launch
 
 __all__ = [
     "Ended",
@@ -29,5 +29,6 @@ __all__ = [
     "WrittenStep",
     "event_from_line",
     "event_line",
+    "is_left_running",
     "launch",
 ]

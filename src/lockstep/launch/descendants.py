@@ -74,6 +74,12 @@ def environment_of(number: int) -> dict[str, str] | None:
     return {name: value for name, _, value in pairs}
 
 
+def started_with(name: str, value: str) -> set[int]:
+    """Return the processes that were started with this variable, as far as their environment may be read."""
+    entry = os.fsencode(f"{name}={value}")
+    return {number for number in _numbers() if entry in _read(number, "environ").split(b"\0")}
+
+
 def _numbers() -> set[int]:
     try:
         return {int(name) for name in os.listdir(_PROC) if name.isdigit()}  # noqa: PTH208  # every half second

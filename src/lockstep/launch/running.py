@@ -9,13 +9,20 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.environment import Reached, environment_for, take_traces
+from lockstep.capture.environment import (
+    TRACE_VARIABLE,
+    Reached,
+    environment_for,
+    take_traces,
+    trace_of,
+)
 from lockstep.core.errors import UsageError
 from lockstep.core.live_runs import announced
 from lockstep.core.manifest import Options
 from lockstep.core.posix import check_posix
 from lockstep.core.selection import StepSelection
 from lockstep.launch.command import Command
+from lockstep.launch.descendants import started_with
 from lockstep.launch.events import Ended, Event, Started
 from lockstep.launch.follow import Follow, WhenFull
 from lockstep.launch.follower import Follower
@@ -95,6 +102,11 @@ def launch(
     )
     hear(ended)
     return ended
+
+
+def is_left_running(directory: Path) -> bool:
+    """Return whether a process of a command that has ended goes on, and may still train into its recording."""
+    return bool(started_with(TRACE_VARIABLE, str(trace_of(directory))))
 
 
 def _options_for(options: Options, follow: Follow | None) -> Options:

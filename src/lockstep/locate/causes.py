@@ -17,14 +17,16 @@ from lockstep.locate.gradient_causes import GradientCauses, contents_of
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.model_setup import ModelSetup
 from lockstep.locate.origins import Origins
+from lockstep.locate.recomputed_causes import RecomputedCauses
 from lockstep.locate.regions import Regions
 from lockstep.locate.scaling import StepGradients
 from lockstep.locate.setting_causes import SettingCauses
 from lockstep.locate.setup_causes import SetupCauses
 from lockstep.locate.step_origins import RankOrigins, StepOrigins
 from lockstep.locate.unaligned_calls import Unaligned
+from lockstep.locate.wiring import taken_instead
 
-_UNTRACED = frozenset({Kind.SETUP, Kind.RANDOM})
+_UNTRACED = frozenset({Kind.SETUP, Kind.RANDOM, Kind.RECOMPUTED})
 
 
 class Causes:
@@ -49,7 +51,7 @@ class Causes:
     def explain(self, step: AlignedStep, first: int) -> None:
         """Go through a step's origins; `first` is the number of the first of them."""
         gradients, regions = StepGradients(step), Regions(step)
-        for causes in (SetupCauses, GradientCauses, SettingCauses):
+        for causes in (SetupCauses, RecomputedCauses, GradientCauses, SettingCauses):
             causes(self._rank, step, gradients, regions, first).run()
         origins = StepOrigins(self._rank, step, gradients, regions, first)
         origins.each(lambda origin: self._described(origin, regions))
@@ -64,6 +66,9 @@ class Causes:
         if origin.kind in _UNTRACED:
             return origin
         reasons = [origin.reason]
+        wiring = taken_instead(origin.finding.pair, regions.step)
+        if wiring:
+            reasons.append(wiring)
         region = regions.behind(origin.finding.pair)
         if region:
             reasons.append(str(region))

@@ -68,7 +68,7 @@ def _place(
         tensor=record.name,
         source=source,
         sequence=record.sequence,
-        may_drop=_drops_inside(call),
+        may_drop=drops_inside(call),
     )
 
 
@@ -84,7 +84,7 @@ def origin_at(place: Place, finding: Finding, reason: str, kind: Kind) -> Origin
     return Origin(**site, finding=finding, reason=reason, sequence=place.sequence, kind=kind)
 
 
-def _drops_inside(call: Call) -> bool:
+def drops_inside(call: Call) -> bool:
     """Whether dropout may be one part of what a call does: attention and recurrent layers."""
     values = call.arguments.values()
     return operator_of(call.site.op).has_matmuls_inside and any(
@@ -94,12 +94,14 @@ def _drops_inside(call: Call) -> bool:
 
 @dataclass(slots=True)
 class Origins:
-    """Collects origins; one operator that is wrong at every call and step is one origin."""
+    """Collects origins; one operator that is wrong at every call and step, in one of the runs, is one origin."""
 
     found: list[Origin] = field(default_factory=list)
     _may_drop: list[int] = field(default_factory=list)
     _known: set[Hashable] = field(default_factory=set)
+    _wrong_runs: defaultdict[Hashable, set[str]] = field(default_factory=lambda: defaultdict(set))
     _settings: dict[str, dict[str, int]] = field(default_factory=dict)
+    _stream_is_explained: bool = False
 
     def add(
         self,
@@ -109,11 +111,13 @@ class Origins:
         *,
         cause: str = "",
         one_of: tuple[Hashable, ...] | None = None,
+        wrong_run: str = "",
     ) -> bool:
         """Add an origin; returns False where its cause is known already.
 
         The cause is the site, whatever the call or step, and an operator that is wrong forward is
-        expected to be so backward; with `cause`, that sentence, and with `one_of` what is given.
+        expected to be so backward; with `cause`, that sentence, and with `one_of` what is given. What one run alone
+        does wrong (`wrong_run`, "" where that is not known) does not cover what the other does wrong there.
         """
         key: Hashable = cause or one_of or (place.phase, place.module, place.op)
         reason, kind = reason or finding.reason, finding.kind or Kind.FAULT
@@ -128,13 +132,25 @@ class Origins:
             key, kind = _RANDOM_STREAM, Kind.RANDOM
             reason = f"the random stream differs: {reason}"
         forward = (Phase.FORWARD, place.module, place.op)
-        if key in self._known or (place.phase is Phase.BACKWARD and forward in self._known):
+        if self._covers(key, wrong_run):
+            return False
+        if place.phase is Phase.BACKWARD and self._covers(forward, wrong_run):
             return False
         self._known.add(key)
+        self._wrong_runs[key].add(wrong_run)
         if place.may_drop and place.phase is Phase.FORWARD and kind is Kind.FAULT:
-            self._may_drop.append(len(self.found))
-        self.found.append(origin_at(place, finding, reason, kind))
+            if self._stream_is_explained:
+                kind, reason = Kind.RANDOM, f"the random stream differs by now: {reason}"
+            else:
+                self._may_drop.append(len(self.found))
+        origin = origin_at(place, finding, reason, kind)
+        self.found.append(replace(origin, wrong_run=wrong_run))
         return True
+
+    def _covers(self, key: Hashable, wrong_run: str) -> bool:
+        """Whether a cause is known, and not of the other run alone."""
+        runs = self._wrong_runs.get(key, {""})
+        return key in self._known and (not wrong_run or "" in runs or wrong_run in runs)
 
     def add_settings(self, place: Place, settings: Mapping[str, str]) -> bool:
         """Say of an optimizer whose settings differed in an earlier step which ones do by now.
@@ -167,6 +183,11 @@ class Origins:
         number = next(n for n, one in enumerate(self.found) if one is origin)
         del self.found[number]
         self._may_drop = [n - (n > number) for n in self._may_drop if n != number]
+
+    def know_random_stream(self) -> None:
+        """Other random numbers in later steps have a cause that is named."""
+        self._stream_is_explained = True
+        self._known.add(_RANDOM_STREAM)
 
     def note_other_masks(self) -> None:
         """A dropout was seen to drop other elements: operators with dropout inside did so too."""
@@ -248,6 +269,7 @@ def _where(origin: Origin) -> Hashable:
         origin.role,
         origin.tensor,
         origin.kind,
+        origin.wrong_run == "reference",
     )
 
 

@@ -659,7 +659,7 @@ class StepWalk:
         at = judged.place()
         if finding.kind is Kind.SETUP:
             cause = ("setting", at.op, *judged.chosen)
-        if not self._origins.add(at, finding, one_of=cause):
+        if not self._origins.add(at, finding, one_of=cause, wrong_run=judgement.wrong_run):
             self._ledger.repeat(finding)
         self._ledger.remember(state)
         self._scopes.widen(judged.item, measured)

@@ -27,10 +27,14 @@ class Manner:
         Options of `compare` that comparing others of the same two trainings takes too, such as a mapping.
     by_default
         Whether comparing without options finds the same, as `replay` does.
+    is_golden
+        Whether the code that made the reference is likely another than what is here, so that only the candidate can be
+        recorded again.
     """
 
     options: tuple[str, ...] = ()
     by_default: bool = True
+    is_golden: bool = False
 
 
 def what_next(
@@ -124,10 +128,14 @@ class _Asked:
             if record is not None
         ]
         foreign = any(run.is_of_another_tool for run in self.both)
-        if origin.kind is Kind.RANDOM and not any(
-            foreign or run.manifest.options.seed is not None for run in self.both
+        if (
+            origin.kind is Kind.RANDOM
+            and not self.manner.is_golden
+            and not any(foreign or run.manifest.options.seed is not None for run in self.both)
         ):
             return self._with_seed()
+        if origin.kind is Kind.RECOMPUTED:  # both times of it stand there
+            return self._at_site(records)
         if not origin.op:  # of no call: what the process holds
             return self._what_they_hold()
         calls = [call for call in made_at(origin, *self.both) if call is not None]
@@ -148,7 +156,7 @@ class _Asked:
             record_again(
                 run,
                 only=[pattern_for(record.site.module, record.site.op)],
-                steps=str(record.step),
+                steps=_with_the_one_before(record.step),
             )
             for run, record in records
         ]
@@ -176,7 +184,7 @@ class _Asked:
         Where no loss tells these, they may part behind the last update, which is seen at their end alone.
         """
         first, behind = ends.steps_to_record or (0, 0)
-        if set(range(first, behind)) <= set(compared):
+        if self.manner.is_golden or set(range(first, behind)) <= set(compared):
             return self._what_they_hold()
         recorded = [
             record_again(
@@ -209,7 +217,8 @@ class _Asked:
             rank.manifest.optimizers for run in self.both for rank in run.ranks.values()
         )
         seen_to_the_end = comparison.ends is not None and comparison.ends.course is Course.EQUAL
-        if trained > len(comparison.steps) and later and optimizers and not seen_to_the_end:
+        leads_on = later and optimizers and not seen_to_the_end and not self.manner.is_golden
+        if trained > len(comparison.steps) and leads_on:
             steps = ",".join(map(str, later))
             recorded = [
                 record_again(run, steps=steps, save=run.manifest.options.save, word="later")
@@ -229,7 +238,14 @@ class _Asked:
     def _recorded(
         self, words: str, recorded: Sequence[RecordAgain], *, verb: str = "replay"
     ) -> WhatNext:
-        """The commands that record, and what is done with it, on one line."""
+        """The commands that record, and what is done with it, on one line.
+
+        What replays is recorded of the candidate alone where one command made both: what differs between them is then
+        in files or the environment, and recorded again would be twice what is there now.
+        """
+        if verb == "replay" and (self.manner.is_golden or _is_one_command(recorded)):
+            recorded = recorded[-1:]
+            words = "record the candidate with whole tensors, and run it again, alone"
         paths = [one.path for one in recorded]
         if len(paths) == 1:
             last = _line("replay", *paths, "--whole")
@@ -239,11 +255,21 @@ class _Asked:
             last = _line(verb, *paths)
         if not all(one.is_whole for one in recorded):
             words += " (put in what the recording does not keep of its command)"
-        return WhatNext(words, " && ".join([*(one.line for one in recorded), last]))
+        lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in recorded]
+        return WhatNext(words, f"{''.join(lines)}{last}")
 
     @property
     def _paths(self) -> tuple[object, ...]:
         return tuple(run.path for run in self.both)
+
+
+def _with_the_one_before(step: int) -> str:
+    """The step and the one before it: what stands in a wrong result may be left of that."""
+    return f"{step - 1}:{step + 1}" if step else "0"
+
+
+def _is_one_command(recorded: Sequence[RecordAgain]) -> bool:
+    return len(recorded) == 2 and recorded[0].training == recorded[1].training
 
 
 def _line(*words: object) -> str:

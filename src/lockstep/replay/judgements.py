@@ -30,7 +30,7 @@ def judgement_of(said: dict[str, Any]) -> Judgement:
         values[name] = bool(values[name])
     if values["rounding"] is not None:
         values["rounding"] = _rounding(**values["rounding"])
-    for name in ("words", "judged_by"):
+    for name in ("words", "judged_by", "wrong_run"):
         values[name] = printable(str(values[name]))[:_MOST_CHARACTERS]
     return Judgement(**values)
 

@@ -66,13 +66,11 @@ def numeric(
         return _sound(alone, inherited, pairing, output)
     rounding = _recognised(held[wrong], alone[wrong])
     lower = rounding or (held[wrong].unit > SINGLE and alone[0].excess <= ROUNDS_MORE_OFTEN)
-    return fault(
-        output,
-        alone[wrong].excess,
-        _words(alone, held[wrong], wrong, rounding),
-        kind=Kind.MORE_ACCURATE if wrong == 0 and lower else Kind.FAULT,
-        rounding=rounding,
-    )
+    kind = Kind.MORE_ACCURATE if wrong == 0 and lower else Kind.FAULT
+    words = _words(alone, held[wrong], wrong, rounding)
+    found = fault(output, alone[wrong].excess, words, kind=kind, rounding=rounding)
+    one_alone = kind is Kind.FAULT and alone[1 - wrong].sound
+    return replace(found, wrong_run=RUNS[wrong]) if one_alone else found
 
 
 def _held(

@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import CorruptError
+from lockstep.core.errors import CorruptError, OutputExistsError
 from lockstep.core.replacement import PART
+from lockstep.store.claim import Claim
 from lockstep.store.limits import read_manifest, values_of
 from lockstep.store.schema import MANIFEST
 
@@ -41,6 +42,25 @@ def drop_untrained(recording: Path, training: Collection[str]) -> None:
         )
         if not tells and "pid" in manifest and not _is_running(manifest["pid"]):
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def drop_empty(recording: Path) -> bool:
+    """Remove a recording whose command has ended and that holds nothing but its own manifest.
+
+    Returns
+    -------
+    bool
+        Whether it is gone.
+    """
+    try:
+        with Claim(recording):
+            if [entry.name for entry in recording.iterdir()] != [MANIFEST]:
+                return False
+            (recording / MANIFEST).unlink()
+            recording.rmdir()
+    except (OSError, OutputExistsError):  # somebody records into it now, or it may not be removed
+        return False
+    return True
 
 
 def _manifest(rank: Path) -> dict[str, Any]:

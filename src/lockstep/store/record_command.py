@@ -34,11 +34,18 @@ class RecordAgain:
         The command on one line, quoted for a shell.
     is_whole
         Whether the training's own command was kept to its last word, so that the line can be pasted.
+    training
+        The training's own command and the folder in which it runs: equal for two recordings that one command made.
+    may_fail
+        Whether the line may end with another code than 0 and has recorded all the same: the training crashed, or it is
+        a test of pytest, which takes being ended early for a failure.
     """
 
     path: Path
     line: str
     is_whole: bool
+    training: tuple[str, str, Options]
+    may_fail: bool = False
 
 
 def command_for_tensors(recording: Recording, calls: Sequence[Call]) -> str:
@@ -104,11 +111,31 @@ def record_again(
         *(["--exit-after"] if exit_after else []),
     ]
     words += ["-o", str(path if folder is None else path.absolute()), "--"]
-    line = f"{shell_line(words)} {_training(manifest)}"
+    training = _training(manifest)
+    line = f"{shell_line(words)} {training}"
     known = not line.endswith(f" {UNKNOWN}") and MASK not in line
     return RecordAgain(
-        path, line if folder is None else f"(cd {shell_line([folder])} && {line})", known
+        path,
+        line if folder is None else f"(cd {shell_line([folder])} && {line})",
+        known,
+        (training, manifest.cwd, _computing(manifest.options)),
+        bool(manifest.exit_code) or _is_pytest(manifest.command),
     )
+
+
+def _computing(options: Options) -> Options:
+    """Options that change the numbers; of the others, the defaults."""
+    return Options(
+        seed=options.seed, emulate=options.emulate, compile_eager=options.compile_eager,
+        calibrate=options.calibrate, no_shuffle=options.no_shuffle, no_dropout=options.no_dropout,
+    )  # fmt: skip
+
+
+def _is_pytest(command: Sequence[str]) -> bool:
+    """Whether a command as `sys.argv` has it, or as it was typed, runs tests of pytest."""
+    names = [Path(word).parent.name if Path(word).name == "__main__.py" else Path(word).name
+             for word in command[:3]]  # fmt: skip
+    return any(name in ("pytest", "py.test") for name in names)
 
 
 def new_place(path: Path) -> Path:
@@ -144,7 +171,22 @@ def _training(manifest: RunManifest) -> str:
         return UNKNOWN
     if manifest.exit_code is not None or not command[0].endswith(".py"):
         return UNKNOWN if command[0] in ("", "-c", "-m") else shell_line(command)
-    return shell_line(["python" if shutil.which("python") else sys.executable, *command])
+    module = _module_of(Path(command[0]))
+    script = ["-m", module] if module else command[:1]
+    python = "python" if shutil.which("python") else sys.executable
+    return shell_line([python, *script, *command[1:]])
+
+
+def _module_of(file: Path) -> str:
+    """The package of a `__main__.py`, as `python -m` takes it; "" for any other file."""
+    if file.name != "__main__.py":
+        return ""
+    names: list[str] = []
+    for folder in file.parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        names.insert(0, folder.name)
+    return ".".join(names)
 
 
 def _other_folder(manifest: RunManifest) -> str | None:

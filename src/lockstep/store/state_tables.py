@@ -83,8 +83,16 @@ def _statistics(row: dict[str, Any]) -> Statistics | None:
     minimum, maximum, mean = (
         math.nan if row[name] is None else row[name] for name in ("minimum", "maximum", "mean")
     )
-    counts = [row[name] or 0 for name in ("nan_count", "inf_count", "zero_count")]
-    return Statistics(minimum, maximum, mean, row["norm"], *counts, row["not_finite"])
+    return Statistics(
+        minimum,
+        maximum,
+        mean,
+        row["norm"],
+        nan_count=row["nan_count"] or 0,
+        inf_count=row["inf_count"] or 0,
+        zero_count=row["zero_count"] or 0,
+        not_finite=row["not_finite"],
+    )
 
 
 def _sketch(data: bytes) -> Sketch:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,12 @@ class Running:
         """The files of each tier that the daemon has open."""
         found: dict[str, list[Path]] = {"memory": [], "disk": []}
         for one in Path(f"/proc/{self.stat()['pid']}/fd").iterdir():
-            named = str(one.readlink())
-            if named.startswith("/memfd:"):
-                found["memory"].append(one)
-            elif named.endswith("(deleted)") and one.stat().st_size:
-                found["disk"].append(one)
+            with suppress(FileNotFoundError):  # the connection that has just asked
+                named = str(one.readlink())
+                if named.startswith("/memfd:"):
+                    found["memory"].append(one)
+                elif named.endswith("(deleted)") and one.stat().st_size:
+                    found["disk"].append(one)
         return found
 
     def files(self) -> dict[str, list[os.stat_result]]:

@@ -75,9 +75,9 @@ def test_a_dead_daemon_leaves_no_samples_and_its_lock_goes_when_another_starts(
     start: Start, tmp_path: Path
 ) -> None:
     # given one with samples in memory and on disk
-    running = start("--memory", "100kB", "--spill", str(tmp_path))
+    running = start("--memory", "2MB", "--spill", str(tmp_path))
     assert all_right(
-        CachedDataset(sets.Rows(width=9000), address=running.address), sets.Rows(width=9000)
+        CachedDataset(sets.Rows(width=90_000), address=running.address), sets.Rows(width=90_000)
     )
     assert all(running.files().values())
     # when it is killed, then nothing has a name by which it could be left

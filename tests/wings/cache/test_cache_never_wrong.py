@@ -13,6 +13,7 @@ import queue
 import random
 import secrets
 import sqlite3
+import subprocess
 import tempfile
 import threading
 import time
@@ -314,8 +315,8 @@ def test_augmentation_of_a_rare_class_is_never_frozen_in_workers(
         session=f"workers {kind}",
         ignore=("counter", "_rng"),
     )
-    epochs = [torch.cat(list(DataLoader(cached, 4, num_workers=3))) for _ in range(4)]
-    plain = [torch.cat(list(DataLoader(cached.dataset, 4, num_workers=3))) for _ in range(4)]
+    epochs = [torch.cat(list(DataLoader(cached, 4, num_workers=2))) for _ in range(4)]
+    plain = [torch.cat(list(DataLoader(cached.dataset, 4, num_workers=2))) for _ in range(4)]
     for number, (before, now) in enumerate(pairwise(epochs)):
         same = [torch.equal(before[index], now[index]) for index in range(34, 40)]
         # workers of torch begin each epoch with the same state of a generator that is not torch's or random's
@@ -397,9 +398,10 @@ def test_some_frozen_samples_are_found_as_often_as_is_promised(
 def test_the_chance_of_a_hit_to_be_checked_is_what_the_docs_say() -> None:
     checks = spot_checks.SpotChecks(0.05)
     counts = np.zeros(400)
+    parts = [(part, min(13, 400 - 13 * part)) for part in range(31)]
     for _ in range(2000):
         checks.begin_epoch()
-        counts += [checks.is_due() for _ in range(400)]
+        counts[[13 * part + one for part, size in parts for one in checks.due(size)]] += 1
     share = counts / 2000
     assert share[:2].tolist() == [1.0, 1.0]
     # of the h-th hit the larger one of 2 / h and the rate; five standard deviations of so many trials
@@ -427,3 +429,36 @@ def test_checking_leaves_the_training_s_random_numbers_where_they_are(running: R
         torch.get_rng_state().tolist(),
         repr(np.random.get_state()),
     ) == before
+
+
+TRAINING = """
+import os
+from torch.utils.data import DataLoader
+from lockstep.cache import CachedDataset
+
+class Rows:
+    def __len__(self): return 8
+    def __getitem__(self, index): return index * int(os.environ["LEVEL"])
+
+os.environ["LEVEL"] = "1"
+loader = DataLoader(CachedDataset(Rows(), session="SESSION"), 4, num_workers=1)
+for level in (1, 1, 1, LATER):
+    os.environ["LEVEL"] = str(level)
+    print(sum(batch.sum().item() for batch in loader))
+print("trained")
+"""
+
+
+@pytest.mark.parametrize(("later", "is_wrong"), [(2, True), (1, False)])
+def test_a_training_that_was_given_a_wrong_sample_ends_with_these_words(
+    later: int, is_wrong: bool, running: Running
+) -> None:
+    # given a training whose samples become others, which a worker finds, and one whose samples stay
+    script = TRAINING.replace("SESSION", f"words {later}").replace("LATER", str(later))
+    done = subprocess.run(
+        [running.programs / "python", "-c", script], env=running.environment, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert done.stdout.split() == ["28", "28", "28", str(28 * later), "trained"]
+    # then its last line says whether its result is to be relied on
+    last = done.stderr.strip().splitlines()[-1:] or [""]
+    assert ("do not rely on this training's result" in last[0]) == is_wrong

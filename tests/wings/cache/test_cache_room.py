@@ -319,11 +319,11 @@ def test_a_data_set_that_has_no_room_is_read_bitwise_and_spills(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cache_samples, "_said", mmap.mmap(-1, 1 << 16))
-    # given 30 samples of 40 KB, with 400 KB of memory and 400 KB of disk
-    running = start("--memory", "400kB", "--spill", str(tmp_path), "--spill-bytes", "400kB")
-    plain = sets.Rows(length=30, width=10_000)
+    # given 30 samples of 400 KB, with 4 MB of memory and 4 MB of disk
+    running = start("--memory", "4MB", "--spill", str(tmp_path), "--spill-bytes", "4MB")
+    plain = sets.Rows(length=30, width=100_000)
     cached = CachedDataset(
-        sets.Rows(length=30, width=10_000), address=running.address, session="large"
+        sets.Rows(length=30, width=100_000), address=running.address, session="large"
     )
     for _ in range(2):
         for index in range(30):
@@ -331,10 +331,10 @@ def test_a_data_set_that_has_no_room_is_read_bitwise_and_spills(
     # then a part is in each, the bound is held, and that there is no room is said once
     session = running.session("large")
     assert 14 < session["samples"] < 20
-    assert session["memory_bytes"] > 200_000
-    assert session["disk_bytes"] > 200_000
+    assert session["memory_bytes"] > 2_000_000
+    assert session["disk_bytes"] > 2_000_000
     for files in running.files().values():
-        assert 200_000 < sum(one.st_blocks * 512 for one in files) <= 400_000
+        assert 2_000_000 < sum(one.st_blocks * 512 for one in files) <= 4_000_000
     assert list(tmp_path.iterdir()) == []
     said = capsys.readouterr().err
     assert said.count("no room for more than") == 1
@@ -347,15 +347,15 @@ def test_a_damaged_spill_file_costs_no_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cache_samples, "_said", mmap.mmap(-1, 1 << 16))
-    running = start("--memory", "0", "--spill", str(tmp_path))
-    cached = CachedDataset(sets.Rows(), address=running.address)
+    running = start("--memory", "1MiB", "--spill", str(tmp_path))  # less than one sample
+    cached = CachedDataset(sets.Rows(width=400_000), address=running.address)
     cached[3]
     running.stat()  # answered behind what was said before
     slab = max(running.open_files()["disk"], key=lambda one: one.stat().st_size)
     with slab.open("r+b") as file:
         file.seek(200)
         file.write(b"\xff" * 30)
-    assert torch.equal(cached[3]["x"], sets.Rows()[3]["x"])
+    assert torch.equal(cached[3]["x"], sets.Rows(width=400_000)[3]["x"])
     assert "not what was written" in capsys.readouterr().err
 
 

@@ -1,6 +1,7 @@
 """`lockstep export` and `lockstep run`: a model becomes a file, proven operator by operator, and runs."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import small_nets
 import torch
 from click.testing import CliRunner
 
+from lockstep.cli.main import cli
 from lockstep.core.errors import LockstepError
+from lockstep.wings.deploy import export_command
 from lockstep.wings.deploy.export_command import export
 from lockstep.wings.deploy.model_file import open_model
 from lockstep.wings.deploy.run_command import run
@@ -161,3 +164,51 @@ def test_no_file_is_replaced_without_being_asked(folder, tmp_path):
         called(export, f"{NETS}:gpt", "-o", tmp_path / "m.onnx")
     with pytest.raises(LockstepError, match=r"ends in \.onnx"):
         called(export, f"{NETS}:gpt", "-o", tmp_path / "m.tflite")
+
+
+def pasted(line):
+    """Where the line that a verb printed leads: what that prints and its exit code."""
+    words = shlex.split(line)
+    words = words[words.index("lockstep") + 1 :]
+    done = CliRunner().invoke(cli, words, standalone_mode=False)
+    assert done.exception is None, done.exception
+    return done.output, done.return_value
+
+
+def test_the_line_that_leads_on_takes_the_options_that_were_given(tmp_path, monkeypatch):
+    # Given an export on inputs of the user's
+    monkeypatch.chdir(tmp_path)
+    given = (
+        "--inputs", "ids:int64[1,6]<50", "--session", "session.set_denormal_as_zero=1", "--seed", "7",
+    )  # fmt: skip
+    said, code = called(export, f"{NETS}:gpt", "-o", "gpt.onnx", *given)
+    assert code == 0, said
+
+    # When the printed line is pasted
+    line = said[said.index("What next: ") :].splitlines()[1].strip()
+    ran, code = pasted(line)
+
+    # Then the file runs on them
+    assert code == 0, ran
+    assert tuple(shlex.split(line)[-len(given) :]) == given
+    assert "ids" in ran
+    assert "drawn: give --inputs" not in ran
+
+
+def test_the_line_that_keeps_recordings_is_what_was_typed(tmp_path, monkeypatch):
+    # Given an export as it was typed
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parity").mkdir()
+    typed = [
+        "best.pt", "-o", "it's.onnx", "--factory", "nets.py:net", "--inputs", "x:float32[1,3]",
+        "--inputs", "y.npy", "--dynamic", "batch", "--opset", "18", "--plain", "--session", "a.b=c=d", "--seed", "3",
+    ]  # fmt: skip
+    context = export.make_context("export", list(typed))
+    # When the line that keeps its recordings is typed
+    with context:
+        words = shlex.split(export_command._kept_again(context.params["entries"]))
+    again = export.make_context("export", words[words.index("export") + 1 :])
+    # Then nothing else is different
+    changed = {name for name in again.params if again.params[name] != context.params[name]}
+    assert changed == {"recordings", "force"}
+    assert again.params["recordings"] == Path("parity-2")

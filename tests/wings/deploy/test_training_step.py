@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
         f"{NETS}:tiny",
         "--inputs",
         folder / "batch.npz",
-        "--train",
+        "--train-step",
         "adam:lr=0.01",
         "-o",
         folder / "step.onnx",
@@ -77,7 +77,7 @@ def test_a_batch_norm_that_trains_is_trained(folder, tmp_path):
         f"{NETS}:resnet",
         "--inputs",
         folder / "batch.npz",
-        "--train",
+        "--train-step",
         "sgd:lr=0.01",
         "-o",
         tmp_path / "step.onnx",
@@ -98,9 +98,9 @@ def test_training_in_the_runtime_is_torchs_training(folder):
 
 
 def test_a_training_that_was_saved_and_resumed_is_the_same(folder, tmp_path):
-    whole = losses(folder, "--steps", "6")
-    first = losses(folder, "--steps", "4", "--checkpoint", tmp_path / "state.npz")
-    rest = losses(folder, "--steps", "2", "--resume", tmp_path / "state.npz")
+    whole = losses(folder, "--max-steps", "6")
+    first = losses(folder, "--max-steps", "4", "--checkpoint", tmp_path / "state.npz")
+    rest = losses(folder, "--max-steps", "2", "--resume", tmp_path / "state.npz")
     assert first + rest == whole
 
 
@@ -133,7 +133,7 @@ def test_an_update_is_torchs(text):
 
 @pytest.mark.parametrize("text", ["lion:lr=1", "sgd:rate=1", "adam:lr=fast"])
 def test_an_update_that_there_is_not_is_one_sentence(text):
-    with pytest.raises(UsageError, match="--train"):
+    with pytest.raises(UsageError, match="--train-step"):
         Update.of(text)
 
 

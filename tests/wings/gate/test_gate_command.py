@@ -107,6 +107,30 @@ def test_a_changed_default_is_named_at_its_line_everywhere(checkout: Project) ->
     assert "**DIVERGED**" in summary.read_text()
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("way", ["command", "pytest"])
+def test_the_line_that_leads_on_records_the_changed_code_once_and_runs_it(
+    checkout: Project, way: str
+) -> None:
+    # given a change, and for pytest a golden that a test has made
+    test = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    if way == "pytest":
+        made = checkout.run(*test, "--lockstep-update", "first")
+        assert made.returncode == 0, made.stdout
+    checkout.change("model.py", *WIDER)
+    ended = checkout.gate() if way == "command" else checkout.run(*test)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+
+    # when the printed line is pasted
+    (line,) = [one for one in ended.stdout.splitlines() if one.startswith("  lockstep ")]
+    done = checkout.run("bash", "-c", line)
+
+    # then
+    assert line.count("lockstep record ") == 1
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "calls run again on cpu" in done.stdout
+
+
 def test_a_golden_of_another_model_cannot_be_compared_or_differs_and_stays(
     checkout: Project,
 ) -> None:

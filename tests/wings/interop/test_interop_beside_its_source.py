@@ -38,7 +38,7 @@ def recorded(*, wrong: bool = False) -> Path:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    with lockstep.record(path, steps=2, save="tensors"):
+    with lockstep.record(path, steps="0:2", save="tensors"):
         for _ in range(2):
             optimizer.zero_grad()
             with OnePercent() if wrong else nullcontext():

@@ -208,7 +208,7 @@ def test_tensors_of_a_site_are_exported_as_by_the_verb(
                     "extract",
                     str(path),
                     "relu",
-                    "--step",
+                    "--steps",
                     "1",
                     "-o",
                     str(tmp_path / "t.npz"),

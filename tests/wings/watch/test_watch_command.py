@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import resource
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -175,9 +176,17 @@ def test_a_step_is_kept_for_replay_and_the_training_ends(place: Place) -> None:
     last = [one for one in place.events() if one["event"] == "ended"][-1]
     assert (last["code"], last["trained"] < 1000) == (0, True)
     site = "(model) / torch.Tensor.sqrt #0, forward"
-    assert f"lockstep replay kept --only '{site}'" in ended.stderr
-    again = place.run("replay", "kept", "--only", site)
-    assert "sound" in again.stdout, again.stdout + again.stderr
+    (line,) = [one for one in ended.stderr.splitlines() if "kept step 3 of rank0: " in one]
+    command = line.partition("kept step 3 of rank0: ")[2]
+    assert command == f"lockstep replay kept --only '{site}'"
+    again = place.run(*shlex.split(command)[1:])
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "sound" in again.stdout
+    # And the event tells of its tensor also where that is not finite
+    (hit,) = [
+        one for one in place.events() if one["event"] == "hit" and one["rule"] == "not-finite"
+    ]
+    assert hit["history"][-1]["not_finite"]
 
 
 def test_on_a_terminal_there_is_a_panel_and_the_training_prints_above(place: Place) -> None:

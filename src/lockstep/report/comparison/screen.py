@@ -27,6 +27,7 @@ from lockstep.report.comparison.verdict_words import (
     first_word,
     headline_words,
     lines_below,
+    more_origins_words,
     place_words,
     ranks_words,
     source_words,
@@ -153,6 +154,8 @@ def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
     text.append(first_word(comparison))
     words, source = headline_words(comparison, tally)
     _add_with_source(text, words, source, used=len(first_word(comparison)))
+    if more := more_origins_words(comparison, tally):
+        add_paragraph(text, more)
 
 
 def _unsaid(comparison: Comparison) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from lockstep.core.finding import (
     Comparison,
     Explanation,
+    Kind,
     Origin,
     RanksCompared,
     UniformChange,
@@ -30,8 +31,10 @@ def headline(comparison: Comparison) -> str:
 
     Every verb and face that tells of a comparison prints this; a terminal breaks it into lines.
     """
-    words, source = headline_words(comparison, tally_of(comparison.findings))
-    whole = f"{first_word(comparison)}{words}{f', {source}' if source else ''}"
+    tally = tally_of(comparison.findings)
+    words, source = headline_words(comparison, tally)
+    more = more_origins_words(comparison, tally)
+    whole = f"{first_word(comparison)}{words}{f', {source}' if source else ''} {more}"
     return " ".join(whole.split())
 
 
@@ -58,6 +61,19 @@ def headline_words(comparison: Comparison, tally: Tally) -> tuple[str, str]:
         words = f"{comparison.inherited} tensors differ, but none can be named the first"
         return f": {words}", ""
     return f": {agreement_words(comparison, tally)}", ""
+
+
+def more_origins_words(comparison: Comparison, tally: Tally) -> str:
+    """The faults beside the first one, in the headline too: the first may be one that nobody planted.
+
+    A library's race, or a flipped bit in the reference, comes before what the candidate does wrong.
+    """
+    more = [one for one in comparison.origins[1:] if one.kind is Kind.FAULT]
+    if not more or comparison.verdict is not Verdict.DIVERGED:
+        return ""
+    return f"and at {counted(len(more), 'more origin')}: {place_words(more[0], tally)}" + (
+        " first" if len(more) > 1 else ""
+    )
 
 
 def lines_below(comparison: Comparison) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch.utils.data import get_worker_info
 
 from lockstep.cli.notices import say
 from lockstep.wings.cache.client import AGAIN_S, DaemonGoneError, RefusedError
@@ -145,8 +146,8 @@ class Attachment:
         if self._unseen_files > _LOOK_AFTER:
             self._unseen = self._unseen_files = 0
             self._look_for_changes(None)
-        elif self._unseen > (self._rows or _LOOK_AFTER) or self._pipeline.has_changed():
-            if self._unseen > (self._rows or _LOOK_AFTER):
+        elif self._unseen > self._rows_of_an_epoch() or self._pipeline.has_changed():
+            if self._unseen > self._rows_of_an_epoch():
                 self.checks.begin_epoch()
             self._unseen = 0
             self._look_for_changes(self._pipeline.files)
@@ -158,6 +159,11 @@ class Attachment:
             return samples
         samples.let_go()
         return None
+
+    def _rows_of_an_epoch(self) -> int:
+        """How many samples this process reads in one, as a worker that lives for several does."""
+        worker = get_worker_info()
+        return (self._rows or _LOOK_AFTER) // (worker.num_workers if worker else 1)
 
     def _describe(self, files: str | None = None, *, is_first: bool = False) -> Pipeline:
         self._pipeline = Pipeline(

@@ -118,6 +118,12 @@ class Client:
             raise RefusedError(answer)
         if not isinstance(answer, kind):
             raise self._lost(f"it answered {type(answer).__name__}")
+        if file < 0 and (
+            isinstance(answer, m.Attached) or (isinstance(answer, m.Leased) and answer.file)
+        ):
+            raise self._lost(
+                "no file came with its answer; are as many open as may be (ulimit -n)?"
+            )
         return answer, file
 
     def tell(self, message: m.Message) -> None:

@@ -172,11 +172,8 @@ class CachedDataset(Dataset[Any]):
         found: Sequence[Any],
     ) -> bool:
         """Load some of what came from the cache again, and say whether it was right."""
-        due = [
-            place
-            for place, hit in enumerate(found)
-            if hit is not MISSING and attachment.checks.is_due()
-        ]
+        hits = [place for place, hit in enumerate(found) if hit is not MISSING]
+        due = [hits[one] for one in attachment.checks.due(len(hits))]
         return all(
             attachment.stands(
                 samples, rows[place] or 0, found[place], partial(self._again, indices, whole, place)

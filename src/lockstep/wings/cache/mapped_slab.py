@@ -21,6 +21,7 @@ from lockstep.wings.cache.sample_layout import (
     HEAD,
     MAGIC,
     DamagedSampleError,
+    Laid,
     Make,
     check,
     made,
@@ -168,6 +169,25 @@ class MappedSlab:
         given.view = weakref.ref(entry)
         return given.make(entry)
 
+    def holds(self, offset: int, row: int, laid: Laid) -> bool:
+        """Whether the sample at an offset is this one, byte by byte."""
+        magic, description_bytes, size, found, _ = _unpack(self._bytes, offset)
+        start = offset + HEAD.size
+        description = self._bytes[start : start + description_bytes]
+        if (magic, size, found) != (MAGIC, laid.size, row) or description != laid.description:
+            return False
+        if self._unchecked is not None:
+            check(self._bytes[offset : offset + size])
+        first = offset + laid.data_start
+        whole = np.frombuffer(self._bytes, np.uint8)
+        return all(
+            np.array_equal(
+                whole[first + at : first + at + leaf.nbytes], np.frombuffer(leaf, np.uint8)
+            )
+            for at, leaf in laid.leaves
+            if leaf.nbytes
+        )
+
     def _first(self, offset: int, row: int) -> Any:
         """A small sample, or one that was not given before: what its head says is kept, for a slab is never changed.
 
@@ -175,8 +195,10 @@ class MappedSlab:
         so where all was there from the beginning.
         """
         magic, description_bytes, size, found, _ = _unpack(self._bytes, offset)
-        if magic != MAGIC or found != row or size <= _COPIED_BYTES:
-            return self._copied(offset, row)
+        if magic != MAGIC or found != row:
+            raise DamagedSampleError("another sample lies there, or none")
+        if size <= _COPIED_BYTES:
+            return self._copy(offset, size, description_bytes)
         where = self._pages.of(self._start + offset, size)
         if not self._is_sealed and (not self._pages.can_tell or self._pages.written(*where)):
             return self._copied(offset, row)
@@ -191,11 +213,16 @@ class MappedSlab:
         magic, description_bytes, size, found, _ = _unpack(self._bytes, offset)
         if magic != MAGIC or found != row:
             raise DamagedSampleError("another sample lies there, or none")
+        return self._copy(offset, size, description_bytes)
+
+    def _copy(self, offset: int, size: int, description_bytes: int) -> Any:
         entry = bytearray(self._bytes[offset : offset + size])
         if len(entry) != size:
             raise DamagedSampleError("a slab ends within a sample")
-        self._look(entry, offset)
-        return made(plan_of(bytes(entry[HEAD.size : HEAD.size + description_bytes])), entry)
+        if self._unchecked is not None:
+            self._look(entry, offset)
+        start = offset + HEAD.size
+        return made(plan_of(self._shared[start : start + description_bytes]), entry)
 
     def _look(self, entry: Array | bytearray, offset: int) -> None:
         if self._unchecked is not None and offset not in self._unchecked:

@@ -65,13 +65,10 @@ def _array(value: Any) -> Array:
 def _of_arrays(before: Array, now: Array, at: str) -> str:
     if not now.nbytes:
         return ""
-    bits = [
-        np.ascontiguousarray(one).reshape(-1).view(np.uint8).reshape(one.size, -1)
-        for one in (before, now)
-    ]
-    differ = (bits[0] != bits[1]).any(axis=1)
-    if not differ.any():
+    bits = [np.ascontiguousarray(one).reshape(-1).view(np.uint8) for one in (before, now)]
+    if np.array_equal(bits[0], bits[1]):
         return ""
+    differ = (bits[0] != bits[1]).reshape(now.size, -1).any(axis=1)
     place = np.unravel_index(int(differ.argmax()), now.shape)
     values = f"{_short(before[place].item())} before, {_short(now[place].item())} now"
     which = f", element {', '.join(map(str, place))}" if now.ndim else ""

@@ -78,7 +78,12 @@ class Laid:
     @property
     def size(self) -> int:
         """Bytes of the whole."""
-        return _data_start(len(self.description)) + self.data_bytes
+        return self.data_start + self.data_bytes
+
+    @property
+    def data_start(self) -> int:
+        """Where the leaves begin, in the whole."""
+        return _data_start(len(self.description))
 
     def parts(self, row: int) -> list[bytes | memoryview]:
         """What is to be written, in order, without gaps."""
@@ -87,7 +92,7 @@ class Laid:
 
     def _content(self) -> Iterator[bytes | memoryview]:
         yield self.description
-        start = _data_start(len(self.description))
+        start = self.data_start
         at = HEAD.size + len(self.description)
         for offset, leaf in self.leaves:
             if start + offset > at:

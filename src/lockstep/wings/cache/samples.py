@@ -222,7 +222,7 @@ class Samples:
         if slab is None:
             return MISSING
         try:
-            return slab.sample((word & OFFSET_MASK) * ALIGNMENT, row)
+            return slab.sample(_offset(word), row)
         except DamagedSampleError as error:
             say_once(f"the cache: {error}; it is loaded as without it")
             return MISSING
@@ -317,6 +317,13 @@ class Samples:
 
     def _is_same(self, word: int, computed: Computed) -> bool:
         """Whether a sample that lies there is what was computed now; False where it is gone or damaged."""
+        slab = self._slabs.get(word >> OFFSET_BITS) or self._leased(word >> OFFSET_BITS)
+        try:
+            if slab is None or slab.holds(_offset(word), computed.row, computed.laid):
+                return slab is not None
+        except (DamagedSampleError, ValueError, struct.error) as error:
+            say_once(f"the cache: {error}; it is loaded as without it")
+            return False
         before = self._at(word, computed.row)
         if before is MISSING:
             return False
@@ -425,6 +432,10 @@ class Samples:
     def was_wrong(self) -> bool:
         """Whether a sample that was given out was found to be wrong."""
         return self._first.words[0] == WRONG
+
+
+def _offset(word: int) -> int:
+    return (word & OFFSET_MASK) * ALIGNMENT
 
 
 class _MappedTable:

@@ -12,9 +12,11 @@ from typing import Any
 import click
 
 from lockstep.cli import options as shared
+from lockstep.cli.typed import typed_again
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.text import listed, shell_line, times
 from lockstep.report.json_text import enveloped, json_text
+from lockstep.store.record_command import program
 from lockstep.wings.deploy import options
 from lockstep.wings.deploy.fusions import TIMES_NOISE, Apart, Bisection, Culprit, Trials, search
 from lockstep.wings.deploy.inputs import read_inputs
@@ -68,11 +70,17 @@ def bisect_fusions(
     if as_json:
         click.echo(json_text(_as_json(file, found)))
     else:
-        click.echo("\n".join(_lines(file, found, inputs)))
+        given = typed_again(click.get_current_context(), without=_NOT_OF_RUN)
+        entered = [word for one in entries for word in ("--session", "=".join(one))]
+        click.echo("\n".join(_lines(file, found, [*given, *entered])))
     return ExitCode.DIFFERS if found.culprits or found.first is not None else ExitCode.AGREES
 
 
-def _lines(file: ModelFile, found: Bisection, inputs: tuple[str, ...]) -> list[str]:
+_NOT_OF_RUN = ("model", "bitwise", "entries", "as_json")
+"""What `run` takes not, or in other words."""
+
+
+def _lines(file: ModelFile, found: Bisection, given: list[str]) -> list[str]:
     changed = [one.name for one in found.ran if one.changed]
     head = f"{file.path}: {len(found.ran)} optimizers ran, {len(changed)} changed the graph: {listed(changed, 6)}"
     if not found.whole.relative:
@@ -96,11 +104,10 @@ def _lines(file: ModelFile, found: Bisection, inputs: tuple[str, ...]) -> list[s
     lines.append(f"found in {found.trials} trials")
     if found.culprits:
         words = [word for one in found.culprits for word in ("--disable", one.name)]
-        given = [word for one in inputs for word in ("--inputs", one)]
         lines += [
             "",
             "What next: run it without",
-            f"  {shell_line(['lockstep', 'run', str(file.path), *given, *words])}",
+            f"  {shell_line([*program(), 'run', str(file.path), *given, *words])}",
         ]
     return lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lockstep.cli import options as shared
+from lockstep.cli.typed import typed_again
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison, Verdict, WhatNext
@@ -21,6 +22,7 @@ from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.output import check_output_file
+from lockstep.store.record_command import new_place, program
 from lockstep.wings.deploy import options
 from lockstep.wings.deploy.stage import TARGET, Stage
 
@@ -107,25 +109,42 @@ def export(
             written = write_training(source, tensors, order, folder, train, loss)
         else:
             written = write(source, tensors, order, folder)
-        again = shell_line(
-            ["lockstep", "export", model, "-o", str(output), "--keep", "parity", "--force"]
-        )
-        given = [
-            *(f"--inputs={one}" for one in inputs),
-            *(f"--session={key}={value}" for key, value in entries),
-        ]
+        given = _given(inputs, entries, seed)
         stages = [
-            _with_next(stage, recordings is not None, output, given, again)
+            _with_next(stage, recordings is not None, output, given, _kept_again(entries))
             for stage in written.stages
         ]
         if as_json:
             click.echo(json_text(_as_json(written, source, stages)))
         else:
-            _print(written, source, stages)
+            # The file of a half model takes other dtypes, and one of a training step is run by --train.
+            _print(written, source, stages, None if half or train is not None else given)
     return _exit_code(stages)
 
 
-def _print(written: Written, source: ModelSource, stages: list[Stage]) -> None:
+def _given(inputs: Sequence[str], entries: Sequence[tuple[str, str]], seed: int) -> list[str]:
+    """Options that running the written file takes in the same words."""
+    return [
+        *(word for one in inputs for word in ("--inputs", one)),
+        *(word for key, value in entries for word in ("--session", f"{key}={value}")),
+        *(["--seed", str(seed)] if seed else []),
+    ]
+
+
+def _kept_again(entries: Sequence[tuple[str, str]]) -> str:
+    """The command that was typed, keeping its recordings in a new place."""
+    typed = typed_again(
+        click.get_current_context(), without=("entries", "recordings", "as_json", "force")
+    )
+    place = str(new_place(Path("parity")))
+    return shell_line(
+        [*program(), "export", *typed, *_given((), entries, 0), "--keep", place, "--force"]
+    )
+
+
+def _print(
+    written: Written, source: ModelSource, stages: list[Stage], given: list[str] | None
+) -> None:
     for line in (*source.said, *written.said):
         click.echo(line)
     for stage in stages:
@@ -134,7 +153,8 @@ def _print(written: Written, source: ModelSource, stages: list[Stage]) -> None:
         print_comparison(stage.parity.comparison)
     click.echo(f"\nwrote {written.path}")
     if written.path.suffix == ".onnx" and _exit_code(stages) == ExitCode.AGREES:
-        click.echo(f"\nWhat next: run it\n  {shell_line(['lockstep', 'run', str(written.path)])}")
+        line = shell_line([*program(), "run", str(written.path), *(given or [])])
+        click.echo(f"\nWhat next: run it\n  {line}")
 
 
 def _as_json(written: Written, source: ModelSource, stages: list[Stage]) -> dict[str, Any]:
@@ -164,10 +184,10 @@ def _with_next(stage: Stage, are_kept: bool, output: Path, given: list[str], aga
     comparison = stage.parity.comparison
     following = comparison.what_next if are_kept else None
     if comparison.verdict is Verdict.DIVERGED and stage.name == "as_run":
-        command = shell_line(["lockstep", "bisect-fusions", str(output), *given])
+        command = shell_line([*program(), "bisect-fusions", str(output), *given])
         following = WhatNext("find the optimisation that changes the numbers", command)
     elif comparison.verdict is not Verdict.AGREE and not are_kept:
-        following = WhatNext("keep both recordings, and run the operator again alone", again)
+        following = WhatNext("export it again, and keep both recordings", again)
     elif comparison.verdict is Verdict.AGREE:
         following = None
     changed: Comparison = replace(comparison, what_next=following)

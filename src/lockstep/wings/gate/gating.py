@@ -15,6 +15,7 @@ from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison, Kind
 from lockstep.core.manifest import Options
 from lockstep.core.version import VERSION
+from lockstep.locate.what_next import Manner, what_next
 from lockstep.report.comparison.verdict_words import headline, lines_below
 from lockstep.store.reader import open_recording
 from lockstep.wings.gate.golden import (
@@ -200,12 +201,16 @@ def _options(
 
 
 def _compared(gated: Gated, variant: Variant, here: Machine) -> Gated:
-    comparison = compare_recordings(
+    candidate = open_recording(gated.candidate)
+    found = compare_recordings(
         variant.recording,
-        gated.candidate,
+        candidate,
         calibration=variant.calibration,
         allow_crash=gated.allow_crash,
     )
+    manner = Manner(by_default=variant.calibration is None, is_golden=True)
+    following = what_next(found, variant.recording, candidate, manner)
+    comparison: Comparison = dataclasses.replace(found, what_next=following)
     other = differing_words(machine_of(variant.recording), here)
     words = f"the nearest of this golden's: {other}" if other else ""
     return dataclasses.replace(
@@ -221,7 +226,7 @@ def _why_not(gated: Gated, update: Update) -> str:
         return ""
     if gated.comparison.exit_code() == ExitCode.FAILED:
         return "the two cannot be compared, so nothing proves the new one; --accept-fault replaces it all the same"
-    if any(origin.kind is Kind.FAULT for origin in gated.comparison.origins):
+    if any(origin.kind in (Kind.FAULT, Kind.RECOMPUTED) for origin in gated.comparison.origins):
         return "the verdict is a fault; --accept-fault replaces it all the same"
     return ""
 

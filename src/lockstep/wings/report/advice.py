@@ -19,6 +19,7 @@ _WHY = {
     Kind.MORE_ACCURATE: "the candidate is nearer to double precision than the reference here",
     Kind.SETUP: "the two runs ask for different things here, so neither need be wrong",
     Kind.RANDOM: "the two runs draw different random numbers, behind which all else differs",
+    Kind.RECOMPUTED: "activation checkpointing takes the gradients of another network than the one whose loss it took",
     Kind.UNIFORM: "the candidate computes in another precision, here and everywhere",
 }
 """What a kind of origin means for whoever is to act on it."""

@@ -27,6 +27,11 @@ _LOOKS: dict[str, tuple[Colour, str, str]] = {
     "fault": ("fault", "origin", "Fault"),
     "set-up differs": ("setup", "setup", "Set-up differs"),
     "random stream differs": ("unjudged", "random", "Random stream differs"),
+    "computed again in backward with other random numbers": (
+        "fault",
+        "origin",
+        "Other random numbers in backward",
+    ),
     "decision flipped inside the noise": ("unjudged", "decision", "Decision flipped"),
     "more accurate than the reference": ("agree", "better", "More accurate"),
     "uniform precision change": ("setup", "uniform", "Another precision"),

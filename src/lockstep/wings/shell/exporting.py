@@ -36,9 +36,9 @@ def export(context: click.Context, site: tuple[str, ...], output: Path, force: b
     context.invoke(
         verb.load(),
         recording=one.recording.path,
-        site=place.pattern,
+        pattern=place.pattern,
         output=output,
-        step=session.step,
-        rank=place.rank or session.rank,
+        steps="" if session.step is None else str(session.step),
+        ranks=place.rank or session.rank or "",
         force=force,
     )

@@ -138,8 +138,8 @@ def _told_of(step: ObservedStep) -> StepWatched:
     )  # fmt: skip
 
 
-def plain(value: float | None) -> float | str | None:
-    """A number as JSON can hold it: NaN and inf by their names."""
-    if value is None or math.isfinite(value):
+def plain(value: float | str | None) -> float | str | None:
+    """A number as JSON can hold it: NaN and inf by their names; a text as it is."""
+    if value is None or isinstance(value, str) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
