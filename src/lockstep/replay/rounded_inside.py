@@ -94,9 +94,9 @@ def rounded_inside(held: Alone) -> Rounding | None:
         return None
     side = _RoundingSide(held.side, torch_dtype(coarsest))
     try:
-        sound = Alone(side, held.record, held.reading).local().sound
+        side.truth(held.record, held.reading)
+        if len(side.parts) != 1 or not Alone(side, held.record, held.reading).local().sound:
+            return None
     except CannotReplay:
-        return None
-    if not sound or len(side.parts) != 1:
         return None
     return Rounding("inside", (coarsest,), next(iter(side.parts)))
