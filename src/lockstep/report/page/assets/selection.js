@@ -19,16 +19,33 @@ function change(values) {
   for (const act of listeners.view) act();
 }
 
-// `layer_norm`, `phase:backward`, `>100`, `<1`: every word must hold.
+// `layer_norm`, `phase:backward`, `>100`, `cosine<0.5`, `rel>1e-3`: every word must hold.
+const BOUND = /^([\p{L}\p{N}_ ]*?)(<=|>=|<|>|=)([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|inf|nan))$/u;
+const HOLDS = { "<": (x, y) => x < y, ">": (x, y) => x > y, "<=": (x, y) => x <= y, ">=": (x, y) => x >= y, "=": (x, y) => Object.is(x, y) || x === y };
+
 function testOf(word) {
-  const bound = word.match(/^([<>])(\d.*)$/);
-  if (bound && !Number.isNaN(+bound[2])) {
-    return bound[1] === ">" ? (row) => valueOf(row) > +bound[2] : (row) => valueOf(row) < +bound[2];
+  const bound = word.match(BOUND);
+  if (bound) {
+    const limit = numberOf(bound[3]), holds = HOLDS[bound[2]], column = bound[1] && numberColumn(bound[1]);
+    if (Number.isNaN(limit) && bound[3] !== "nan") return null;
+    if (!bound[1]) return (row) => holds(valueOf(row), limit);
+    return column ? (row) => holds(columns.get(column)[row], limit) : null;
   }
+  if (/[<>]/.test(word) && !columns.get("operator").names.some((one) => one.toLowerCase().includes(word))) return null;
   const [, key, rest] = word.match(/^(phase|op|operator|role|step|module|kind|rank|dtype|tensor|source):(.*)$/) || [null, null, word];
   const fields = key ? [key === "op" ? "operator" : key] : ["module", "operator", "role", "tensor", "kind"];
   const tests = fields.map((field) => holding(field, rest));
   return (row) => tests.some((test) => test(row));
+}
+
+const numberOf = (text) => (/inf$/.test(text) ? (text[0] === "-" ? -Infinity : Infinity) : Number(text));
+
+// The column of numbers that is called so, by its own name or by its title in the table: `rel`, `rel_l2`, `max_abs`.
+function numberColumn(typed) {
+  const plain = (text) => text.toLowerCase().replace(/[^\p{L}\p{N}]/gu, ""), wanted = plain(typed);
+  const named = [...columns.keys()].filter((one) => !columns.get(one).codes).map((one) => [one, [one, table.area?.columns.find((column) => column.column === one)?.title ?? one].map(plain)]);
+  const found = named.find(([, names]) => names.includes(wanted)) || named.find(([, names]) => names.some((one) => one.startsWith(wanted)));
+  return found && found[0];
 }
 
 function holding(field, text) { // each distinct name is looked at once, not each row
@@ -39,7 +56,9 @@ function holding(field, text) { // each distinct name is looked at once, not eac
 }
 
 function findView() {
-  const tests = state.query.toLowerCase().split(/\s+/).filter(Boolean).map(testOf);
+  const words = state.query.toLowerCase().split(/\s+/).filter(Boolean), made = words.map(testOf);
+  state.notUnderstood = words.filter((_, i) => !made[i]);
+  const tests = made.filter(Boolean);
   if (state.module !== null) {
     const column = columns.get("module"), inside = column.names.map((one) => one === state.module || one.startsWith(state.module + "."));
     tests.push((row) => inside[column.codes[row]]);
