@@ -1,5 +1,5 @@
 // One state that every area reads: the chosen row, what is filtered, how it is sorted.
-const state = { row: -1, kinds: new Set(), module: null, query: "", range: null, sort: null, down: false, metric: "", log: true, spread: new Set() };
+const state = { row: -1, kinds: new Set(), module: null, query: "", range: null, notUnderstood: [], sort: null, down: false, metric: "", log: true, spread: new Set() };
 let view = new Int32Array(0); // the rows of the table, in its order
 let shown = new Uint8Array(0); // by row, whether it passes the filters
 
@@ -38,6 +38,12 @@ function testOf(word) {
   return (row) => tests.some((test) => test(row));
 }
 
+// `cosine < 0.5` is one word, and so is `> 100`.
+function wordsOf(query) {
+  const closed = query.toLowerCase().replace(/([<>]=?)\s+/g, "$1").replace(/(\S+)\s+(?=[<>])/g, (all, word) => (numberColumn(word) ? word : all));
+  return closed.split(/\s+/).filter(Boolean);
+}
+
 const numberOf = (text) => (/inf$/.test(text) ? (text[0] === "-" ? -Infinity : Infinity) : Number(text));
 
 // The column of numbers that is called so, by its own name or by its title in the table: `rel`, `rel_l2`, `max_abs`.
@@ -56,7 +62,7 @@ function holding(field, text) { // each distinct name is looked at once, not eac
 }
 
 function findView() {
-  const words = state.query.toLowerCase().split(/\s+/).filter(Boolean), made = words.map(testOf);
+  const words = wordsOf(state.query), made = words.map(testOf);
   state.notUnderstood = words.filter((_, i) => !made[i]);
   const tests = made.filter(Boolean);
   if (state.module !== null) {
@@ -94,6 +100,14 @@ function comparing(title, down) { // what is not known comes last either way
 const isFiltered = () => view.length < rows.count;
 function clearFilters() {
   change({ module: null, query: "", range: null, kinds: new Set(kinds.keys()) });
+}
+
+// The chosen row stands in the address, so that a link leads to it.
+function linkRow() {
+  const follow = () => { const asked = location.hash.match(/^#pair-(\d+)$/); if (asked) choose(Number(asked[1])); };
+  follow();
+  onRow(() => history.replaceState(null, "", `#pair-${state.row}`));
+  window.addEventListener("hashchange", follow);
 }
 
 function nextSite(by) { // to the neighbour in execution order that is not filtered out
