@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -256,7 +257,8 @@ def test_half_of_the_batch_that_is_left_out_of_one_gradient_is_named(bench: Benc
     found = asked(reference, half, Role.GRAD_INPUT, 1)
     assert found is not None
     assert found.words == (
-        "the same backward with the second half of axis 0 of the incoming gradient left out (in this result alone)"
+        "the same backward with the second half of axis 0 of the incoming gradient left out"
+        " (the other results of the call do not show it)"
     )
 
 
@@ -303,6 +305,40 @@ def test_a_tensor_of_an_earlier_call_is_named(bench: Bench) -> None:
     found = explained(question, MEMORY_BYTES)
     assert found is not None
     assert "with input of an earlier call" in found.words
+
+
+@pytest.mark.parametrize("updated", [True, False])
+def test_a_weight_before_its_last_update_is_named(bench: Bench, updated: bool) -> None:
+    # Given a layer whose weight and bias another step had otherwise, and what it gave with these
+    def layer(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, w, b)
+
+    now = bench.call(layer, (5, 8), (6, 8), (6,), op="linear")
+    before = bench.call(
+        lambda x, w, b: layer(x + 1, w * 1.1, b * 0.9), (5, 8), (6, 8), (6,), op="linear"
+    )
+    x, w, b = (
+        np.array(record_of(one, Role.INPUT, index).load())
+        for index, one in enumerate((now, before, before))
+    )
+    left = record_of(now, Role.OUTPUT)
+    stale = altered(now, Role.OUTPUT, 0, x @ w.T + b)
+    names = frozenset(record.name for record in now.with_role(Role.INPUT)[1:])
+
+    # When it is asked what stands there
+    question = Unexplained(
+        left,
+        record_of(stale, Role.OUTPUT),
+        now,
+        stale,
+        earlier=(replace(before, step=now.step - 1),),
+        updated=names if updated else frozenset(),
+    )
+    found = explained(question, MEMORY_BYTES)
+
+    # Then it is the weight of before, and nothing where no update came between
+    words = "" if found is None else found.words
+    assert words.startswith("the result of weight and bias before the last update") is updated
 
 
 def test_noise_of_another_setting_is_no_contradiction_of_it(bench: Bench) -> None:

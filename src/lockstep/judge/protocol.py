@@ -104,13 +104,17 @@ NOTHING_BETWEEN = Region()
 class Rounding:
     """The lower precision that an operator computes in: what it rounds, and to what.
 
-    Several formats explain it where these cannot be told apart.
+    Several formats explain it where these cannot be told apart. Where an operator rounds inside, `part` names the
+    operator that it is made of whose result it rounds.
     """
 
-    rounded: Literal["inputs", "output"]
+    rounded: Literal["inputs", "output", "inside"]
     formats: tuple[str, ...]
+    part: str = ""
 
     def __str__(self) -> str:
+        if self.rounded == "inside":
+            return f"inside, {self.part} is rounded to {' or '.join(self.formats)}"
         verb = "round" if self.rounded == "inputs" else "rounds"
         return f"{self.rounded} {verb} to {' or '.join(self.formats)}"
 

@@ -24,6 +24,7 @@ from lockstep.locate.setting_causes import SettingCauses
 from lockstep.locate.setup_causes import SetupCauses
 from lockstep.locate.step_origins import RankOrigins, StepOrigins
 from lockstep.locate.unaligned_calls import Unaligned
+from lockstep.locate.wiring import taken_instead
 
 _UNTRACED = frozenset({Kind.SETUP, Kind.RANDOM, Kind.RECOMPUTED})
 
@@ -65,6 +66,9 @@ class Causes:
         if origin.kind in _UNTRACED:
             return origin
         reasons = [origin.reason]
+        wiring = taken_instead(origin.finding.pair, regions.step)
+        if wiring:
+            reasons.append(wiring)
         region = regions.behind(origin.finding.pair)
         if region:
             reasons.append(str(region))

@@ -63,7 +63,10 @@ def _explained(
         )
         others = _others(reference, left[0])
         earlier = () if right[1] is None else _earlier(candidate, right[1])
-        question = Unexplained(left[0], right[0], left[1], right[1], others, earlier, seconds)
+        updated = _updated_before(candidate, right[0])
+        question = Unexplained(
+            left[0], right[0], left[1], right[1], others, earlier, updated, seconds
+        )
         return replace(origin, explanation=asked.ask(Instead(question)))
     except (CannotReplay, RecordingError):
         return origin  # what cannot be run again is not explained, and the verdict stands without
@@ -130,6 +133,19 @@ def _earlier(recording: Recording, call: Call) -> tuple[Call, ...]:
         if one.kind is CallKind.OPERATOR and one.site.op == call.site.op and one.id < call.id
     ]
     return (*found[:1], *here[:-_MOST_EARLIER:-1])
+
+
+def _updated_before(recording: Recording, record: TensorRecord) -> frozenset[str]:
+    """Parameters that were updated at the end of the step before."""
+    rank = recording.ranks.get(record.rank)
+    if rank is None or record.step - 1 not in rank.steps:
+        return frozenset()
+    return frozenset(
+        own.name
+        for call in rank.calls(record.step - 1)
+        if call.kind is CallKind.OPTIMIZER
+        for own in call.with_role(Role.PARAM_AFTER)
+    )
 
 
 def _stands_for(one: Call, other: Call) -> bool:

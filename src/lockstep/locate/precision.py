@@ -16,6 +16,7 @@ from functools import cached_property
 from lockstep.core.finding import Kind, Origin, UniformChange
 from lockstep.core.operators import Family, chains_matmuls, family_of, operator_of
 from lockstep.core.site import Role, Site
+from lockstep.core.text import listed
 from lockstep.judge.bounds import floats, usual_product_norm
 from lockstep.judge.protocol import Judgement, Operation, Rounding
 from lockstep.judge.tolerances import (
@@ -49,11 +50,14 @@ class _Class:
     members: tuple[Site, ...]
     margin_limit: float
     difference_limit: float
+    members_alone: bool = False
 
     def explains(self, origin: Origin) -> bool:
-        """Whether an origin is one more of these sites."""
+        """Whether an origin is one more of these sites, or one of them where these are members alone."""
         if origin.kind is not Kind.FAULT:
             return False
+        if self.members_alone:
+            return _without_call(origin.finding.pair.present.site) in self.members
         if family_of(origin.op) is self.family and origin.finding.margin <= self.margin_limit:
             return True
         fused = self.family is Family.BILINEAR and operator_of(origin.op).has_matmuls_inside
@@ -96,10 +100,7 @@ class PrecisionClasses:
     def hidden_changes(self) -> tuple[UniformChange, ...]:
         """Classes that round as their dtype does not say."""
         return _largest_first(
-            [
-                UniformChange(f"{_noun(one.family, one.members)} {one.words}", one.members)
-                for one in self._classes
-            ]
+            [UniformChange(f"{_subject(one)} {one.words}", one.members) for one in self._classes]
         )
 
     def without_members(self, origins: Iterable[Origin]) -> list[Origin]:
@@ -113,6 +114,9 @@ class PrecisionClasses:
         """Read only after the last output was noted."""
         found = []
         for family, rounding, members in self._recognised():
+            if rounding.rounded == "inside":
+                found.extend(self._inside(family, rounding, members))
+                continue
             differences = [one.difference for one in members.values()]
             difference = statistics.median(differences)
             alike = {
@@ -126,6 +130,17 @@ class PrecisionClasses:
                 found.append(_class(family, str(rounding), members, margin, difference))
         estimated = self._estimated_class()
         return (*found, *((estimated,) if estimated and not found else ()))
+
+    def _inside(
+        self, family: Family, rounding: Rounding, members: Mapping[Site, _Rounded]
+    ) -> Iterator[_Class]:
+        """Operators of a family that all round inside, and show nothing else; a model may well have one alone."""
+        otherwise = self._rounded.get((family, None), {})
+        members = {site: one for site, one in members.items() if site not in otherwise}
+        if members and len(members) >= CLASS_COVERED * len(self._judged[family]):
+            yield _Class(
+                family, str(rounding), tuple(sorted(members)), 0.0, 0.0, members_alone=True
+            )
 
     def _recognised(self) -> Iterator[tuple[Family, Rounding, dict[Site, _Rounded]]]:
         """Sites by the format that the judge recognised; where one fits two, by the more frequent."""
@@ -168,6 +183,12 @@ class PrecisionClasses:
 def _class_family(op: str) -> Family:
     """Family of an operator, where what chains matmuls counts with them."""
     return Family.BILINEAR if chains_matmuls(op) else family_of(op)
+
+
+def _subject(one: _Class) -> str:
+    if one.members_alone:
+        return f"{listed(sorted({site.op.rpartition('.')[2] for site in one.members}))}:"
+    return _noun(one.family, one.members)
 
 
 def _noun(family: Family, members: Collection[Site]) -> str:

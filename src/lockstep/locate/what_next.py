@@ -156,7 +156,7 @@ class _Asked:
             record_again(
                 run,
                 only=[pattern_for(record.site.module, record.site.op)],
-                steps=str(record.step),
+                steps=_with_the_one_before(record.step),
             )
             for run, record in records
         ]
@@ -261,6 +261,11 @@ class _Asked:
     @property
     def _paths(self) -> tuple[object, ...]:
         return tuple(run.path for run in self.both)
+
+
+def _with_the_one_before(step: int) -> str:
+    """The step and the one before it: what stands in a wrong result may be left of that."""
+    return f"{step - 1}:{step + 1}" if step else "0"
 
 
 def _is_one_command(recorded: Sequence[RecordAgain]) -> bool:

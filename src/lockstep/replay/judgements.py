@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from lockstep.core.finding import Explanation, Instead, Kind
 from lockstep.core.text import printable
@@ -53,6 +53,13 @@ def explanation_of(said: dict[str, Any] | None) -> Explanation | None:
     )
 
 
-def _rounding(rounded: str, formats: Sequence[str]) -> Rounding:
+def _rounding(rounded: str, formats: Sequence[str], part: str = "") -> Rounding:
     names = tuple(printable(str(name))[:_MOST_CHARACTERS] for name in formats)
-    return Rounding("inputs" if rounded == "inputs" else "output", names)
+    return Rounding(_ROUNDED[rounded], names, printable(str(part))[:_MOST_CHARACTERS])
+
+
+_ROUNDED: dict[str, Literal["inputs", "output", "inside"]] = {
+    "inputs": "inputs",
+    "output": "output",
+    "inside": "inside",
+}

@@ -27,6 +27,7 @@ from lockstep.replay.margin import Local
 from lockstep.replay.pairing import Pairing
 from lockstep.replay.recorded_tensors import widened
 from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.rounded_inside import rounded_inside
 from lockstep.replay.two_runs import FOLLOWS_OWN, RUNS, both_alone, explained, fault, wrong_of
 
 _NEITHER = (
@@ -52,14 +53,18 @@ def numeric(
             return found
     alone = both_alone(*_known_to_each_other(*held))
     inherited = error_of(held[1].truth, held[0].truth).norm  # were both operators exact
-    if not any(one.sound for one in alone) and (rounding := _in_both(held, alone)):
-        floor = alone[0].error.norm + alone[1].error.norm
-        words = f"in both runs {rounding}"
-        return Judgement.handed_on(output, floor=floor, inherited=inherited, words=words)
-    wrong = wrong_of((alone[0].sound, alone[1].sound), _NEITHER)
+    sound = alone[0].sound, alone[1].sound
+    if not any(sound):
+        both = _recognised(held[0], alone[0]), _recognised(held[1], alone[1])
+        if both[0] is not None and both[0] == both[1]:
+            floor = alone[0].error.norm + alone[1].error.norm
+            words = f"in both runs {both[0]}"
+            return Judgement.handed_on(output, floor=floor, inherited=inherited, words=words)
+        sound = _known_exactly(both[0]), _known_exactly(both[1])
+    wrong = wrong_of(sound, _NEITHER)
     if wrong is None:
         return _sound(alone, inherited, pairing, output)
-    rounding = recognised(held[wrong], alone[wrong])
+    rounding = _recognised(held[wrong], alone[wrong])
     lower = rounding or (held[wrong].unit > SINGLE and alone[0].excess <= ROUNDS_MORE_OFTEN)
     kind = Kind.MORE_ACCURATE if wrong == 0 and lower else Kind.FAULT
     words = _words(alone, held[wrong], wrong, rounding)
@@ -144,10 +149,14 @@ def _condition(relative: float, pairing: Pairing) -> float:
     return relative / entering if entering > 0 else 0.0
 
 
-def _in_both(held: tuple[Alone, Alone], alone: tuple[Local, Local]) -> Rounding | None:
-    """The rounding that explains both errors, where one does."""
-    left, right = (recognised(one, local) for one, local in zip(held, alone, strict=True))
-    return left if left == right else None
+def _known_exactly(rounding: Rounding | None) -> bool:
+    """Whether a result is what its operator gives that rounds inside, to the last bit but for its own noise."""
+    return rounding is not None and rounding.rounded == "inside"
+
+
+def _recognised(held: Alone, local: Local) -> Rounding | None:
+    """The rounding that explains what a result is off: inside of the operator, or of what enters or leaves it."""
+    return rounded_inside(held) or recognised(held, local)
 
 
 def _words(alone: tuple[Local, Local], held: Alone, wrong: int, rounding: Rounding | None) -> str:

@@ -134,12 +134,13 @@ class Side:
         if seed not in self._shaken:
             unit = self._roughest_input() if self.unit(record) <= SINGLE else SINGLE
             try:
-                self._shaken[seed] = self.rerun.run(
-                    Precision.DOUBLE, backward=self.backward, alter=perturbed(unit, seed)
-                )
+                self._shaken[seed] = self._shaken_by(unit, seed)
             except CannotReplay:
                 self._shaken[seed] = None
         return _picked(self._shaken[seed], record, reading)
+
+    def _shaken_by(self, unit: float, seed: int) -> Results:
+        return self.rerun.run(Precision.DOUBLE, backward=self.backward, alter=perturbed(unit, seed))
 
     def unit(self, record: TensorRecord) -> float:
         """Unit roundoff that an output carries: its own, for gradients that of the call too."""

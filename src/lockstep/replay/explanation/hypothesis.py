@@ -114,7 +114,7 @@ def best(target: Target, predictions: Iterable[Prediction]) -> Found | None:
     first = min(found, key=lambda fit: fit.left)
     noise = max(ALIKE * first.left, target.main.floor / EXPLAINED_MARGIN)
     ties = [first, *(fit for fit in found if fit is not first and fit.left <= noise)]
-    words = _told(ties) + (" (in this result alone)" if alone else "")
+    words = _told(ties) + (" (the other results of the call do not show it)" if alone else "")
     share = _share(target.main, first.left)
     return Found(Explanation(first.prediction.kind, words, share), alone)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import torch
@@ -11,6 +11,7 @@ from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Instead
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.core.text import listed
 from lockstep.replay.explanation.argument_names import tensor_name
 from lockstep.replay.explanation.changed_inputs import arriving, with_other
 from lockstep.replay.explanation.hypothesis import Prediction
@@ -28,6 +29,7 @@ def stale(mismatch: Mismatch) -> Iterator[Prediction]:
     for earlier in mismatch.question.earlier:
         when = _when(mismatch, earlier)
         others = _others(built, earlier)
+        yield from _before_the_update(mismatch, built, earlier, others)
         for index, other in others.items():
             name = tensor_name(built, built.inputs[index])
             yield from mismatch.predicted(
@@ -40,6 +42,22 @@ def stale(mismatch: Mismatch) -> Iterator[Prediction]:
             yield from mismatch.predicted(Instead.INPUT, words, rebuilt=with_other(built, others))
         if mismatch.backward:
             yield from _stale_gradient(mismatch, earlier, when)
+
+
+def _before_the_update(
+    mismatch: Mismatch, built: Rebuilt, earlier: Call, others: Mapping[int, torch.Tensor]
+) -> Iterator[Prediction]:
+    """All parameters of the call as they were before the last update: a copy or a cast of them that was kept."""
+    if earlier.step != mismatch.question.candidate.step - 1:
+        return
+    updated = mismatch.question.updated
+    kept = {index: one for index, one in others.items() if built.inputs[index].name in updated}
+    if kept:
+        names = " and ".join(
+            listed([tensor_name(built, built.inputs[index]) for index in kept]).rsplit(", ", 1)
+        )
+        words = f"the result of {names} before the last update"
+        yield from mismatch.predicted(Instead.INPUT, words, rebuilt=with_other(built, kept))
 
 
 def _stale_gradient(mismatch: Mismatch, earlier: Call, when: str) -> Iterator[Prediction]:

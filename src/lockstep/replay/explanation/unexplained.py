@@ -22,6 +22,8 @@ class Unexplained:
     earlier
         Calls of the candidate that stand for the same one earlier: at this place in the step before, and of the same
         operator in this step.
+    updated
+        Names of parameters that the candidate's optimizers updated between the step before and this one.
     seconds
         How long the answer may take.
     """
@@ -32,4 +34,5 @@ class Unexplained:
     candidate_call: Call | None
     others: tuple[TensorRecord, ...] = ()
     earlier: tuple[Call, ...] = ()
+    updated: frozenset[str] = frozenset()
     seconds: float = 60.0

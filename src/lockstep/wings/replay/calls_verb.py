@@ -160,7 +160,12 @@ def _print(found: Found, asked: Asked) -> None:
     if origin is not None:
         instead = origin.instead and f"\n  what it computes instead: {origin.instead}"
         click.echo(f"{origin.said}{instead}\n")
-    draw = partial(render_all, limit=asked.limit) if asked.every else render_sites
+    known = origin is not None and bool(origin.instead)
+    draw = (
+        partial(render_all, limit=asked.limit)
+        if asked.every
+        else partial(render_sites, known=known)
+    )
     click.echo(draw(found.calls, found.machine).plain)
     if found.story is not None:
         click.echo(f"\n{render_story(found.story).plain}")

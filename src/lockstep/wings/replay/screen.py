@@ -31,8 +31,17 @@ _WORDS = {
 }
 
 
-def render_sites(calls: Sequence[ReplayedCall], machine: str) -> Page:
-    """Each call with all its results: who made it, how far off it is, what it may be."""
+_EXPLAINED = (
+    "what was recorded is off, and from the same inputs {machine} gives the sound result each time: the training did"
+    " here what is named above"
+)
+
+
+def render_sites(calls: Sequence[ReplayedCall], machine: str, *, known: bool = False) -> Page:
+    """Each call with all its results: who made it, how far off it is, what it may be.
+
+    `known` tells that it was found what the candidate computes instead, which then is no guess.
+    """
     text = Page()
     for one in calls:
         _add_heading(text, one)
@@ -41,7 +50,7 @@ def render_sites(calls: Sequence[ReplayedCall], machine: str) -> Page:
         for result in one.results:
             add_result(text, result)
         if one.held:
-            add_paragraph(text, _words(one, machine))
+            add_paragraph(text, _words(one, machine, known=known))
         if one is not calls[-1]:
             add_line(text, "")
     add_import_advice(text, calls)
@@ -138,7 +147,9 @@ def _runs(held: Sequence[Held]) -> list[tuple[Held, int]]:
     return list(found.items())
 
 
-def _words(one: ReplayedCall, machine: str) -> str:
+def _words(one: ReplayedCall, machine: str, *, known: bool = False) -> str:
     again = sum(held.maker != RECORDED for held in one.held) // max(1, len(one.results))
     words = _WORDS[one.conclusion].format(machine=machine)
+    if known and one.conclusion is Conclusion.TRANSIENT:
+        words = _EXPLAINED.format(machine=machine)
     return f"{words} ({counted(again, 're-run')})" if again > 1 else words

@@ -1,0 +1,57 @@
+"""A call that takes another tensor of the run than it should, and one whose input is wrong otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import lockstep
+from lockstep.core.finding import Origin
+from lockstep.core.site import Role
+
+
+class Gated(nn.Module):
+    """A product of two branches; `fault` says what it multiplies by instead."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.enter, self.fault = nn.Linear(8, 8), fault
+
+    def forward(self, x: Tensor) -> Tensor:
+        value = self.enter(x)
+        gate, branch = torch.sigmoid(value), torch.tanh(value)
+        taken = gate if self.fault == "gate" else branch
+        if self.fault == "made anew":
+            taken = torch.relu(value)
+        return torch.mul(value, taken) + 0 * gate
+
+
+def origin_of(tmp_path: Path, fault: str) -> Origin:
+    """The first origin of one step with a fault against one without."""
+    paths = []
+    for name in ("", fault):
+        torch.manual_seed(0)
+        model, batch = Gated(name), torch.randn(16, 8)
+        paths.append(tmp_path / (name or "sound"))
+        with lockstep.record(paths[-1], model=model, steps="0:1"), torch.no_grad():
+            model(batch)
+    return lockstep.compare_recordings(*paths).origins[0]
+
+
+def test_the_tensor_that_is_taken_instead_is_named(tmp_path: Path) -> None:
+    origin = origin_of(tmp_path, "gate")
+
+    assert (origin.op, origin.role) == ("torch.mul", Role.INPUT)
+    assert (
+        "the candidate takes the result of torch.sigmoid #0 here, which is bitwise equal in both runs, where the"
+        " reference takes that of torch.tanh #0"
+    ) in origin.reason
+
+
+def test_a_tensor_that_one_run_alone_makes_is_no_other_tensor_of_the_run(tmp_path: Path) -> None:
+    origin = origin_of(tmp_path, "made anew")
+
+    assert "torch.relu" in origin.reason
+    assert "takes the result" not in origin.reason
