@@ -421,7 +421,7 @@ def test_chosen_steps_take_the_ends_along_with_the_last_recorded_one(
     again = tmp_path / "again"
     rank_of(again)
     assert headline(compare_recordings(reference, again, steps=steps)).endswith(
-        "equal bit by bit to the end of the training"
+        "equal bit by bit to the last recorded step, and equal at the end"
     )
 
 

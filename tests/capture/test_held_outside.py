@@ -369,6 +369,25 @@ def test_what_differs_at_the_end_alone_is_named_by_its_path(
     assert "equal bit by bit to the last recorded step, and equal at the end" in headline(found)
 
 
+def test_tensors_without_strides_hide_nothing_else(tmp_path: Path) -> None:
+    # given trainings with a sparse tensor among their variables, and a mean that differs behind it
+    def train(is_changed: bool) -> None:
+        held = {"graph": torch.eye(3).to_sparse(), "mean": torch.zeros(3)}
+
+        def follow(training: Training) -> None:
+            held["mean"] = held["mean"] + (0.5 if last(training) else 0.1)
+
+        loop(follow, is_changed=is_changed)
+
+    found = compared(tmp_path, lambda: train(False), lambda: train(True))
+    assert found.verdict is Verdict.DIVERGED
+    assert "train.held['mean'] differs" in headline(found)
+    rank_of(tmp_path / "twin", lambda: train(False))
+    twin = compare_recordings(tmp_path / "one", tmp_path / "twin")
+    assert twin.verdict is Verdict.AGREE
+    assert "RuntimeError" not in headline(twin)
+
+
 # --- what is no difference, and what is less than one -----------------------------------------------
 
 

@@ -16,8 +16,10 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lockstep
+from lockstep.align.settings import Setting
 from lockstep.core.finding import Comparison, Kind, Origin
 from lockstep.core.site import Phase
+from lockstep.core.text import told_apart
 from lockstep.report.comparison.screen import render_comparison
 
 WIDTH = 8
@@ -178,6 +180,18 @@ def test_one_setting_of_many_modules_is_one_cause(save: str) -> None:
     # Then all of them stand at the one origin, with whole tensors as without
     assert origin.module == "blocks.0.norm"
     assert "at blocks.0.norm, blocks.1.norm, blocks.2.norm; inputs are" in origin.reason
+
+
+def test_indices_read_as_python_writes_them_and_apart() -> None:
+    # Given two calls that take other elements, and two with long values that begin alike
+    ends = ["slice(None, None, None)", "slice(1, None, 2)"], ["slice(None, None, None)", 0]
+
+    # Then each value is told as it is written, and of long ones what differs
+    assert Setting("args.1", *ends).shown == ("[:, 1::2]", "[:, 0]")
+    assert Setting("args.1", [1, 2], [1, 3]).shown == ("[1, 2]", "[1, 3]")  # no index: as before
+    left, right = told_apart(f"[{'0, ' * 40}1]", f"[{'0, ' * 40}2]")
+    assert (left[-3:], right[-3:]) == (" 1]", " 2]")
+    assert told_apart("short", "shorn") == ("short", "shorn")
 
 
 def test_only_a_re_run_tells_how_much_the_setting_makes() -> None:

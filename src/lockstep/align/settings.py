@@ -14,6 +14,7 @@ from lockstep.core.operators import Trait, operator_of
 from lockstep.core.records import Call
 from lockstep.core.redaction import is_withheld
 from lockstep.core.site import Role
+from lockstep.core.text import index_text
 
 _LARGEST = frozenset(
     {65504.0, (2 - 2.0**-7) * 2.0**127, (2 - 2.0**-23) * 2.0**127, sys.float_info.max, math.inf}
@@ -182,4 +183,7 @@ def _names_dtype(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
+    index = index_text(value)
+    if index is not None:
+        return index
     return json.dumps(value) if not isinstance(value, float) else f"{value:.12g}"

@@ -99,7 +99,7 @@ class Outside:
             }
             for one in modules
         }
-        held = sum(one.tensor.nbytes for module in modules for one in module.held())
+        held = sum(_size_bytes(one.tensor) for module in modules for one in module.held())
         self._most_bytes = max(_LEAST_BYTES, _TIMES_THE_TRAINING * held)
         for frame in _functions():
             if self._loops is None or (id(frame), frame.f_code) in self._loops:
@@ -175,7 +175,7 @@ class Outside:
         for path, tensor in tensors:
             if not self._wants("", path):
                 continue
-            size = 0 if id(tensor) in counted else tensor.nbytes
+            size = 0 if id(tensor) in counted else _size_bytes(tensor)
             if size > left:
                 self._cuts.append(f"{path} of {size} bytes, as there is too much")
                 continue
@@ -226,6 +226,14 @@ class Outside:
             yield path or "model", module
         for number, optimizer in enumerate(self._living_optimizers()):
             yield f"optimizer_{number}" if number else "optimizer", optimizer
+
+
+def _size_bytes(tensor: torch.Tensor) -> int:
+    """How much there is to read of a tensor; 0 of one that is recorded by its shape alone, as a sparse one."""
+    try:
+        return tensor.nbytes
+    except (RuntimeError, NotImplementedError):  # a layout without strides
+        return 0
 
 
 NamedModuleName = tuple[str, frozenset[str]]

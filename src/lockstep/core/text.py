@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+_SLICE = re.compile(r"slice\((None|-?\d+), (None|-?\d+), (None|-?\d+)\)")
 _MOST_CHARACTERS = 300
 _MOST_AT_THE_END = 100
 
@@ -96,6 +98,41 @@ def listed(names: Sequence[str], shown: int = 3) -> str:
     """
     more = len(names) - shown
     return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
+def index_text(value: object) -> str | None:
+    """Return a recorded argument as Python writes an index, None where it holds no slice.
+
+    >>> index_text(["slice(None, None, None)", 0, "slice(1, None, 2)"])
+    '[:, 0, 1::2]'
+    """
+    if isinstance(value, list):
+        parts = [index_text(item) for item in value]
+        if not any(parts):
+            return None
+        return f"[{', '.join(part or str(item) for part, item in zip(parts, value, strict=True))}]"
+    found = _SLICE.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    start, stop, step = ("" if part == "None" else part for part in found.groups())
+    return f"{start}:{stop}" + (f":{step}" if step else "")
+
+
+def told_apart(left: str, right: str, most: int = 40) -> tuple[str, str]:
+    """Return two different texts of at most so many characters each, with the part in which they differ.
+
+    >>> told_apart("a" * 60 + "b", "a" * 60 + "c", most=9)
+    ('...aaaaab', '...aaaaac')
+    """
+    if left[:most] != right[:most] or left == right:
+        return left[:most], right[:most]
+    same = next(
+        (at for at, (one, other) in enumerate(zip(left, right, strict=False)) if one != other),
+        min(len(left), len(right)),
+    )
+    begin = max(0, same - most // 2 - 1)
+    first, second = (f"...{text[begin:]}"[:most] for text in (left, right))
+    return first, second
 
 
 def words_of(error: Exception) -> str:

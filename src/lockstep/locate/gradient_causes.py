@@ -12,8 +12,9 @@ from lockstep.core.records import Content
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import FACTOR_SHARE, FACTORS_ALIKE, NOT_ZEROED_SHARE, STRAIGHT
+from lockstep.locate.clips import clips_of, more_clips
 from lockstep.locate.origins import origin_at, place_of_call, without_partner
-from lockstep.locate.scaling import factor_between, is_alike, left_over, scaled_by
+from lockstep.locate.scaling import factor_between, is_alike, left_over, scaled_by, scaling_words
 from lockstep.locate.step_origins import StepOrigins, is_cut
 from lockstep.locate.updates import BETWEEN
 
@@ -146,6 +147,26 @@ class GradientCauses(StepOrigins):
         self.rank.origins.insert(made, reason)
         return True
 
+    def _clipped_more_often(self) -> bool:
+        """One run clips its gradients more often in the step, and what differs of them comes after that."""
+        sides = [clips_of(flow) for flow in (self.step.reference, self.step.candidate)]
+        made = more_clips(*sides) if all(sides) else None
+        if made is None:
+            return False
+        words, clip = made
+        in_candidate = len(sides[1]) > len(sides[0])
+        concerned = [
+            one
+            for one in self.found()
+            if (self.is_of_gradients(one) or self.is_called_by_script(one))
+            and clip.comes_before(one.finding.pair, in_candidate=in_candidate)
+        ]
+        if concerned:
+            reason = f"{words}; {concerned[0].reason}"
+            place = {"module": "", "module_class": "", "op": BETWEEN, "source": clip.source}
+            self.merge(concerned, phase=Phase.BACKWARD, reason=reason, **place)
+        return bool(concerned)
+
     def _zeroed_between(self) -> bool:
         """Gradients that one run adds up over the backward passes of a step, and the other starts anew."""
         of_gradients = [origin for origin in self.found() if self.is_of_gradients(origin)]
@@ -212,7 +233,7 @@ class GradientCauses(StepOrigins):
             part for part in concerned[0].reason.split("; ") if " in the reference and " in part
         ]
         scales = scaled_by(after, at_optimizer)
-        words = _scaling_words(*scales, clips=self._clips(concerned), both=bool(settings))
+        words = scaling_words(*scales, clips=self._clips(concerned), both=bool(settings))
         if not words:
             return False
         first = concerned[0]
@@ -416,6 +437,7 @@ def in_order(*rules: Rule) -> tuple[Rule, ...]:
 _CUT = "behind a cut of the graph"
 _LOSS_SCALE = "loss scaling"
 _PASSES = "number of backward passes"
+_MORE_CLIPS = "clipped more often"
 _ZEROED_BETWEEN = "zeroed between backward passes"
 _STALE = "not zeroed since the step before"
 _IN_PART = "single gradients changed before all are clipped"
@@ -434,6 +456,12 @@ RULES: tuple[Rule, ...] = in_order(
         _PASSES,
         GradientCauses._more_backwards,
         before=(_ZEROED_BETWEEN, _STALE, _CLIPPING, _LONE),
+    ),
+    # What is clipped between two passes looks as if the first had been thrown away, and as another scale behind them.
+    Rule(
+        _MORE_CLIPS,
+        GradientCauses._clipped_more_often,
+        settles=(_ZEROED_BETWEEN, _STALE, _IN_PART, _TURNED, _CLIPPING),
     ),
     # What a pass of this step has left is told from what the step before has.
     Rule(_ZEROED_BETWEEN, GradientCauses._zeroed_between, before=(_STALE,)),
@@ -467,27 +495,3 @@ def _is_around(origin: Origin, cut: Origin) -> bool:
 
 def _is_nearer(value: float, one: float, other: float) -> bool:
     return abs(value - one) < abs(value - other)
-
-
-def _scaling_words(
-    reference: float | None, candidate: float | None, *, clips: bool, both: bool
-) -> str:
-    """What each run multiplies its gradients by after backward, where the two do not do the same.
-
-    `both` tells that both runs make the calls in question, be it by 1.
-    """
-    if (
-        reference is None
-        or candidate is None
-        or abs(reference - candidate) <= FACTORS_ALIKE * abs(reference)
-    ):
-        return ""
-    words = "clipping differs" if clips else "gradients are scaled otherwise"
-    scales = [abs(one - 1) > FACTORS_ALIKE for one in (reference, candidate)]
-    if both or all(scales):
-        return (
-            f"{words}: the reference multiplies all by {reference:.3g} between backward and optimizer, the"
-            f" candidate by {candidate:.3g}"
-        )
-    side, factor = ("reference", reference) if scales[0] else ("candidate", candidate)
-    return f"{words}: only the {side} scales its gradients between backward and optimizer, all by {factor:.3g}"

@@ -164,3 +164,27 @@ def scaled_by(
         pairs = [(getattr(after[name], side), getattr(at_optimizer[name], side)) for name in shared]
         factors.append(shared_factor((first.content, last.content) for first, last in pairs))
     return factors[0], factors[1]
+
+
+def scaling_words(
+    reference: float | None, candidate: float | None, *, clips: bool, both: bool
+) -> str:
+    """What each run multiplies its gradients by after backward, where the two do not do the same.
+
+    `both` tells that both runs make the calls in question, be it by 1.
+    """
+    if (
+        reference is None
+        or candidate is None
+        or abs(reference - candidate) <= FACTORS_ALIKE * abs(reference)
+    ):
+        return ""
+    words = "clipping differs" if clips else "gradients are scaled otherwise"
+    scales = [abs(one - 1) > FACTORS_ALIKE for one in (reference, candidate)]
+    if both or all(scales):
+        return (
+            f"{words}: the reference multiplies all by {reference:.3g} between backward and optimizer, the"
+            f" candidate by {candidate:.3g}"
+        )
+    side, factor = ("reference", reference) if scales[0] else ("candidate", candidate)
+    return f"{words}: only the {side} scales its gradients between backward and optimizer, all by {factor:.3g}"

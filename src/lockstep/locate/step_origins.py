@@ -109,6 +109,15 @@ class StepOrigins:
         given = origin.finding.pair.present.role is Role.INPUT
         return origin.phase is Phase.BACKWARD or (origin.phase is Phase.OPTIMIZER and given)
 
+    def is_called_by_script(self, origin: Origin) -> bool:
+        """Whether it lies at an operator that the script itself calls in its backward phase, between passes too."""
+        call = self.call_of(origin)
+        return (
+            call is not None
+            and (call.kind, call.site.phase) == (CallKind.OPERATOR, Phase.BACKWARD)
+            and call.parent not in self.calls
+        )
+
     @property
     def calls(self) -> dict[int, Call]:
         return self.step.reference.calls

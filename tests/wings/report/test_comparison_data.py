@@ -251,6 +251,17 @@ def test_the_first_screen_names_what_would_be_misread(data: ComparisonData) -> N
     assert "Measured at" not in dict(verdict_of(data).facts)
 
 
+def test_what_follows_is_counted_as_in_the_table_and_in_the_terminal(data: ComparisonData) -> None:
+    # given pairs that inherit a fault
+    said = words_alone(verdict_of(data).lede)
+    words = f"{kinds(data)[INHERITED]} later differences at {data.answer['inherited']} sites follow from it."
+    assert said.endswith(words)
+    # and none
+    alone = replace(data.pairs, kind=TextColumn.of([EQUAL] * len(data.pairs)))
+    said = words_alone(verdict_of(replace(data, pairs=alone)).lede)
+    assert said.endswith("Nothing else differs.")
+
+
 def test_a_page_says_that_runs_agree_in_its_heading(
     lockstep_whole_recording: Path, tmp_path: Path
 ) -> None:

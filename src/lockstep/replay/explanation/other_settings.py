@@ -13,6 +13,7 @@ import torch
 from lockstep.core.finding import Instead
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind
+from lockstep.core.text import index_text, told_apart
 from lockstep.replay.explanation.argument_names import Argument, arguments_of, named
 from lockstep.replay.explanation.base_call import entering
 from lockstep.replay.explanation.hypothesis import Prediction
@@ -217,10 +218,11 @@ def otherwise(left: Call, right: Call) -> str:
         if left.arguments.get(name) != right.arguments.get(name)
     ]
     built = _built(left), _built(right)
-    return ", ".join(
-        f"{named(built[1] or built[0], name)}={_said(right, name)} where the reference has {_said(left, name)}"
-        for name in names[:3]
-    )
+    said = []
+    for name in names[:3]:
+        theirs, own = told_apart(_said(left, name), _said(right, name))
+        said.append(f"{named(built[1] or built[0], name)}={own} where the reference has {theirs}")
+    return ", ".join(said)
 
 
 def _built(call: Call) -> Rebuilt | None:
@@ -231,4 +233,7 @@ def _built(call: Call) -> Rebuilt | None:
 
 
 def _said(call: Call, name: str) -> str:
-    return f"{call.arguments[name]}"[:40] if name in call.arguments else "its default"
+    if name not in call.arguments:
+        return "its default"
+    value = call.arguments[name]
+    return index_text(value) or str(value)

@@ -9,8 +9,10 @@ from typing import Any
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Evidence
 from lockstep.core.text import times
+from lockstep.report.comparison.kinds import INHERITED
 from lockstep.report.page import Code, Command, Commands, Marked, Ruler, Verdict
 from lockstep.report.page.page import Colour, Text
+from lockstep.report.paragraphs import counted
 from lockstep.wings.report.comparison_types import ComparisonData, Excerpt
 from lockstep.wings.report.pair_blocks import excerpt_code
 
@@ -128,15 +130,26 @@ def _lede(data: ComparisonData) -> Text:
     times = _times(data)
     if times:
         words += [" is off by ", Marked(times, "strong")]
-    after = answer["inherited"]
     more = len(answer["origins"]) - 1
     words.append(". ")
     if more:
         words.append(
             f"There are {more} more origins. " if more > 1 else "There is one more origin. "
         )
-    words.append(f"{after} later differences follow from it." if after else "Nothing else differs.")
+    words.append(_after(data))
     return words
+
+
+def _after(data: ComparisonData) -> str:
+    """What follows: as many pairs as the table calls inherited, at as many sites as the terminal says."""
+    kinds = data.pairs.kind
+    pairs = sum(kinds.names[code] == INHERITED for code in kinds.codes)
+    if not pairs:
+        return "Nothing else differs."
+    sites = data.answer["inherited"]
+    where = f" at {counted(sites, 'site')}" if sites else ""
+    follow = "follows" if pairs == 1 else "follow"
+    return f"{counted(pairs, 'later difference')}{where} {follow} from it."
 
 
 def _times(data: ComparisonData) -> str:
