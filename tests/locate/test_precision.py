@@ -20,14 +20,14 @@ from lockstep.report.comparison.screen import headline
 
 
 class Net(nn.Module):
-    """Five layers with a residual; `round_in` rounds what goes into the named ones."""
+    """Five layers with a residual; `round_in` rounds what goes into the named ones, `in_tf32` inside of one of them."""
 
-    def __init__(self, round_in: dict[str, torch.dtype]) -> None:
+    def __init__(self, round_in: dict[str, torch.dtype], in_tf32: str = "") -> None:
         super().__init__()
         self.enter = nn.Linear(24, 48)
         self.first, self.second = nn.Linear(48, 48), nn.Linear(48, 48)
         self.norm, self.leave = nn.LayerNorm(48), nn.Linear(48, 24)
-        self.round_in = round_in
+        self.round_in, self.in_tf32 = round_in, in_tf32
 
     def _layer(self, name: str, value: Tensor) -> Tensor:
         layer: nn.Linear = getattr(self, name)
@@ -36,7 +36,8 @@ class Net(nn.Module):
             with torch.no_grad():
                 layer.weight.copy_(layer.weight.to(dtype))
             value = value + (value.to(dtype).to(value.dtype) - value).detach()
-        return layer(value)
+        with emulate("tf32") if name == self.in_tf32 else nullcontext():
+            return layer(value)  # type: ignore[no-any-return]
 
     def forward(self, value: Tensor) -> Tensor:
         hidden = torch.tanh(self._layer("enter", value))
@@ -45,10 +46,13 @@ class Net(nn.Module):
 
 
 def train(
-    path: Path, save: str = "sketch", round_in: dict[str, torch.dtype] | None = None
+    path: Path,
+    save: str = "sketch",
+    round_in: dict[str, torch.dtype] | None = None,
+    in_tf32: str = "",
 ) -> lockstep.Recording:
     torch.manual_seed(0)
-    model, batch = Net(round_in or {}), torch.randn(32, 24)
+    model, batch = Net(round_in or {}, in_tf32), torch.randn(32, 24)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with lockstep.record(path, model=model, steps="0:2", save=save):
         for _ in range(2):
@@ -254,3 +258,70 @@ def test_another_precision_passes_no_fault_and_nothing_unjudged(mixed: Callable[
     assert headline(less).startswith(
         "DIVERGED: another precision throughout, no operator at fault in what was judged"
     )
+
+
+# --- TF32 that one run alone allows -------------------------------------------------------------------------------
+
+
+class Allowing:
+    """Trains with TF32 allowed in the set-up or not; on a processor a layer that rounds so is emulated."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def train(self, name: str, *, allowed: bool, rounding: str = "") -> lockstep.Recording:
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        try:
+            return train(self.directory / name, "tensors", in_tf32=rounding)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was recorded counts as computed on a GPU."""
+    monkeypatch.setattr("lockstep.locate.tf32_allowed.DEVICES", ("cpu",))
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.parametrize("exchanged", [False, True], ids=["candidate", "reference"])
+def test_tf32_that_one_run_alone_allows_may_show_at_some_matmuls(
+    tmp_path: Path, exchanged: bool
+) -> None:
+    # Given a run without TF32, and one that allows it, of whose matmuls one alone rounds
+    runs = Allowing(tmp_path)
+    plain = runs.train("plain", allowed=False)
+    allowing = runs.train("allowing", allowed=True, rounding="first")
+    # When they are compared, then no operator is at fault, and the set-up is the cause
+    pair = (allowing, plain) if exchanged else (plain, allowing)
+    found = lockstep.compare_recordings(*pair)
+    assert found.origins == ()
+    (change,) = found.uniform
+    run = "reference" if exchanged else "candidate"
+    assert change.name == f"TF32 is allowed in the {run} alone: matmul inputs round to it"
+    assert {site.module for site in change.members} == {"first"}
+    words = headline(found)
+    assert words.startswith("ANOTHER PRECISION in part, as set up, no operator at fault: TF32 is")
+    assert f"at {len(change.members)} of {change.of} sites" in words
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.parametrize("allowed", [False, True])
+def test_the_same_rounding_where_both_runs_are_set_up_alike_is_a_fault(
+    tmp_path: Path, allowed: bool
+) -> None:
+    runs = Allowing(tmp_path)
+    plain = runs.train("plain", allowed=allowed)
+    found = lockstep.compare_recordings(
+        plain, runs.train("other", allowed=allowed, rounding="first")
+    )
+    assert found.uniform == ()
+    assert (found.origins[0].module, found.origins[0].kind) == ("first", Kind.FAULT)
+
+
+def test_on_a_processor_what_rounds_is_a_fault_whatever_is_allowed(tmp_path: Path) -> None:
+    runs = Allowing(tmp_path)
+    plain = runs.train("plain", allowed=False)
+    found = lockstep.compare_recordings(plain, runs.train("other", allowed=True, rounding="first"))
+    assert (found.origins[0].module, found.origins[0].kind) == ("first", Kind.FAULT)

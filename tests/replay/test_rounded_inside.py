@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from replay_bench import Beneath
+from replay_bench import Beneath, operators
 from torch import Tensor, nn
 
 import lockstep
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.site import Phase
+from lockstep.replay.again import again
 from lockstep.report.comparison.screen import headline
 
 Kernel = Callable[..., Tensor]
@@ -124,3 +125,12 @@ def test_a_wrong_cross_entropy_is_a_fault_beside_either(
         assert found.origins
         assert found.origins[0].op.endswith("cross_entropy")
         assert found.origins[0].kind.value == "fault"
+
+
+def test_a_call_held_by_itself_says_what_it_rounds_inside(
+    runs: dict[str, lockstep.Recording],
+) -> None:
+    for name, words in (("gpu", {"inside, log_softmax is rounded to bfloat16"}), ("single", {""})):
+        call = next(one for one in operators(runs[name]) if one.site.op.endswith("cross_entropy"))
+        results = again(call, repeat=0, memory_bytes=2**30)
+        assert {result.held[0].words for result in results} == words

@@ -235,11 +235,13 @@ class CallPair:
 class UniformChange:
     """A class of sites that all compute in another precision in one of the runs.
 
-    `name` says it in words ("matmul inputs round to fp16"), `members` are its sites in order of time.
+    `name` says it in words ("matmul inputs round to fp16"), `members` are its sites in order of time. `of` counts the
+    sites that might show it where it is in part of these, as one run's set-up explains; else it is 0.
     """
 
     name: str
     members: tuple[Site, ...]
+    of: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from lockstep.locate.origins import Origins, once_over_ranks, without_sent
 from lockstep.locate.overruled import overruled_words
 from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.processes import endings, ranks_compared, with_exit_codes
+from lockstep.locate.tf32_allowed import tf32_allowed
 from lockstep.locate.training_sides import training_sides
 from lockstep.locate.unaligned_calls import Unaligned, unjudged_calls
 from lockstep.reading.paired_steps import Pairing
@@ -77,6 +78,7 @@ class Gathered:
         if not self.judge.looks_at_set_up:
             setup = replace(setup, modules={})
         self.ledgers[name], self.origins[name] = ledger, Origins()
+        self.precision.tf32 = tf32_allowed(reference.manifest, candidate.manifest)
         self.setups[name] = setup
         self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned)
         said = {str(one) for one in self.setup}

@@ -30,6 +30,7 @@ from lockstep.judge.tolerances import (
     OPERAND_ROUNDING,
     SINGLE,
 )
+from lockstep.locate.tf32_allowed import Tf32Allowed
 from lockstep.measure.measured_pair import Measured
 
 
@@ -51,10 +52,12 @@ class _Class:
     margin_limit: float
     difference_limit: float
     members_alone: bool = False
+    of: int = 0
+    kind: Kind = Kind.FAULT
 
     def explains(self, origin: Origin) -> bool:
         """Whether an origin is one more of these sites, or one of them where these are members alone."""
-        if origin.kind is not Kind.FAULT:
+        if origin.kind is not self.kind:
             return False
         if self.members_alone:
             return _without_call(origin.finding.pair.present.site) in self.members
@@ -79,6 +82,8 @@ class PrecisionClasses:
             dict
         )
         self._added: dict[Site, tuple[float, _Rounded]] = {}
+        self._by_run: dict[str, set[Site]] = defaultdict(set)
+        self.tf32 = Tf32Allowed()
 
     def note(self, operation: Operation, measured: Measured, judgement: Judgement) -> None:
         """Take down one judged output of an aligned call."""
@@ -88,6 +93,9 @@ class PrecisionClasses:
             family = _class_family(operation.op)
             site = _without_call(measured.pair.present.site)
             self._judged[family].add(site)
+            run = self.tf32.run_at(operation.op, measured) if family is Family.BILINEAR else ""
+            if run:
+                self._by_run[run].add(site)
             if judgement.unexplained:
                 key = (family, judgement.rounding)
                 self._rounded[key].setdefault(site, _rounded(measured, judgement))
@@ -100,7 +108,10 @@ class PrecisionClasses:
     def hidden_changes(self) -> tuple[UniformChange, ...]:
         """Classes that round as their dtype does not say."""
         return _largest_first(
-            [UniformChange(f"{_subject(one)} {one.words}", one.members) for one in self._classes]
+            [
+                UniformChange(f"{_subject(one)} {one.words}".lstrip(), one.members, one.of)
+                for one in self._classes
+            ]
         )
 
     def without_members(self, origins: Iterable[Origin]) -> list[Origin]:
@@ -112,7 +123,7 @@ class PrecisionClasses:
     @cached_property
     def _classes(self) -> tuple[_Class, ...]:
         """Read only after the last output was noted."""
-        found = []
+        found: list[_Class] = []
         for family, rounding, members in self._recognised():
             if rounding.rounded == "inside":
                 found.extend(self._inside(family, rounding, members))
@@ -128,8 +139,25 @@ class PrecisionClasses:
             if _is_class(members, self._judged[family]):
                 margin = statistics.median(one.margin for one in members.values())
                 found.append(_class(family, str(rounding), members, margin, difference))
+        if not any(one.family is Family.BILINEAR for one in found):
+            found.extend(self._allowed())
         estimated = self._estimated_class()
         return (*found, *((estimated,) if estimated and not found else ()))
+
+    def _allowed(self) -> Iterator[_Class]:
+        """Sites that round to TF32 where one run's set-up alone allows it: the library chooses which."""
+        rounded = {rounding: set(sites) for (_, rounding), sites in self._products()}
+        tf32 = {one for one in rounded if one and one.rounded == "inputs" and "TF32" in one.formats}
+        otherwise = set().union(*(sites for one, sites in rounded.items() if one not in tf32))
+        members = set().union(*(rounded[one] for one in tf32)) - otherwise
+        for run, allowed in sorted(self._by_run.items()):
+            kind, sites = self.tf32.kind_in(run), tuple(sorted(members & allowed))
+            if kind is not None and sites:
+                words = f"TF32 is allowed in the {run} alone: {_noun(Family.BILINEAR, sites)} inputs round to it"
+                yield _Class(Family.BILINEAR, words, sites, 0.0, 0.0, True, len(allowed), kind)
+
+    def _products(self) -> Iterator[tuple[tuple[Family, Rounding | None], dict[Site, _Rounded]]]:
+        return ((key, sites) for key, sites in self._rounded.items() if key[0] is Family.BILINEAR)
 
     def _inside(
         self, family: Family, rounding: Rounding, members: Mapping[Site, _Rounded]
@@ -186,6 +214,8 @@ def _class_family(op: str) -> Family:
 
 
 def _subject(one: _Class) -> str:
+    if one.of:
+        return ""
     if one.members_alone:
         return f"{listed(sorted({site.op.rpartition('.')[2] for site in one.members}))}:"
     return _noun(one.family, one.members)

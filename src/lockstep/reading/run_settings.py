@@ -13,6 +13,8 @@ from lockstep.store.reader import Recording
 MOST_SETTINGS = 300
 """Settings of one run; a configuration may hold thousands."""
 
+_OF_OPTIMIZER = "optimizer."
+
 Value = str | float | int | bool
 
 _OPTION = re.compile(r"-{1,2}([A-Za-z][\w.-]*)(?:=(.*))?\Z", re.DOTALL)
@@ -21,6 +23,9 @@ _OVERRIDE = re.compile(r"([A-Za-z_][\w./-]*)=(.*)\Z", re.DOTALL)
 
 def settings_of(recording: Recording) -> dict[str, Value]:
     """Options of the command, the optimizer with its numbers, seeds, precision, machine; of ranks the first one.
+
+    An option of the command has its own name, `lr`. What the first optimizer's first group held in the first recorded
+    step is `optimizer.lr`: with a warm-up or parsed into something else, the two are different numbers.
 
     Parameters
     ----------
@@ -32,7 +37,10 @@ def settings_of(recording: Recording) -> dict[str, Value]:
     if first is not None:
         for name, value in _of_rank(first.manifest):
             told = found.get(name.rpartition(".")[2])  # the command line says it already
-            if told is None or str(told) != str(value):
+            of_optimizer = name.startswith(
+                _OF_OPTIMIZER
+            )  # told always: of another run it is all there is
+            if of_optimizer or told is None or str(told) != str(value):
                 found.setdefault(name, value)
     return dict(list(found.items())[:MOST_SETTINGS])
 
@@ -71,7 +79,7 @@ def _of_rank(manifest: RankManifest) -> Iterator[tuple[str, Value]]:
         yield "optimizer", optimizer.name.rpartition(".")[2]
         for name, value in (optimizer.groups[0] if optimizer.groups else {}).items():
             if isinstance(value, (int, float, str)):
-                yield name, value
+                yield f"{_OF_OPTIMIZER}{name}", value
     yield "ranks", manifest.world_size
     yield "device", ", ".join(dict.fromkeys(manifest.devices))
     for group in (

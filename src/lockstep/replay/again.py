@@ -30,6 +30,7 @@ from lockstep.replay.rebuild import CPU, Rebuilt, rebuild
 from lockstep.replay.recorded_tensors import LARGE, widened
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of
+from lockstep.replay.rounded_inside import rounded_inside
 from lockstep.replay.side import Side
 
 
@@ -151,7 +152,7 @@ class _Operator:
                 # In double precision some draws take other bits of the same stream: bernoulli.
                 yield from self._decisions(record)
                 return
-            yield recorded.by(RECORDED, held.unit)
+            yield _worded(recorded.by(RECORDED, held.unit), held)
             for results in self._results(record):
                 yield self._made(held, held.reading.of(results, record))
 
@@ -223,6 +224,12 @@ def _update(call: Call, machine: Machine, repeat: int) -> list[Result]:
             Result(record.role, record.name, record.index, record.occurrence, tuple(held), refused)
         )
     return results
+
+
+def _worded(recorded: Held, held: Alone) -> Held:
+    """What was recorded, with the rounding inside of its operator where that explains why it is not sound."""
+    rounding = None if recorded.sound else rounded_inside(held)
+    return recorded if rounding is None else replace(recorded, words=str(rounding))
 
 
 def _whole(maker: str, share: float) -> Held:

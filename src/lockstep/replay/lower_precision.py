@@ -62,9 +62,10 @@ def recognised(held: Alone, local: Local) -> Rounding | None:
     limit = max(ROUNDING_LEAVES * local.error.norm, local.tolerance)
     left: dict[Rounding, float] = {}
     for name, round_to in _INPUTS:
-        truth = _with_rounded_inputs(held, round_to)
-        if truth is not None:
-            left[Rounding("inputs", (name,))] = error_of(actual, truth).norm
+        made = [_with_rounded_inputs(held, round_to, axes) for axes in _axes_rounded(held)]
+        distances = [error_of(actual, truth).norm for truth in made if truth is not None]
+        if distances:
+            left[Rounding("inputs", (name,))] = min(distances)
     truth = held.truth
     for name, round_to in _OUTPUTS:
         left[Rounding("output", (name,))] = error_of(actual, round_to(truth)).norm
@@ -77,9 +78,15 @@ def recognised(held: Alone, local: Local) -> Rounding | None:
     return best
 
 
-def _with_rounded_inputs(held: Alone, round_to: Round) -> torch.Tensor | None:
+def _axes_rounded(held: Alone) -> tuple[int, ...]:
+    """How many axes inputs have at least that are rounded: all are, or the factors alone, as a bias is added later."""
+    return (0,) if held.side.addend(held.record) is None else (0, 2)
+
+
+def _with_rounded_inputs(held: Alone, round_to: Round, axes: int) -> torch.Tensor | None:
     def alter(tensor: torch.Tensor) -> torch.Tensor:
-        return round_to(tensor) if tensor.dtype.is_floating_point else tensor
+        rounds = tensor.dtype.is_floating_point and tensor.dim() >= axes
+        return round_to(tensor) if rounds else tensor
 
     side, reading = held.side, held.reading
     try:

@@ -38,7 +38,7 @@ class _RoundedParts(TorchDispatchMode):
     """Rounds what the parts of an operator give, and the gradients that enter them; `seen` names these parts."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._dtype = dtype
         self.seen: set[str] = set()
 
@@ -75,12 +75,12 @@ class _RoundingSide(Side):
             return super()._shaken_by(unit, seed)
 
     @property
-    def _own(self) -> Results | None:  # type: ignore[override]
+    def _own(self) -> Results | None:
         """No kernel of this machine rounds so."""
         return None
 
     @property
-    def _plain(self) -> Results | None:  # type: ignore[override]
+    def _plain(self) -> Results | None:
         return None
 
 
@@ -94,9 +94,9 @@ def rounded_inside(held: Alone) -> Rounding | None:
         return None
     side = _RoundingSide(held.side, torch_dtype(coarsest))
     try:
-        sound = Alone(side, held.record, held.reading).local().sound
+        side.truth(held.record, held.reading)
+        if len(side.parts) != 1 or not Alone(side, held.record, held.reading).local().sound:
+            return None
     except CannotReplay:
-        return None
-    if not sound or len(side.parts) != 1:
         return None
     return Rounding("inside", (coarsest,), next(iter(side.parts)))

@@ -163,6 +163,37 @@ def test_a_mode_dumps_what_it_is_for(
     assert files == kept.get(stem, names - {PLAIN})
 
 
+@pytest.mark.parametrize("layout", ["sparse", "dense"])
+def test_tensors_without_elements_are_named(
+    session: PtdbgSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], layout: str
+) -> None:
+    # Given a training with a sparse operand, and its twin with a dense one
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            mixed = torch.eye(3)
+            return torch.matmul(
+                mixed.to_sparse() if layout == "sparse" else mixed, self.head(inputs)
+            )
+
+    # When it is dumped
+    model = Mixed()
+    ptdbg_ascend.set_dump_path(tmp_path)
+    ptdbg_ascend.register_hook(model, ptdbg_ascend.acc_cmp_dump)
+    ptdbg_ascend.set_dump_switch("ON")
+    train(model)
+    ptdbg_ascend.set_dump_switch("OFF")
+    # Then what has no line is named
+    said = capsys.readouterr().err
+    lacks = "Torch_matmul_0_forward_input.0" not in lines_of(tmp_path)
+    assert lacks is (layout == "sparse")
+    assert ("of which no elements are recorded: " in said) is lacks
+    assert not lacks or "Torch_matmul_0_forward_input.0" in said
+
+
 def test_stacks_name_the_line_and_a_second_dump_goes_on_where_the_first_ended(
     session: PtdbgSession, tmp_path: Path
 ) -> None:

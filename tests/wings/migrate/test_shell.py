@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from lockstep.wings.migrate.catalogue import rule_words
 from lockstep.wings.migrate.engine.text import read_plain
+from lockstep.wings.migrate.files.config import ConfigKind, config_mentions
 from lockstep.wings.migrate.files.shell import shell_mentions
-from lockstep.wings.migrate.files.surroundings import DEVICES, NEUTRAL, surroundings
+from lockstep.wings.migrate.files.surroundings import (
+    DEVICES,
+    NEUTRAL,
+    surroundings,
+    surroundings_of,
+)
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import FilePlan, Outcome, apply, merged
 
 
@@ -322,3 +329,31 @@ def test_any_text_is_read_and_every_name_in_it_accounted_for(text, target):
 def test_hostile_text_takes_no_square_of_its_length(piece):
     text = "cuda\n" + piece * 20_000 + "\ncuda --device cuda"
     assert len(shell_mentions(text, "npu")) >= 2
+
+
+TOY = MigrationTarget(
+    "toy-board", "toy", "torch.toy", has_name=lambda name: True, backend="toyccl",
+    environment={"CUDA_VISIBLE_DEVICES": "TOY_VISIBLE", "CUDA_OF_TOY": "TOY_OF_TOY"},
+)  # fmt: skip
+
+
+def test_a_plug_in_s_target_reaches_shell_and_settings_files():
+    # Given a target of a plug-in, and one that says of its surroundings nothing
+    silent = MigrationTarget("silent", "", "torch.silent", has_name=lambda name: True)
+    text = "CUDA_VISIBLE_DEVICES=0 CUDA_OF_TOY=1 python a.py --device cuda:1 --dist-backend nccl"
+    settings = "device: cuda:0\nbackend: nccl\n"
+    # Then its own words stand in scripts, and are told for settings
+    found = shell_mentions(text, "toy-board", surroundings_of(TOY))
+    edits = [edit for mention in found for edit in mention.edits]
+    assert apply(text, merged(edits)) == (
+        "TOY_VISIBLE=0 TOY_OF_TOY=1 python a.py --device toy:1 --dist-backend toyccl"
+    )
+    told = config_mentions(settings, ConfigKind.SETTINGS, "toy-board", surroundings_of(TOY))
+    assert [one.replacement for one in told] == ["toy:0", "toyccl"]
+    # And without them nothing is rewritten, and everything is listed
+    known = text.replace("CUDA_OF_TOY=1 ", "")
+    listed = shell_mentions(known, "silent", surroundings_of(silent))
+    assert not [edit for mention in listed for edit in mention.edits]
+    assert {one.outcome for one in listed} == {Outcome.LISTED}
+    # And the built-in targets are as they were
+    assert surroundings().devices.keys() == set(DEVICES)

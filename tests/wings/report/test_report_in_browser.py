@@ -134,6 +134,62 @@ def test_filters_sorting_and_chips_change_what_the_table_lists(
     assert page.locator("[role=columnheader][aria-sort=descending]").count() == 1
 
 
+def test_a_metric_can_be_filtered_by_and_what_is_no_filter_is_said(
+    page: Any, answer: dict[str, Any]
+) -> None:
+    # given the metrics of the origins, and how many pairs there are
+    total, metrics = count(page), [one["metrics"] for one in answer["origins"]]
+    rel, cosine = (answer["origin"]["metrics"][name] for name in ("rel_l2", "cosine"))
+    # when one is asked for, by its column or by its title, then those on that side of the bound pass
+    for asked, passes in (
+        (f"rel>{rel / 2:.3e}", [one["rel_l2"] > rel / 2 for one in metrics]),
+        (f"rel_error>{rel * 2:.3e}", [one["rel_l2"] > rel * 2 for one in metrics]),
+        (f"rel_l2<={rel * 2:.3e}", [one["rel_l2"] <= rel * 2 for one in metrics]),
+        (f"cosine<{cosine + 0.1:.4f}", [one["cosine"] < cosine + 0.1 for one in metrics]),
+        (f"cosine < {cosine - 0.1:.4f}", [one["cosine"] < cosine - 0.1 for one in metrics]),
+    ):
+        page.fill("#filter", f"{asked} kind:origin")
+        assert count(page) == sum(passes), asked
+        assert "not understood" not in text(page, "#table .sub")
+    # and what is no filter is said, and hides nothing
+    for odd in ("cosine<half", "colour>1"):
+        page.fill("#filter", odd)
+        assert text(page, "#table .sub").endswith(f"not understood: {odd}")
+        assert count(page) == total
+
+
+def test_a_link_leads_to_the_chosen_pair(page: Any, browser: Any) -> None:
+    # given a pair that was chosen
+    assert "#" not in page.url
+    first = text(page, "#selected .name")
+    page.keyboard.press("ArrowRight")
+    chosen = text(page, "#selected .detail")
+    # when its address is opened elsewhere, and one that leads nowhere
+    other = new_page(browser, viewport={"width": 1400, "height": 900})
+    other.goto(page.url)
+    other.wait_for_selector("html[data-ready]")
+    assert text(other, "#selected .detail") == chosen
+    assert other.locator(".row[aria-selected=true]").count() == 1
+    other.goto(page.url.partition("#")[0] + "#pair-99999999")
+    other.reload()
+    other.wait_for_selector("html[data-ready]")
+    # then it is chosen there, or the origin is as ever
+    assert text(other, "#selected .name") == first
+    other.close()
+
+
+def test_escape_closes_a_menu_and_leaves_the_filter(page: Any) -> None:
+    page.fill("#filter", "forward")
+    filtered = count(page)
+    page.click("summary:has-text('Columns')")
+    assert page.locator("details.menu[open]").count() == 1
+    page.keyboard.press("Escape")
+    assert page.locator("details.menu[open]").count() == 0
+    assert count(page) == filtered
+    page.keyboard.press("Escape")
+    assert count(page) > filtered
+
+
 def test_every_picture_of_a_chosen_row_can_be_clicked(page: Any) -> None:
     first = text(page, "#selected .name")
     # strip, scatter, tree and table each choose or filter

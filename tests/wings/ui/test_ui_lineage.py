@@ -31,11 +31,26 @@ def test_settings_are_options_of_the_command_then_what_was_recorded(
     found = settings_of(open_recording(lockstep_trained_recording))
 
     assert found["optimizer"] == "AdamW"
-    assert isinstance(found["lr"], float)
+    assert isinstance(found["optimizer.lr"], float)
+    assert "lr" not in found
     assert found["ranks"] == 1
     assert options_of(["t.py", "-x", "--lr=-1e-3", "--shift", "-2", "a=b c", "--flag"]) == {
         "x": True, "lr": -1e-3, "shift": -2, "a": "b c", "flag": True,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("typed", ["same", "0.5"])
+def test_the_command_s_learning_rate_and_the_optimizer_s_are_two_settings(
+    lockstep_trained_recording: Path, typed: str
+) -> None:
+    # Given two runs, of which one was told a learning rate on its command line
+    plain, told = (open_recording(lockstep_trained_recording) for _ in range(2))
+    first = settings_of(plain)["optimizer.lr"]
+    option = str(first) if typed == "same" else typed
+    told.manifest.command = ["python", "train.py", "--lr", option]
+    # Then what the optimizer held is the same setting in both, and the option is one of its own
+    assert settings_of(told)["optimizer.lr"] == first
+    assert settings_of(told)["lr"] == float(option)
 
 
 def test_tags_and_a_note_are_kept_beside_the_runs_and_stand_in_the_list(

@@ -41,7 +41,7 @@ def headline(comparison: Comparison) -> str:
 def headline_words(comparison: Comparison, tally: Tally) -> tuple[str, str]:
     """What follows the first word, from its space or colon on; and the source line that it ends with, or ""."""
     if comparison.other_precision_alone:
-        return f" {_NO_CULPRIT}: {uniform_words(comparison.uniform[0])}", ""
+        return f" {_no_culprit(comparison)}: {uniform_words(comparison.uniform[0])}", ""
     if comparison.verdict is Verdict.INCOMPARABLE:
         reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
         more = [one for one in comparison.endings if one != reasons[0]]
@@ -53,7 +53,7 @@ def headline_words(comparison: Comparison, tally: Tally) -> tuple[str, str]:
             comparison.origins[0]
         )
     if comparison.verdict is Verdict.DIVERGED and comparison.uniform:
-        words = f"another precision {_NO_CULPRIT} in what was judged"
+        words = f"another precision {_no_culprit(comparison)} in what was judged"
         return f": {words}: {uniform_words(comparison.uniform[0])}", ""
     if comparison.verdict is Verdict.DIVERGED and (parted := end_words.parting(comparison)):
         return f" behind the recorded steps: {parted}; {agreement_words(comparison, tally)}", ""
@@ -152,10 +152,14 @@ def tolerance_words(origin: Origin) -> str:
 
 
 def uniform_words(change: UniformChange) -> str:
+    if change.of:
+        return f"{change.name} at {len(change.members)} of {counted(change.of, 'site')}"
     return f"{change.name}, at {counted(len(change.members), 'site')}"
 
 
-_NO_CULPRIT = "throughout, no operator at fault"
+def _no_culprit(comparison: Comparison) -> str:
+    where = "in part, as set up" if any(one.of for one in comparison.uniform) else "throughout"
+    return f"{where}, no operator at fault"
 
 
 def agreement_words(comparison: Comparison, tally: Tally) -> str:

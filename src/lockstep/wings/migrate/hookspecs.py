@@ -33,7 +33,7 @@ class MigrationTarget:
     is_device
         The attribute of tensors that stands for `.is_cuda`; empty where there is none.
     environment
-        Environment variables, CUDA's name to the device's own.
+        Environment variables, CUDA's name to the device's own: in Python, shell scripts and settings files.
     rules
         The text of the target's own table; columns as in `lockstep.wings.migrate.torch.table`.
     has_name

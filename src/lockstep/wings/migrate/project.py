@@ -20,6 +20,7 @@ from lockstep.wings.migrate.files.framework import pytorch_script, tensorflow_sc
 from lockstep.wings.migrate.files.native import native_mentions
 from lockstep.wings.migrate.files.notebook import NotebookError, notebook_mentions
 from lockstep.wings.migrate.files.shell import shell_mentions
+from lockstep.wings.migrate.files.surroundings import surroundings_of
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.options import Framework, MigrationOptions
 from lockstep.wings.migrate.plan import Edit, Failure, FilePlan, Mention, Plan
@@ -187,7 +188,7 @@ class _Project:
         return plan
 
     def _mentions(self, found: Found, source: SourceText) -> Mentioned:
-        target = self.settings.target.name
+        target, tables = self.settings.target.name, surroundings_of(self.settings.target)
         if found.kind is Kind.PYTHON and self.framework is Framework.TENSORFLOW:
             return self._tensorflow(found.path, source)
         if found.kind is Kind.PYTHON:
@@ -197,10 +198,10 @@ class _Project:
             return self._python(source, self.roles.rules(path), tree, name)
         if found.kind is Kind.NOTEBOOK:
             return notebook_mentions(
-                source.text, self._python_text, lambda text: shell_mentions(text, target)
+                source.text, self._python_text, lambda text: shell_mentions(text, target, tables)
             )
         if found.kind is Kind.SHELL:
-            return shell_mentions(source.text, target), ()
+            return shell_mentions(source.text, target, tables), ()
         if found.kind is Kind.NATIVE:
             return native_mentions(source.text, found.path.name, target), ()
         from lockstep.wings.migrate.files.config import (  # loads a YAML scanner
@@ -208,7 +209,7 @@ class _Project:
             config_mentions,
         )
 
-        return config_mentions(source.text, config_kind(found.path), target), ()
+        return config_mentions(source.text, config_kind(found.path), target, tables), ()
 
     def _tensorflow(self, path: PurePosixPath, source: SourceText) -> Mentioned:
         from lockstep.wings.migrate.tensorflow import (

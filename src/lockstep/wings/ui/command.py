@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 @click.option(
     "--sort",
     default="",
-    help="Column by which the list is sorted at first: 'last loss', 'lr', '-lr'.",
+    help="Column by which the list is sorted at first: 'last loss', 'lr', '-optimizer.lr'.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open a browser.")
 def ui(folders: tuple[Path, ...], port: int, sort: str, opens: bool) -> int:

@@ -1,7 +1,7 @@
 // Keys for everything; in fields only Escape.
 const KEYS = [
   [["←", "→"], "site before, after in execution order"], [["↑", "↓", "k", "j"], "row before, after in the table"], [["o"], "next origin"], [["/"], "filter"],
-  [["1", "…", "9"], "show or hide a kind"], [["m"], "next metric"], [["l"], "logarithmic or linear"], [["t"], "light or dark"], [["Esc"], "clear filters"], [["?"], "this list"],
+  [["1", "…", "9"], "show or hide a kind"], [["m"], "next metric"], [["l"], "logarithmic or linear"], [["t"], "light or dark"], [["Esc"], "close the menu; clear filters"], [["?"], "this list"],
 ];
 
 function mountKeys() {
@@ -15,11 +15,18 @@ function mountKeys() {
 
 function onKey(event) {
   const { key, target } = event, inField = target.matches("input[type=search],select,textarea");
+  if (key === "Escape" && closeMenus()) return true;
   if (key === "Escape") { if (inField) target.blur(); if (rows && rows.count) { byId("filter").value = ""; clearFilters(); } return true; }
   if (inField) return false;
   if (key === "?") { byId("keys").showModal(); return true; }
   if (key === "t") { turnTheme(); return true; }
   return rows && rows.count ? rowKey(key, target) : false;
+}
+
+function closeMenus() { // whether one was open
+  const open = [...document.querySelectorAll("details.menu[open]")];
+  for (const menu of open) { menu.open = false; menu.querySelector("summary").focus(); }
+  return open.length > 0;
 }
 
 function rowKey(key, target) {

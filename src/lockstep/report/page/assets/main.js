@@ -26,6 +26,7 @@ async function start() {
   page.charts.forEach((block, number) => { const place = document.querySelector(`[data-block="${number}"]`); if (place) place.append(blockElement(block)); });
   document.querySelectorAll(".copy").forEach((one) => { if (!one.wired) copyButton(one); });
   mountKeys();
+  if (rows && rows.count) linkRow();
   for (const one of ["(prefers-color-scheme: dark)", "print"]) matchMedia(one).addEventListener("change", recolour);
   drawAll();
   document.documentElement.dataset.ready = "yes";

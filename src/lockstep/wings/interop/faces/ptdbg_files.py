@@ -38,13 +38,17 @@ class DumpFiles:
         What is to be dumped.
     numbers
         Of the calls so far.
+    tensors
+        How many have a file.
+    without_elements
+        Labels of those that the recording has no elements of, as it has none of sparse ones: no line tells of them.
     """
 
     folder: Path
     choice: DumpChoice
     numbers: ApiNumbers
     tensors: int = 0
-    without_elements: int = 0
+    without_elements: list[str] = field(default_factory=list)
     _dumps: int = field(default=0)
 
     @property
@@ -114,7 +118,7 @@ class DumpFiles:
         try:
             array = record.load()
         except LookupError:
-            self.without_elements += 1
+            self.without_elements.append(label)
             return
         if self.choice.wants_file(label):
             np.save(data / f"{label}.npy", array)

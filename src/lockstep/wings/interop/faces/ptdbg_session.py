@@ -14,6 +14,7 @@ from typing import Any
 from lockstep.capture.user_notes import warn
 from lockstep.core.arguments import choice_of, integer_of, path_of
 from lockstep.core.errors import UsageError
+from lockstep.core.text import listed
 from lockstep.store.reader import RankRecording
 from lockstep.wings.interop.faces.api_calls import ApiNumbers
 from lockstep.wings.interop.faces.dump_choice import DumpChoice, dump_choice
@@ -148,6 +149,9 @@ class PtdbgSession:
         files.add(recording, rank)
         lacking = "".join(f"; {one}" for one in rank.missing)
         warn(f"{files.pkl}: {files.tensors} tensors of {len(rank.steps)} steps are dumped{lacking}")
+        if files.without_elements:
+            named = listed(files.without_elements)
+            warn(f"{files.pkl}: left out, of which no elements are recorded: {named}")
 
 
 SESSION = PtdbgSession()

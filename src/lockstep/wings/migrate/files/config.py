@@ -25,7 +25,6 @@ from lockstep.wings.migrate.files.shell import (
     backend_for,
 )
 from lockstep.wings.migrate.files.surroundings import (
-    DEVICES,
     Surroundings,
     names_old_device,
     old_names,
@@ -94,7 +93,9 @@ def config_kind(path: PurePosixPath) -> ConfigKind:
     return ConfigKind.SETTINGS if settings else ConfigKind.INI
 
 
-def config_mentions(text: str, kind: ConfigKind, target: str) -> tuple[Mention, ...]:
+def config_mentions(
+    text: str, kind: ConfigKind, target: str, tables: Surroundings | None = None
+) -> tuple[Mention, ...]:
     """What a settings file says about the old device.
 
     Parameters
@@ -104,14 +105,16 @@ def config_mentions(text: str, kind: ConfigKind, target: str) -> tuple[Mention, 
     kind
         What it is; `config_kind` tells by its name.
     target
-        `neutral`, `npu`, `xpu`, `hpu` or `mps`.
+        `neutral`, `npu`, `xpu`, `hpu`, `mps`, or one that `tables` know.
+    tables
+        What takes whose place; see `surroundings_of`. The built-in ones by default.
 
     Returns
     -------
     tuple[Mention, ...]
         In the order of the text; none of them is rewritten.
     """
-    reader = _Reader(text, kind, target, surroundings())
+    reader = _Reader(text, kind, target, tables or surroundings())
     for match in re.finditer(r"[^\r\n]+", text):
         if match.end() - match.start() <= LONGEST_LINE:
             reader.line(match.start(), match[0])
@@ -165,11 +168,12 @@ class _Reader:
         if self._package(span, value) or self._variable(span, value.partition("=")[0]):
             return
         if DEVICE.fullmatch(value):
-            new = {device: device + value[4:] for device in DEVICES}
+            new = {one: device + value[4:] for one, device in per.devices.items()}
             self.list("config/device", span, "a device", per_device(new, self.target))
         elif BACKEND.fullmatch(value):
             new = {
-                device: backend_for(value, device, per.backends[device]) for device in per.backends
+                one: backend_for(value, per.devices.get(one, one), backend)
+                for one, backend in per.backends.items()
             }
             self.list("config/backend", span, "a backend", per_device(new, self.target))
         elif _IMAGE.fullmatch(value):

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from lockstep.wings.migrate.engine.spans import Cover
 from lockstep.wings.migrate.files.surroundings import (
-    DEVICES,
     Surroundings,
     Variable,
     old_names,
@@ -119,7 +118,9 @@ PROJECT = re.compile(
 )
 
 
-def shell_mentions(text: str, target: str) -> tuple[Mention, ...]:
+def shell_mentions(
+    text: str, target: str, tables: Surroundings | None = None
+) -> tuple[Mention, ...]:
     """What a shell script, Dockerfile or Makefile says about the old device.
 
     Parameters
@@ -127,7 +128,9 @@ def shell_mentions(text: str, target: str) -> tuple[Mention, ...]:
     text
         The script.
     target
-        `neutral`, `npu`, `xpu`, `hpu` or `mps`.
+        `neutral`, `npu`, `xpu`, `hpu`, `mps`, or one that `tables` know.
+    tables
+        What takes whose place; see `surroundings_of`. The built-in ones by default.
 
     Returns
     -------
@@ -136,7 +139,7 @@ def shell_mentions(text: str, target: str) -> tuple[Mention, ...]:
     """
     if not _WORTH_READING.search(text):
         return ()
-    reader = _Reader(text, target, surroundings())
+    reader = _Reader(text, target, tables or surroundings())
     for match in _LOGICAL_LINE.finditer(text):
         line = Span(*match.span())
         if line.end - line.start <= LONGEST_LINE and _WORTH_READING.search(match[0]):
@@ -218,14 +221,18 @@ class _Reader:
         plain = Cover(Span(*match.span("value")) for match in found)
         free = (match.start() for match in _FREE_WORD.finditer(self.text))
         only = all(plain.holds(at) or prose.holds(at) or taken.holds(at) for at in free)
-        backends = self.tables.backends
+        devices, backends = self.tables.devices, self.tables.backends
         for match in found:
             place, value = Span(*match.span("value")), match["value"]
-            rule, names = "shell/device", {device: device + value[4:] for device in DEVICES}
+            rule, names = (
+                "shell/device",
+                {one: device + value[4:] for one, device in devices.items()},
+            )
             if "nccl" in value:
                 rule = "shell/backend"
                 names = {
-                    device: backend_for(value, device, backends[device]) for device in backends
+                    one: backend_for(value, devices.get(one, one), backend)
+                    for one, backend in backends.items()
                 }
             if only and self.target in names:
                 edit, reason = Edit(place, names[self.target]), "renamed for the target"

@@ -10,11 +10,12 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
 from lockstep.wings.migrate.engine.spans import Cover
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import Span
 
 DEVICES = ("npu", "xpu", "hpu", "mps")
@@ -102,8 +103,9 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The tables of `surroundings.json`."""
+    """The tables of `surroundings.json`; `devices` is what each target calls its device."""
 
+    devices: Mapping[str, str]
     backends: Mapping[str, str]
     launcher_devices: Mapping[str, str]
     containers: Mapping[str, str]
@@ -145,6 +147,7 @@ def surroundings() -> Surroundings:
     text = resources.files(__package__).joinpath("surroundings.json").read_text("utf-8")
     data = json.loads(text)
     return Surroundings(
+        devices={device: device for device in DEVICES},
         **{key: data[key] for key in ("backends", "launcher_devices", "containers", "images")},
         paths=data["paths"],
         indexes=data["indexes"],
@@ -152,6 +155,25 @@ def surroundings() -> Surroundings:
         prefixes={entry["prefix"]: entry["about"] for entry in data["prefixes"]},
         programs={name: _thing(entry) for entry in data["programs"] for name in entry["names"]},
         packages=tuple((re.compile(entry["pattern"]), _thing(entry)) for entry in data["packages"]),
+    )
+
+
+def surroundings_of(target: MigrationTarget) -> Surroundings:
+    """The tables with a target in them that is none of the built-in ones, by what it says of itself."""
+    known, name = surroundings(), target.name
+    if name == NEUTRAL or name in known.devices:
+        return known
+    variables = dict(known.variables)
+    for old, new in target.environment.items():
+        entry = known.variable(old) or Variable(old, "is of the old device's software")
+        variables[old] = replace(entry, rename={**entry.rename, name: new})
+    device = {name: target.device} if target.device else {}
+    return replace(
+        known,
+        devices={**known.devices, **device},
+        launcher_devices={**known.launcher_devices, **device},
+        backends={**known.backends, **({name: target.backend} if target.backend else {})},
+        variables=variables,
     )
 
 
