@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+import types
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -386,6 +387,24 @@ def test_tensors_without_strides_hide_nothing_else(tmp_path: Path) -> None:
     twin = compare_recordings(tmp_path / "one", tmp_path / "twin")
     assert twin.verdict is Verdict.AGREE
     assert "RuntimeError" not in headline(twin)
+
+
+def test_files_that_nothing_of_the_training_leads_to_are_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a file of the user's that this process has loaded, as another file of tests
+    other = types.ModuleType("elsewhere")
+    vars(other).update(__file__=str(tmp_path / "elsewhere.py"), means=[torch.zeros(3)])
+    monkeypatch.setitem(sys.modules, "elsewhere", other)
+
+    def held(name: str) -> list[str]:
+        rank = rank_of(tmp_path / name, lambda: mean_in_a_list(False))
+        return [one.name for one in rank.held if "elsewhere" in one.name]
+
+    # then it is looked at where the script imports it, and only there
+    assert held("alone") == []
+    monkeypatch.setattr(sys.modules[__name__], "imported", other, raising=False)
+    assert held("imported") == ["elsewhere.means[0]"]
 
 
 # --- what is no difference, and what is less than one -----------------------------------------------

@@ -14,6 +14,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import Module
@@ -27,7 +28,7 @@ from lockstep.capture.function_ends import (
     variables_of,
 )
 from lockstep.capture.holdings import Known, Walk
-from lockstep.capture.instances import attributes_of, forget_classes
+from lockstep.capture.instances import attributes_of, forget_classes, module_of
 from lockstep.capture.last_states import NamedModule
 from lockstep.capture.setup import is_of_the_user
 from lockstep.capture.silence import Silence
@@ -78,14 +79,17 @@ class Outside:
         self._tensors: list[tuple[weakref.ref[torch.Tensor], str]] = []
         self._numbers_before: dict[int, dict[str, object]] = {}
         self._most_bytes = _LEAST_BYTES
+        self._files: set[str] = set()
         self._process = os.getpid()
 
     def first(self) -> None:
         """The first recorded step has ended, and is not the last: note which functions run."""
         self._loops = {(id(frame), frame.f_code) for frame in _functions()}
+        self._files |= _files_of_functions()
 
     def begin(self, modules: Sequence[NamedModule], optimizers: Iterable[Optimizer]) -> None:
         """The last recorded step has ended: wait for the functions that run since the first one to return."""
+        self._files |= _files_of_functions() | {module_of(type(one.module)) for one in modules}
         self._modules = [(weakref.ref(one.module), (one.path, one.left_out)) for one in modules]
         self._optimizers = [weakref.ref(one) for one in optimizers]
         self._tensors = [
@@ -128,7 +132,7 @@ class Outside:
         for frame in waited:
             unheard.remove(name_of(frame.f_code))
         self._cuts += [f"the variables of {name}, which did not return" for name in unheard]
-        self._look([*roots, *_of_files(), *self._of_training()])
+        self._look([*roots, *_of_files(self._files), *self._of_training()])
         self._failures += self._ends.failures
         self.forget()
 
@@ -247,6 +251,16 @@ def _functions() -> Iterator[types.FrameType]:
             yield frame
 
 
+def _files_of_functions() -> set[str]:
+    """Modules that the functions of the script are in which run in this thread."""
+    names = {
+        frame.f_globals.get("__name__")
+        for frame in without_us(sys._getframe(1))
+        if _is_of_script(frame)
+    }
+    return {name for name in names if type(name) is str}
+
+
 def _is_of_script(frame: types.FrameType) -> bool:
     return frame.f_globals.get("__name__") == _MAIN or is_of_the_user(
         str(Path(frame.f_code.co_filename).absolute())
@@ -263,17 +277,42 @@ def _is_pythons(name: object) -> bool:
     return type(name) is not str or (name.startswith("__") and name.endswith("__"))
 
 
-def _of_files() -> Iterator[tuple[str, object]]:
-    """Variables of the script, and of files of the user's that it has loaded."""
-    main = sys.modules.get(_MAIN)
-    if type(main) is types.ModuleType:
-        yield from _as_roots("", dict(main.__dict__))
-    for name, module in sorted(sys.modules.copy().items(), key=lambda item: item[0]):
-        if name == _MAIN or type(module) is not types.ModuleType:
+def _of_files(names: Iterable[str]) -> Iterator[tuple[str, object]]:
+    """Variables of the script, and of files of the user's that it reaches.
+
+    Parameters
+    ----------
+    names
+        Modules that the training is known to run code of. What no name in these leads to, as other files of tests in
+        the same process, is none of the training's.
+    """
+    waiting, reached = [_MAIN, *sorted(names)], dict[str, types.ModuleType]()
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules.get(name)
+        if name in reached or type(module) is not types.ModuleType or not _is_of_user(name, module):
             continue
-        file = module.__dict__.get("__file__")
-        if type(file) is str and is_of_the_user(file):
-            yield from _as_roots(f"{name}.", dict(module.__dict__))
+        reached[name] = module
+        waiting += [_home_of(value) for value in list(module.__dict__.values())]
+    for name, module in sorted(reached.items(), key=lambda item: (item[0] != _MAIN, item[0])):
+        yield from _as_roots("" if name == _MAIN else f"{name}.", dict(module.__dict__))
+
+
+def _is_of_user(name: str, module: types.ModuleType) -> bool:
+    file = module.__dict__.get("__file__")
+    return name == _MAIN or (type(file) is str and is_of_the_user(file))
+
+
+def _home_of(value: Any) -> str:
+    """The name of the module that a value is, or that its function or class was made in; "" where that is not told."""
+    kind = type(value)
+    if kind is types.ModuleType:
+        found: object = value.__dict__.get("__name__")
+    elif kind is types.FunctionType:
+        found = value.__module__
+    else:
+        found = module_of(value if issubclass(kind, type) else kind)
+    return found if type(found) is str else ""
 
 
 def _as_json(value: object) -> str:
