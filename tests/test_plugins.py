@@ -115,7 +115,7 @@ def test_a_whole_wing_takes_sixty_lines_with_its_test_and_its_page(
     assert main(["largest", str(reference), str(candidate)]) == 1
     title, *rows = capsys.readouterr().out.splitlines()
     assert title.split() == ["rel", "step", "role", "site"]
-    assert len(rows) == 10
+    assert len(rows) == 20
     sizes = [float(row.split()[0]) for row in rows]
     assert sizes == sorted(sizes, reverse=True)
     # and finds none between a recording and its copy
