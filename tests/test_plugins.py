@@ -109,7 +109,7 @@ def test_a_whole_wing_takes_sixty_lines_with_its_test_and_its_page(
     command += ["--rootdir", str(tmp_path), str(files[1])]
     subprocess.run(command, check=True, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
 
-    # and its verb lists ten differences as a table, the largest first
+    # and its verb lists twenty differences as a table, the largest first
     use(example)
     reference, candidate = lockstep_faulty_pair.reference, lockstep_faulty_pair.candidate
     assert main(["largest", str(reference), str(candidate)]) == 1

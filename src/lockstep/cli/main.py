@@ -88,7 +88,7 @@ def cli() -> None:
     lockstep record -o cand -- python train.py --device npu
     lockstep compare ref cand
 
-    Exit codes are those of diff(1): 0 agrees, 1 differs, 2 failed. `record` returns the code of its command.
+    Exit codes are those of Unix diff: 0 agrees, 1 differs, 2 failed. `record` returns the code of its command.
 
     \b
     lockstep VERB --help        explains a verb
