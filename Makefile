@@ -115,7 +115,8 @@ soak-serve: $(READY)
 bench-page: $(READY)
 	$(BIN)/python benchmarks/page.py $(OPTIONS)
 
-# The pictures of the README, from the demo's page.
+# The pictures of the README, from the demo's page; its commands are those of somebody who has `lockstep` on the path.
+screenshots: export PATH := $(CURDIR)/$(BIN):$(PATH)
 screenshots: demo
 	$(BIN)/python docs/screenshots.py demo-output/comparison.html
 
