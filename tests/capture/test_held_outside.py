@@ -675,3 +675,21 @@ def test_arrays_of_numbers_are_read_as_they_are(array: np.ndarray[Any, Any]) -> 
 @pytest.mark.parametrize("array", [np.array([{}]), np.array(["a"]), np.array([1], "datetime64[s]")])
 def test_arrays_of_anything_else_are_left_out(array: np.ndarray[Any, Any]) -> None:
     assert holdings.tensor_of(array) is None
+
+
+def test_a_single_number_that_one_run_alone_sums_is_noted(tmp_path: Path) -> None:
+    # given a training that sums its losses for a log, and one that does not
+    def train(is_changed: bool) -> None:
+        total = torch.zeros(())
+
+        def follow(training: Training) -> None:
+            if training.is_changed:
+                total.add_(1.0)
+
+        loop(follow, is_changed=is_changed)
+
+    found = compared(tmp_path, lambda: train(False), lambda: train(True))
+    assert found.verdict is Verdict.AGREE
+    assert found.ends is not None
+    assert "train.total" in found.ends.notes[0]
+    assert "single numbers" in found.ends.notes[0]

@@ -18,7 +18,7 @@ WEIGHTS = ("sketch", "tensors", "stats")
 
 
 def recorded(path: Path, form: Form, save: str, *, in_script: bool) -> Path:
-    with lockstep.record(path, steps=STEPS, save=save):
+    with lockstep.record(path, steps=f"0:{STEPS}", save=save):
         train(form, in_script=in_script)
     return path
 

@@ -85,7 +85,9 @@ def test_gradients_that_nothing_bounds_make_no_agreement(
     assert "could not be judged, first at step" in first
     # And they are counted as such
     open_pairs = [one for one in found.findings if one.outcome is Outcome.INCOMPARABLE]
-    assert f"{len(open_pairs)}  could not be judged" in render_comparison(found).plain
+    assert (
+        f"{len(open_pairs)}  could not be judged" in render_comparison(found, show_all=True).plain
+    )
 
 
 def test_what_is_far_off_and_not_judged_is_named(runs: dict[str, Path]) -> None:

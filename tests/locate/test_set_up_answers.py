@@ -9,6 +9,7 @@ from small_training import Loop, against_sound, compared
 
 from lockstep.core.finding import Comparison, Kind, SetupDifference, Verdict
 from lockstep.core.site import Phase
+from lockstep.core.text import times
 from lockstep.locate.set_up_answers import Answer, set_up_answers
 
 THREADS = SetupDifference("threads", "1", "2")
@@ -56,7 +57,7 @@ def test_roundings_in_another_order_explain_no_fault() -> None:
     (told,) = set_up_answers(replace(found, setup=(THREADS,)))
     origin = found.origins[0].finding
     assert told.answer is Answer.NO
-    assert f"{origin.difference / origin.floor:.2g} times" in told.why
+    assert times(origin.difference / origin.floor) in told.why
     # and where the floor is not known, or the candidate is merely the better one, it is left open
     for changed in (
         replace(found.origins[0], finding=replace(origin, floor=float("nan"))),

@@ -86,7 +86,9 @@ def test_roundings_are_no_wrong_elements(mistake: str) -> None:
 
 def test_what_was_not_run_again_is_told() -> None:
     # Given whole tensors of a function that cannot be run again, beside operators that can
-    said = " ".join(render_comparison(against_sound("rounded otherwise")).plain.split())
+    said = " ".join(
+        render_comparison(against_sound("rounded otherwise"), show_all=True).plain.split()
+    )
     # Then both judges are named, with how much each has judged
     assert "by a double-precision run of the operator" in said
     assert "by an error model of each operator and dtype" in said

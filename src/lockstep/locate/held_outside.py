@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lockstep.align.settings import differing_settings
@@ -50,7 +50,8 @@ def held_outside(reference: Side, candidate: Side) -> HeldOutside:
     if reference.settings is None or candidate.settings is None:
         return HeldOutside(unseen=unseen)
     settings = _other_settings(reference, candidate)
-    others = _others(reference, candidate)
+    found = _others(reference, candidate)
+    others = [name for name in found if not _is_one_number(name, reference, candidate)]
     lost = [*_lost(reference, candidate)]
     words = [*settings.certain, *lost]
     roundings = END_ROUNDINGS + math.sqrt(reference.steps or 0)
@@ -62,7 +63,12 @@ def held_outside(reference: Side, candidate: Side) -> HeldOutside:
             [*beyond, *(name for name in others if name not in beyond)], reference, candidate
         )
         words.insert(0, f"{listed(names)} {'differ' if len(names) > 1 else 'differs'} at the end")
-    notes = (*settings.notes, *_alone(reference, candidate), *_unread(reference, candidate))
+    notes = (
+        *settings.notes,
+        *_logged([name for name in found if name not in others]),
+        *_alone(reference, candidate),
+        *_unread(reference, candidate),
+    )
     return HeldOutside(
         "; ".join(words[:_SHOWN]), bool(beyond or settings.certain or lost), unseen, notes
     )
@@ -109,6 +115,17 @@ def _others(*sides: Side) -> list[str]:
     ]
 
 
+def _is_one_number(name: str, *sides: Side) -> bool:
+    """Whether a tensor is a single number, as a loss that is summed for a log: it may differ and train nothing."""
+    return all(side.held[name].content.numel <= 1 for side in sides)
+
+
+def _logged(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        verb = "differ" if len(names) > 1 else "differs"
+        yield f"{listed(names)} {verb} at the end: single numbers, which may be logged alone, are not judged"
+
+
 def _named_once(names: Iterable[str], *sides: Side) -> list[str]:
     """Paths without longer ones to the same, as of a function that another one has called."""
     found: dict[tuple[str | None, ...], str] = {}
@@ -151,6 +168,7 @@ def _lost(*sides: Side) -> Iterator[str]:
             name
             for name in side.held
             if name not in other.held
+            and not _is_one_number(name, side)
             and (
                 _containers([name]) & filled
                 or (
