@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-from lockstep.cli.notices import say
 from lockstep.cli.paths import PATH
+from lockstep.cli.sentences import say
 from lockstep.core.arguments import LEAST_MEMORY_BYTES, MOST_SEED
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import MEMORY_BYTES
