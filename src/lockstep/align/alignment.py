@@ -414,14 +414,16 @@ def layout_of(pair: Pair, known: Collection[Axes] = ()) -> Axes | None:
     """Order of axes of a pair that is the same tensor in another layout; see `other_layout`.
 
     Extents of 1 more or less are a layout in a parameter (a linear layer's weight and that of a 1x1
-    convolution); an activation is the same one as long as its elements are.
+    convolution), other shapes are none: copies of ranks that were told to be one, or another model. An
+    activation is the same one as long as its elements are.
     """
     assert pair.reference is not None
     assert pair.candidate is not None
-    if is_one_sequence(pair.reference.content, pair.candidate.content):
+    is_of_parameter = pair.reference.role in _OF_PARAMETERS
+    if not is_of_parameter and is_one_sequence(pair.reference.content, pair.candidate.content):
         return IN_ROW_ORDER
     axes = other_layout(pair.reference.content, pair.candidate.content, known=known)
-    if axes == tuple(range(len(axes or ()))) and pair.reference.role not in _OF_PARAMETERS:
+    if axes == tuple(range(len(axes or ()))) and not is_of_parameter:
         return None
     return axes
 

@@ -222,7 +222,11 @@ class Walk:
                     moves = not is_torchs and type(value) is not bool
                     moves = moves and before.get(name) != value
                     self._found.settings.append(HeldSetting(f"{path}.{name}", _plain(value), moves))
-            elif name not in _OF_EVERY_MODULE and value is not None:
+            elif (
+                name not in _OF_EVERY_MODULE
+                and value is not None
+                and not (is_torchs and name.startswith("_"))
+            ):
                 yield f".{name}", value, is_torchs and type(value) is tuple
         for name in ("_parameters", "_buffers", "_modules"):
             for key, value in _items(found.get(name)):

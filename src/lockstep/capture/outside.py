@@ -80,6 +80,7 @@ class Outside:
         self._numbers_before: dict[int, dict[str, object]] = {}
         self._most_bytes = _LEAST_BYTES
         self._files: set[str] = set()
+        self._made_before: set[int] = set()
         self._process = os.getpid()
 
     def first(self) -> None:
@@ -92,6 +93,7 @@ class Outside:
         self._files |= _files_of_functions() | {module_of(type(one.module)) for one in modules}
         self._modules = [(weakref.ref(one.module), (one.path, one.left_out)) for one in modules]
         self._optimizers = [weakref.ref(one) for one in optimizers]
+        self._made_before = {id(one.module) for one in modules if one.standing is Standing.BEFORE}
         self._tensors = [
             (weakref.ref(one.tensor), one.name) for module in modules for one in module.held()
         ]
@@ -227,7 +229,10 @@ class Outside:
     def _of_training(self) -> Iterator[tuple[str, object]]:
         """Modules and optimizers of the training, which no variable may lead to."""
         for module, (path, _) in self._living_modules():
-            yield path or "model", module
+            if (
+                id(module) not in self._made_before
+            ):  # what a process has left of those is left to chance
+                yield path or "model", module
         for number, optimizer in enumerate(self._living_optimizers()):
             yield f"optimizer_{number}" if number else "optimizer", optimizer
 
