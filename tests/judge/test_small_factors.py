@@ -145,6 +145,10 @@ class HandedOn(torch.autograd.Function):
         return gradients[0] * ctx.factor, None
 
 
+def handed_on_times(factor: float) -> Function:
+    return lambda x: HandedOn.apply(x, factor)  # type: ignore[no-untyped-call]
+
+
 def twice(x: Tensor) -> Tensor:
     return torch.tanh(x) + torch.sigmoid(x)
 
@@ -156,14 +160,14 @@ def twice_with(change: Function) -> Function:
 ALTERED: dict[str, tuple[Function, Function]] = {
     "a hook": (unchanged, sent_back(lambda gradient: gradient * 1.003)),
     "a hook that makes it less": (unchanged, sent_back(lambda gradient: gradient * 0.994)),
-    "a function of its own": (unchanged, lambda x: HandedOn.apply(x, 1.003)),
+    "a function of its own": (unchanged, handed_on_times(1.003)),
     "a hook on the sum of two": (twice, twice_with(lambda gradient: gradient * 1.01)),
 }
 
 HANDED_ON: dict[str, tuple[Function, Function]] = {
     "a hook that looks": (unchanged, sent_back(lambda gradient: gradient.clone())),
     "there and back": (unchanged, sent_back(lambda gradient: gradient * 3.0 / 3.0)),
-    "a function of its own": (unchanged, lambda x: HandedOn.apply(x, 1.0)),
+    "a function of its own": (unchanged, handed_on_times(1.0)),
     "in other views": (twice, lambda x: twice(x.view(-1, 32)).view(-1, 64)),
 }
 
