@@ -18,13 +18,14 @@ from operator import itemgetter
 
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Evidence, Kind, Outcome, Pair
-from lockstep.core.operators import Family, family_of
+from lockstep.core.operators import Family, family_of, operator_of
 from lockstep.core.progress import CountedProgress
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.judge.affine_regions import keeps_elements
 from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import AGREES, OPEN, Judge, Judgement, Operation, Region, as_open
 from lockstep.judge.stray_elements import with_stray_elements
-from lockstep.judge.tolerances import LINEAR_REGIME, SAME_TENSOR, SECOND_ORIGIN
+from lockstep.judge.tolerances import LINEAR_REGIME, SAME_TENSOR, SECOND_ORIGIN, USUAL_GAIN
 from lockstep.locate.accumulation import Accumulations, Event
 from lockstep.locate.arrivals import Arrivals, follows_from_the_run
 from lockstep.locate.boundary import Boundary, Tracer
@@ -448,6 +449,8 @@ class StepWalk:
                 for gradient in item.complete(Role.GRAD_OUTPUT):
                     boundary.add(self._ledger.measure(gradient))
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
+        if forward is not None and _computes(boundary.region):
+            judgement = _following(judgement, measured, self._ledger.measure(forward))
         if not (boundary.sources or self._sees_every_call) and self._ledger.any_tainted:
             judgement = as_open(judgement)
         if forward is not None and self._is_made_more_often(item, forward):
@@ -541,6 +544,10 @@ class StepWalk:
         if not entering:
             judgement = self._judge.passage([], measured, region=_UNSEEN)
             return entering, as_open(judgement) if backward else judgement
+        if backward and self._judge.looks_at_set_up:
+            altered = altered_by_one(entering, measured, region)
+            if altered is not None:
+                return entering, altered
         gross = (
             item.reference.kind is CallKind.OPERATOR
             and (boundary.region.operators > 0 or item.calls.only_results)
@@ -551,10 +558,7 @@ class StepWalk:
         in_place = not backward and self._is_changed_by_lone_calls(measured.pair)
         if (gross or by_chance or in_place) and self._is_outweighed(item, backward=backward):
             return entering, AGREES if backward else _OUTWEIGHED
-        judgement = self._judge.passage(entering, measured, region=region)
-        if backward and self._judge.looks_at_set_up and not judgement.unexplained:
-            judgement = altered_by_one(entering, measured, region) or judgement
-        return entering, judgement
+        return entering, self._judge.passage(entering, measured, region=region)
 
     def _is_outweighed(self, item: Aligned, *, backward: bool) -> bool:
         """Whether all that leaves the module around is near, and follows from what enters it.
@@ -717,6 +721,20 @@ def by_setting(judgement: Judgement) -> Judgement:
 
 
 _HANDLED = frozenset({CallKind.MODULE, CallKind.OPERATOR, CallKind.LOSS, CallKind.GRADIENT})
+
+
+def _computes(region: Region) -> bool:
+    """Whether calls without partner do more than hand elements on: then derivatives follow from what enters."""
+    calls = (*region.reference_calls, *region.candidate_calls)
+    return any(not keeps_elements(operator_of(call.site.op)) for call in calls)
+
+
+def _following(judgement: Judgement, gradient: Measured, forward: Measured) -> Judgement:
+    """The judgement on a gradient whose derivatives follow from a tensor that differs too."""
+    tolerance = judgement.tolerance + USUAL_GAIN * forward.relative
+    if judgement.local or not judgement.unexplained or gradient.difference > tolerance:
+        return judgement
+    return replace(judgement, tolerance=tolerance, unexplained=False)
 
 
 def _masks_differ(operation: Operation, output: Measured) -> bool:
