@@ -16,6 +16,7 @@ from lockstep.core.finding import Finding, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region, as_open
+from lockstep.judge.stray_elements import with_stray_elements
 from lockstep.judge.tolerances import LINEAR_REGIME, TRAINED_ALIKE, UPDATE_SIZE_LIMITS
 from lockstep.judge.update_model import update_sizes
 from lockstep.locate.arrivals import follows_from_the_run
@@ -93,9 +94,11 @@ class SetupWalk:
         if known is not None:  # what an earlier step has left: a loss that is summed up, say
             settle(self._ledger, known.at(measured))
             return
-        judgement = (
-            AGREES if measured.equal else self._judge.passage([], measured, region=NOTHING_BETWEEN)
-        )
+        judgement = AGREES
+        if not measured.equal:
+            judgement = self._judge.passage([], measured, region=NOTHING_BETWEEN)
+            if self._judge.looks_at_set_up:
+                judgement = with_stray_elements(judgement, measured)
         if not judgement.unexplained:
             settle(self._ledger, replace(agreeing(measured), judgement=judgement))
             return
