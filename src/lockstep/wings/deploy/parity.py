@@ -12,16 +12,24 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from lockstep.capture.exported_modules import module_of
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict, verdict_of
 from lockstep.core.site import Role
 from lockstep.core.text import listed
-from lockstep.wings.deploy.calls import WrittenRun, array_of, is_call
+from lockstep.wings.deploy.calls import FUSED, WrittenRun, array_of, is_call, operator_name
 from lockstep.wings.deploy.exported_run import ExportedRun, run_as_user
-from lockstep.wings.deploy.node_values import Values, segments_of, write_operators, write_segments
+from lockstep.wings.deploy.node_values import (
+    Segment,
+    Values,
+    segments_of,
+    write_operators,
+    write_segments,
+)
 from lockstep.wings.deploy.program_run import ProgramRun
 from lockstep.wings.deploy.runtime import Settings
 
+_SHOWN = 6
 _DRAWS = 3
 """How often a program is run again for its noise."""
 
@@ -116,19 +124,21 @@ class ParityRuns:
             ran = ProgramRun(self._program, self._inputs, own)
             run = run_as_user(model, self._program, self._arrays, others, settings)
             segments = segments_of(self._program, lambda node: _is_left(node, ran, run))
-            write_segments(segments, ran, eager)
-            write_segments(segments, run, exported)
+            changed = _changed(segments, ran, run)
+            write_segments(segments, ran, eager, changed)
+            write_segments(segments, run, exported, changed)
         for number in range(_DRAWS):
             written = self._written(f"noise-{number}")
             with Values() as drawn:
                 moved = ProgramRun(
                     self._program, self._inputs, drawn, np.random.default_rng(number)
                 )
-                write_segments(segments, moved, written)
+                write_segments(segments, moved, written, changed)
             noise.append(written.finish())
         found = compare_recordings(eager.finish(), exported.finish(), noise=noise)
         every = sum(1 for node in self._program.graph.nodes if is_call(node) and _is_tensor(node))
-        parity = self._parity(found, ran, _fused_away(every, len(segments)))
+        notes = [*_fused_away(every, len(segments)), *_what_is_in(segments, found)]
+        parity = self._parity(found, ran, notes)
         return replace(parity, operators=every)
 
     def _written(self, name: str) -> WrittenRun:
@@ -141,16 +151,32 @@ class ParityRuns:
 
 
 def _is_left(node: fx.Node, ran: ProgramRun, run: ExportedRun) -> bool:
-    """Whether a graph still has a node's value; a parameter only as the program has it.
+    """Whether a graph still has a node's value; a parameter also where another one under its name is read alone.
 
     An optimiser that folds a batch norm into a convolution may leave the new weight under the old one's name. What is
-    computed with it is judged by its result, like all else that became one operator.
+    computed with it is judged by its result, like all else that became one operator. Where the operator that reads the
+    parameter is there as the program has it, nothing was folded, and the parameter is another one.
     """
-    value = run.value(node)
-    if value is None or node.op != "placeholder":
-        return value is not None
-    own = ran.value(node)
-    return own is None or np.array_equal(np.asarray(own), np.asarray(value), equal_nan=True)
+    if run.value(node) is None or node.op != "placeholder" or _is_same(node, ran, run):
+        return run.value(node) is not None
+    return any(
+        run.value(user) is not None
+        and all(run.value(one) is not None for one in user.all_input_nodes if one is not node)
+        for user in node.users
+        if is_call(user)
+    )
+
+
+def _is_same(node: fx.Node, ran: ProgramRun, run: ExportedRun) -> bool:
+    own, other = ran.value(node), run.value(node)
+    return own is None or np.array_equal(np.asarray(own), np.asarray(other), equal_nan=True)
+
+
+def _changed(segments: Iterable[Segment], ran: ProgramRun, run: ExportedRun) -> list[str]:
+    """Full names of the parameters that are others in the graph that runs, and are read as they are."""
+    begins = {node for one in segments for node in one.begins if node.op == "placeholder"}
+    names = {node.name: ran.full_name(node) for node in begins if not _is_same(node, ran, run)}
+    return [name for name in names.values() if name is not None]
 
 
 def _is_tensor(node: fx.Node) -> bool:
@@ -215,6 +241,21 @@ def _fused_away(every: int, kept: int) -> Iterable[str]:
             f"{every - kept} of {every} operators were fused or folded away in the graph that runs, and were compared"
             " where what they go into comes out"
         )
+
+
+def _what_is_in(segments: Sequence[Segment], found: Comparison) -> Iterable[str]:
+    """What the first origin computes in one go, where that is several operators of the program."""
+    if not found.origins:
+        return
+    first = found.origins[0]
+    for one in segments:
+        module, name = module_of(one.last)[0], f"{FUSED}.{operator_name(one.last)}"
+        if one.is_fused and (module, name) == (first.module, first.op):
+            inside = [
+                f"{module_of(node)[0] or '(model)'} / {operator_name(node)}" for node in one.inside
+            ]
+            yield f"{name} of {module or '(model)'} is {listed(inside, _SHOWN)} in one go"
+            return
 
 
 def _left_out(without: Sequence[str]) -> Iterable[str]:

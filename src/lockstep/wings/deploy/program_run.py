@@ -92,6 +92,10 @@ class ProgramRun:
             return None if found is None else array_of(found)
         return self._values.get(node.name)
 
+    def full_name(self, node: fx.Node) -> str | None:
+        """The full name of what a placeholder holds; None for what the program is given."""
+        return self._held[node.name][0] if node.name in self._held else None
+
     def returned(self) -> list[Array]:
         """What the program returned."""
         return [array_of(one) for one in self.outputs]
