@@ -25,9 +25,9 @@ READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How models are run: where (devices by commas), `most` instances a run, `waiting` in the queue, for `timeout_s` at
-    most, in how many `processes` each version (0: threads of this one), and by how many `threads` a run (0: as many as
-    its runtime takes)."""
+    """How models are run: where (devices by commas), `most` instances a run, `waiting` in the queue, `timeout_s` for a
+    request with its wait and for a run, in how many `processes` each version (0: threads of this one), and by how many
+    `threads` a run (0: as many as its runtime takes)."""
 
     device: str = "cpu"
     most: int = 32
@@ -243,7 +243,7 @@ class Repository:
         first = runners[0]
         batcher = Batcher(
             runners, first.signature, most=settings.get("most", self._limits.most),
-            waiting=self._limits.waiting,
+            waiting=self._limits.waiting, timeout_s=self._limits.timeout_s, name=name,
         )  # fmt: skip
         return Version(name, number, first.platform, first.signature, batcher, where)
 

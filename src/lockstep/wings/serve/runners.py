@@ -42,10 +42,11 @@ class ThreadRunner:
         """Compute one batch; see `Runner`."""
         if self._servable is None:
             self._servable = await self._opened()
+        called = self._worker.call(_apart, self._servable, inputs)
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, _give_up, called)
         try:
-            return await asyncio.wait_for(
-                self._worker.call(_apart, self._servable, inputs), self._timeout_s
-            )
+            results: dict[str, Array] = await called
+            return results
         except asyncio.TimeoutError as error:
             self._worker.end()
             self._worker, self._servable = Worker(), None
@@ -53,6 +54,8 @@ class ThreadRunner:
             raise TooSlowError(
                 f"the model did not answer within {self._timeout_s:g} s; it was opened anew"
             ) from error
+        finally:
+            timer.cancel()
 
     async def close(self) -> None:
         """Let the thread end."""
@@ -87,7 +90,7 @@ class Worker:
             put: Callable[[Any], None] = future.set_result
             try:
                 value = function(*arguments)
-            except Exception as error:
+            except BaseException as error:  # SystemExit would end the thread, and nobody would know
                 put, value = future.set_exception, error
             with suppress(RuntimeError):  # the loop has ended; nobody waits
                 loop.call_soon_threadsafe(settle, put, value)
@@ -104,6 +107,11 @@ class Worker:
             call()
 
 
+def _give_up(called: asyncio.Future[Any]) -> None:
+    if not called.done():
+        called.set_exception(asyncio.TimeoutError())
+
+
 def _apart(servable: Servable, inputs: Arrays) -> dict[str, Array]:
     """What a servable gives that may write into its inputs, and give the same buffer each time: both are copied.
 
@@ -113,6 +121,11 @@ def _apart(servable: Servable, inputs: Arrays) -> dict[str, Array]:
         return checked(servable, inputs)
     results = checked(servable, {name: one.copy() for name, one in inputs.items()})
     return {name: results[name].copy() for name in (one.name for one in servable.signature.outputs)}
+
+
+def raised(error: BaseException) -> str:
+    """What the user's own code has raised, in words; `sys.exit(3)` is "SystemExit: 3"."""
+    return f"{type(error).__name__}: {message(str(error))}"
 
 
 def checked(servable: Servable, inputs: Arrays) -> dict[str, Array]:
@@ -127,10 +140,8 @@ def checked(servable: Servable, inputs: Arrays) -> dict[str, Array]:
         results = servable.infer(inputs)
     except RequestError:
         raise
-    except Exception as error:
-        raise ModelFailedError(
-            f"the model raised {type(error).__name__}: {message(str(error))}"
-        ) from error
+    except BaseException as error:  # sys.exit() of a model ends the request, not the server
+        raise ModelFailedError(f"the model raised {raised(error)}") from error
     if not isinstance(results, dict):
         raise ModelFailedError(f"the model gave a {type(results).__name__}, and no dict of arrays")
     for spec in servable.signature.outputs:

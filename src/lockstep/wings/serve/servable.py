@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,6 +68,13 @@ class Signature:
         """How many instances each run has, where the model is of one size only."""
         extents = {one.shape[0] for one in self.batched_inputs} - {-1}
         return extents.pop() if len(extents) == 1 else None
+
+
+def fits(shape: Sequence[int], spec: Sequence[int]) -> bool:
+    """Whether a shape is one that a tensor's spec allows, where -1 is a free extent."""
+    return len(shape) == len(spec) and all(
+        wanted in (-1, extent) for wanted, extent in zip(spec, shape, strict=True)
+    )
 
 
 class Servable(Protocol):

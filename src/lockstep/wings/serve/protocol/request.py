@@ -9,7 +9,7 @@ import numpy as np
 from lockstep.wings.serve.failures import RequestError
 from lockstep.wings.serve.protocol.tensors import datatype_of
 from lockstep.wings.serve.repository import Repository, Version
-from lockstep.wings.serve.servable import Array
+from lockstep.wings.serve.servable import Array, fits
 
 
 @dataclass(slots=True)
@@ -80,10 +80,8 @@ def check(version: Version, request: InferRequest) -> None:
         own, shape = spec.shape, value.shape
         if name in batched and shape:
             counts.add(shape[0])
-            own, shape = (-1, *own[1:]), shape
-        if len(own) != len(shape) or any(
-            wanted not in (-1, given) for wanted, given in zip(own, shape, strict=True)
-        ):
+            own = (-1, *own[1:])
+        if not fits(shape, own):
             raise RequestError(
                 f"{name}: has shape {list(shape)}, where {version.name} takes {list(own)}"
             )
