@@ -20,6 +20,7 @@ from lockstep.judge.stray_elements import with_stray_elements
 from lockstep.judge.tolerances import LINEAR_REGIME, TRAINED_ALIKE, UPDATE_SIZE_LIMITS
 from lockstep.judge.update_model import update_sizes
 from lockstep.locate.arrivals import follows_from_the_run
+from lockstep.locate.counts import count_words
 from lockstep.locate.ledger import Ledger, State, agreeing, settle
 from lockstep.locate.optimizer_states import OptimizerStates
 from lockstep.locate.origins import Origins, Place, place_of, place_of_call, without_partner
@@ -67,8 +68,10 @@ class SetupWalk:
             ]
             if kind is CallKind.INIT and self._trained_alike(pairs):
                 for _, pair in pairs:
-                    settle(self._ledger, agreeing(self._ledger.measure(pair)))
-                continue
+                    if not count_words(pair):
+                        settle(self._ledger, agreeing(self._ledger.measure(pair)))
+                # What counts has no noise.
+                pairs = [(item, pair) for item, pair in pairs if count_words(pair)]
             wrong = [one for item, pair in pairs for one in self._judged(item, pair)]
             report_together(wrong, self._ledger, self._origins)
 
@@ -102,6 +105,8 @@ class SetupWalk:
         if not judgement.unexplained:
             settle(self._ledger, replace(agreeing(measured), judgement=judgement))
             return
+        if count_words(pair):
+            judgement = replace(judgement, tolerance=math.nan)  # a count has none
         state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
         self._ledger.remember(state)
         place = place_of(item, pair, self._step.module_classes)
