@@ -35,8 +35,6 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _SPELLED = {"prims.convert_element_type.default": "torch.Tensor.to"}
 """Operators that decompositions put in, by the name that torch's API has for them: only those can be run again."""
 
-FUSED = "fused"
-"""What the name of a call begins with that does what several nodes of a program do."""
 
 RETURNED = "return"
 """What the call is named that is given what a model returns."""
@@ -114,6 +112,11 @@ def operator_name(node: fx.Node) -> str:
     return _SPELLED.get(name, name)
 
 
+def fused_name(node: fx.Node) -> str:
+    """What several nodes that end in this one are called together: no operator's name, so its error is unknown."""
+    return f"fused.{operator_name(node)}+"
+
+
 def stack_of(node: fx.Node) -> tuple[Frame, ...]:
     """Where the user's code made a node, innermost frame first."""
     found = _FRAME.findall(node.meta.get("stack_trace") or "")
@@ -181,8 +184,9 @@ def fused_call(node: fx.Node, operands: Sequence[Array], results: Mapping[str, A
     module, kind = module_of(node)
     entering = [ReadTensor(Role.INPUT, f"operands.{at}", one) for at, one in enumerate(operands)]
     leaving = [ReadTensor(Role.OUTPUT, name, one) for name, one in results.items()]
-    op = f"{FUSED}.{operator_name(node)}"
-    return ReadCall(0, module, op, [*entering, *leaving], module_class=kind, stack=stack_of(node))
+    return ReadCall(
+        0, module, fused_name(node), [*entering, *leaving], module_class=kind, stack=stack_of(node)
+    )
 
 
 def returned_call(arrays: Sequence[Array]) -> ReadCall:

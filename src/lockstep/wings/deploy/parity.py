@@ -15,10 +15,17 @@ from torch.export import ExportedProgram
 from lockstep.capture.exported_modules import module_of
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict, verdict_of
+from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.site import Role
 from lockstep.core.text import listed
-from lockstep.wings.deploy.calls import FUSED, WrittenRun, array_of, is_call, operator_name
-from lockstep.wings.deploy.exported_run import ExportedRun, run_as_user
+from lockstep.judge.protocol import Judge
+from lockstep.locate.noise import measure_noise
+from lockstep.reading.paired_steps import opened
+from lockstep.replay.local_error import LocalErrorJudge
+from lockstep.replay.rerun_process import RerunsApart
+from lockstep.wings.deploy.as_run_judge import AsRunJudge
+from lockstep.wings.deploy.calls import WrittenRun, array_of, fused_name, is_call, operator_name
+from lockstep.wings.deploy.exported_run import ExportedRun, run_as_user, values_of
 from lockstep.wings.deploy.node_values import (
     Segment,
     Values,
@@ -27,7 +34,7 @@ from lockstep.wings.deploy.node_values import (
     write_segments,
 )
 from lockstep.wings.deploy.program_run import ProgramRun
-from lockstep.wings.deploy.runtime import Settings
+from lockstep.wings.deploy.runtime import Settings, rounded_at
 
 _SHOWN = 6
 _DRAWS = 3
@@ -93,7 +100,9 @@ class ParityRuns:
         with Values() as own, Values() as others:
             ran = ProgramRun(self._program, self._inputs, own)
             write_operators(self._program, ran, eager)
-            run = ExportedRun(model, self._program, self._arrays, others)
+            if _is_half(self._program):
+                model = rounded_at(model, values_of(self._program, model))
+            run = ExportedRun(model, self._program, self._arrays, others, beside=ran)
             without = write_operators(self._program, run, exported)
         found = compare_recordings(eager.finish(), exported.finish())
         return self._parity(found, ran, _left_out(without))
@@ -122,8 +131,9 @@ class ParityRuns:
         noise = []
         with Values() as own, Values() as others:
             ran = ProgramRun(self._program, self._inputs, own)
-            run = run_as_user(model, self._program, self._arrays, others, settings)
-            segments = segments_of(self._program, lambda node: _is_left(node, ran, run))
+            run = run_as_user(model, self._program, self._arrays, others, settings, ran)
+            every = segments_of(self._program, lambda node: _is_left(node, ran, run))
+            segments = [one for one in every if _is_tensor(one.last)]
             changed = _changed(segments, ran, run)
             write_segments(segments, ran, eager, changed)
             write_segments(segments, run, exported, changed)
@@ -135,11 +145,24 @@ class ParityRuns:
                 )
                 write_segments(segments, moved, written, changed)
             noise.append(written.finish())
-        found = compare_recordings(eager.finish(), exported.finish(), noise=noise)
-        every = sum(1 for node in self._program.graph.nodes if is_call(node) and _is_tensor(node))
-        notes = [*_fused_away(every, len(segments)), *_what_is_in(segments, found)]
+        found = self._compared_as_run(eager.finish(), exported.finish(), noise)
+        operators = [
+            node for node in self._program.graph.nodes if is_call(node) and _is_tensor(node)
+        ]
+        notes = [*_fused_away(len(operators), len(segments)), *_what_is_in(segments, found)]
         parity = self._parity(found, ran, notes)
-        return replace(parity, operators=every)
+        return replace(parity, operators=len(operators))
+
+    def _compared_as_run(self, eager: Path, exported: Path, noise: Sequence[Path]) -> Comparison:
+        """Compare with what rounding was measured; single operators of single precision are run again besides."""
+        reference = opened("reference", eager)
+        runs = [opened("noise", one) for one in noise]
+        site_noise = measure_noise(reference, runs, steps=None, read_tensors=True)
+        judge: Judge = AsRunJudge(site_noise)
+        if not _is_half(self._program):
+            judge = LocalErrorJudge(judge, memory_bytes=MEMORY_BYTES, reruns=RerunsApart)
+        found: Comparison = compare_recordings(reference, exported, judge=judge)
+        return found
 
     def _written(self, name: str) -> WrittenRun:
         return WrittenRun(self._folder / name, ["lockstep", "export", f"({name})"])
@@ -177,6 +200,15 @@ def _changed(segments: Iterable[Segment], ran: ProgramRun, run: ExportedRun) -> 
     begins = {node for one in segments for node in one.begins if node.op == "placeholder"}
     names = {node.name: ran.full_name(node) for node in begins if not _is_same(node, ran, run)}
     return [name for name in names.values() if name is not None]
+
+
+def _is_half(program: ExportedProgram) -> bool:
+    """Whether a program computes in 16 bits anywhere."""
+    made = (node.meta.get("val") for node in program.graph.nodes)
+    return any(
+        isinstance(one, torch.Tensor) and one.is_floating_point() and one.itemsize == 2
+        for one in made
+    )
 
 
 def _is_tensor(node: fx.Node) -> bool:
@@ -249,7 +281,7 @@ def _what_is_in(segments: Sequence[Segment], found: Comparison) -> Iterable[str]
         return
     first = found.origins[0]
     for one in segments:
-        module, name = module_of(one.last)[0], f"{FUSED}.{operator_name(one.last)}"
+        module, name = module_of(one.last)[0], fused_name(one.last)
         if one.is_fused and (module, name) == (first.module, first.op):
             inside = [
                 f"{module_of(node)[0] or '(model)'} / {operator_name(node)}" for node in one.inside

@@ -47,8 +47,8 @@ class ProgramRun:
     values
         Where what its nodes return is kept.
     draw
-        Moves every number that it is given or holds to one of its neighbours, or lets it be, at random: what comes of
-        that is what rounding may make of each value. None runs it as it is.
+        Moves every number that it is given or holds to one of its neighbours, or lets it be, at random, and in 16 bits
+        every result too: what comes of that is what rounding may make of each value. None runs it as it is.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ProgramRun:
         }
         entering = {key: tensor for key, (_, tensor) in self._held.items()} | self._given
         specs = program.graph_signature.input_specs
-        walk = _Walk(program.graph_module, values)
+        walk = _Walk(program.graph_module, values, draw)
         with torch.no_grad():
             returned = walk.run(*(entering.get(one.arg.name, torch.empty(0)) for one in specs))
         self.outputs = [one for one in returned if isinstance(one, torch.Tensor)]
@@ -113,14 +113,18 @@ def moved(tensor: torch.Tensor, draw: np.random.Generator) -> torch.Tensor:
 
 
 class _Walk(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, values: Values) -> None:
+    def __init__(
+        self, module: fx.GraphModule, values: Values, draw: np.random.Generator | None
+    ) -> None:
         super().__init__(module)
-        self._kept = values
+        self._kept, self._draw = values, draw
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node, and keep what it returns."""
         result = super().run_node(n)
         if n.op == "call_function":
+            if self._draw is not None and isinstance(result, torch.Tensor):
+                result = moved(result, self._draw) if result.itemsize == 2 else result
             kept = _plain(result)
             if kept is not None:
                 self._kept.add(n.name, kept)
