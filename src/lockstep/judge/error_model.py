@@ -23,6 +23,7 @@ from dataclasses import replace
 from lockstep.core.finding import CallPair
 from lockstep.core.operators import Family
 from lockstep.core.site import Phase, Role
+from lockstep.judge.affine_regions import other_factor
 from lockstep.judge.bounds import Bound, floats, relative_bound, same_dtype
 from lockstep.judge.forward_model import forward_bound
 from lockstep.judge.gradient_model import gradient_bound
@@ -102,6 +103,9 @@ class ErrorModel:
             return AGREES
         if not target.floating:
             return _whole_numbers(sources, target)
+        found = other_factor(sources, target, region)
+        if found is not None:
+            return found
         everything = (*sources, target)
         if not region.operators:
             inherited = sum(item.possible_distance for item in floats(sources))

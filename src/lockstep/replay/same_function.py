@@ -158,8 +158,10 @@ def _drawn(one: _Run, two: _Run, where: torch.Tensor) -> Iterator[torch.Tensor]:
     """What roundings of tensors that one run alone takes make of its result: changes, each of shape (n,)."""
     for run, other in ((one, two), (two, one)):
         records = _unshared(run, other, constants=False)
-        truth = run.gives() if records else None
-        for seed in range(_DRAWS if records else 0):
+        if not records:
+            continue
+        truth = run.gives()
+        for seed in range(_DRAWS):
             altered: dict[int, Alter] = {
                 record.content.id: perturbed(unit_roundoff(record.dtype), seed)
                 for record in records
