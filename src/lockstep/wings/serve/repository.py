@@ -82,6 +82,8 @@ class Repository:
 
     Attributes
     ----------
+    limits
+        How they are run.
     engine
         What runs them; whoever has it run them begins and closes it.
     shadows
@@ -94,7 +96,7 @@ class Repository:
     """
 
     def __init__(self, paths: Sequence[Path], limits: Limits, engine: Engine | None = None) -> None:
-        self._paths, self._limits = paths, limits
+        self._paths, self.limits = paths, limits
         self.engine = engine or EmbeddedEngine(limits.processes, limits.timeout_s)
         self._models: dict[str, _Model] = {}
         self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -237,13 +239,13 @@ class Repository:
         )
 
     async def _open(self, name: str, number: int, where: Path, path: Path) -> Version:
-        settings = {"threads": self._limits.threads, **await asyncio.to_thread(settings_of, path)}
-        source = Source(where, str(settings.get("device", self._limits.device)), settings)
+        settings = {"threads": self.limits.threads, **await asyncio.to_thread(settings_of, path)}
+        source = Source(where, str(settings.get("device", self.limits.device)), settings)
         runners = await self.engine.open(name, number, source)
         first = runners[0]
         batcher = Batcher(
-            runners, first.signature, most=settings.get("most", self._limits.most),
-            waiting=self._limits.waiting, timeout_s=self._limits.timeout_s, name=name,
+            runners, first.signature, most=settings.get("most", self.limits.most),
+            waiting=self.limits.waiting, timeout_s=self.limits.timeout_s, name=name,
         )  # fmt: skip
         return Version(name, number, first.platform, first.signature, batcher, where)
 

@@ -11,7 +11,14 @@ from lockstep.core.errors import UsageError
 from lockstep.core.text import message
 from lockstep.wings.serve.failures import RequestError
 from lockstep.wings.serve.neighbours import neighbours
-from lockstep.wings.serve.servable import BYTES, Array, Arrays, Signature, TensorSpec
+from lockstep.wings.serve.servable import (
+    BYTES,
+    Array,
+    Arrays,
+    Signature,
+    TensorSpec,
+    unserved,
+)
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype("float32"), "tensor(double)": np.dtype("float64"),
@@ -120,6 +127,6 @@ def _texts(blobs: Array) -> Array:
 
 def _spec(one: Any, path: Path) -> TensorSpec:
     if one.type not in _DTYPES:
-        raise UsageError(f"{path}: {one.name} is a {one.type}, which cannot be served")
+        raise unserved(path, one.name, one.type.removeprefix("tensor(").rstrip(")"))
     shape = tuple(extent if isinstance(extent, int) else -1 for extent in one.shape or ())
     return TensorSpec(one.name, _DTYPES[one.type], shape)
