@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lockstep
-from lockstep.comparison import Comparison, compare_recordings
-from lockstep.core.finding import Verdict
+from lockstep.comparison import compare_recordings
+from lockstep.core.finding import Comparison, Verdict
 
 Function = Callable[[Tensor], Tensor]
 

@@ -145,7 +145,7 @@ def _of_call(call: Call, found: dict[int, Affine]) -> Affine | None:
         return None
     term = terms[main]
     assert term is not None
-    if len(inputs) == 1 and _keeps(operator):
+    if len(inputs) == 1 and keeps_elements(operator):
         return term
     if len(inputs) == 2 and None not in terms and operator.name == "add" and not call.arguments:
         other = terms[1]
@@ -160,7 +160,7 @@ def _of_call(call: Call, found: dict[int, Affine]) -> Affine | None:
     return None
 
 
-def _keeps(operator: Operator) -> bool:
+def keeps_elements(operator: Operator) -> bool:
     """Whether an operator hands the elements of its one tensor on, perhaps in another order or dtype."""
     return not operator.traits.isdisjoint({Trait.VIEWS, Trait.CASTS}) or operator.name in _COPIES
 

@@ -15,6 +15,7 @@ from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
+from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region, as_open
 from lockstep.judge.stray_elements import with_stray_elements
 from lockstep.judge.tolerances import LINEAR_REGIME, TRAINED_ALIKE, UPDATE_SIZE_LIMITS
@@ -260,6 +261,10 @@ class UpdateWalk:
             if self._pooled is not None:
                 sources.append(self._pooled)
             judgement = self._judge.passage(sources, measured, region=_CLIPPING)
+            if len(states) == 1 and self._judge.looks_at_set_up and not judgement.unexplained:
+                noise = 0.0 if self._pooled is None else self._pooled.relative
+                handed_on = sources[:1], measured, NOTHING_BETWEEN
+                judgement = altered_by_one(*handed_on, noise=noise) or judgement
         else:
             tainted = self._ledger.any_tainted
             sources, judgement = self._from_all_of_backward(measured)
