@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 
 from lockstep.capture.exported_modules import module_of
 from lockstep.capture.leaves import argument_tensors, plain_arguments
@@ -104,6 +106,23 @@ def names_of(node: fx.Node) -> tuple[str, ...]:
 def is_call(node: fx.Node) -> bool:
     """Whether a node computes: parts of results that are taken apart are no calls."""
     return node.op == "call_function" and node.target is not operator.getitem
+
+
+def computing(program: ExportedProgram) -> set[fx.Node]:
+    """The nodes that a program computes its results from: what it writes into its state or inputs is in no file."""
+    returned = {
+        one.arg.name
+        for one in program.graph_signature.output_specs
+        if one.kind is OutputKind.USER_OUTPUT and hasattr(one.arg, "name")
+    }
+    met: set[fx.Node] = set()
+    waiting = [node for node in program.graph.nodes if node.name in returned]
+    while waiting:
+        node = waiting.pop()
+        if node not in met:
+            met.add(node)
+            waiting.extend(node.all_input_nodes)
+    return met
 
 
 def operator_name(node: fx.Node) -> str:

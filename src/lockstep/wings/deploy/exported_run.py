@@ -16,6 +16,7 @@ from lockstep.kernels.digest import digest_of_bytes
 from lockstep.wings.deploy import runtime
 from lockstep.wings.deploy.calls import Array, array_of, is_call, names_of
 from lockstep.wings.deploy.engines import engine
+from lockstep.wings.deploy.module_run import draws_of
 from lockstep.wings.deploy.node_values import Values
 from lockstep.wings.deploy.program_run import ProgramRun, held_by
 from lockstep.wings.deploy.runtime import Level, Session, Settings
@@ -44,6 +45,9 @@ class ExportedRun:
         Where what its nodes return is kept.
     returned
         What the model returned where its user ran it; None for what this run returns.
+
+    Attributes
+    ----------
     beside
         A run of the program; a number that it computes in double precision is taken from it where the graph's own is
         that number in single precision. None takes the graph's.
@@ -56,9 +60,9 @@ class ExportedRun:
         inputs: Mapping[str, Array],
         values: Values,
         returned: Mapping[str, Any] | None = None,
-        beside: ProgramRun | None = None,
     ) -> None:
-        self._inputs, self._values, self._beside = inputs, values, beside
+        self.beside: ProgramRun | None = None
+        self._inputs, self._values = inputs, values
         names = dict.fromkeys(one for node in graph.graph.node for one in node.output if one)
         for name, value in runtime.every_value(graph, inputs, list(names), Settings(Level.NONE)):
             values.add(name, value)
@@ -101,7 +105,7 @@ class ExportedRun:
         return found if _has_form(found, meant) else None
 
     def _number(self, node: fx.Node, found: Any) -> Any:
-        own = None if self._beside is None else self._beside.value(node)
+        own = None if self.beside is None else self.beside.value(node)
         if isinstance(own, float) and isinstance(found, (int, float)):
             is_same = abs(own - found) <= _NUMBER_ROUNDINGS * _SINGLE_EPS * abs(own)
             return own if is_same else found
@@ -145,7 +149,6 @@ def run_as_user(
     inputs: Mapping[str, Array],
     values: Values,
     settings: Settings,
-    beside: ProgramRun | None = None,
 ) -> ExportedRun:
     """Run a model as its user will, and the graph that the runtime made of it with every node's output.
 
@@ -153,14 +156,15 @@ def run_as_user(
     ----------
     model
         An `onnx.ModelProto`.
-    program, inputs, values, beside
+    program, inputs, values
         As `ExportedRun` takes them.
     settings
         How the user runs it.
     """
-    returned = Session(model, settings).run(inputs)
+    # Where random numbers are drawn, each run draws others.
+    returned = None if draws_of(program) else Session(model, settings).run(inputs)
     graph = runtime.optimized_graph(model, settings)
-    return ExportedRun(graph, program, inputs, values, returned, beside)
+    return ExportedRun(graph, program, inputs, values, returned)
 
 
 def values_of(program: ExportedProgram, model: Any) -> set[str]:

@@ -18,6 +18,7 @@ from lockstep.wings.deploy.calls import (
     Array,
     WrittenRun,
     call_of,
+    computing,
     filled,
     fused_call,
     given_call,
@@ -93,9 +94,13 @@ def write_operators(program: ExportedProgram, values: NodeValues, written: Writt
     written.add(given_call(values.given()))
     for call in held_calls(values.held()):
         written.add(call)
-    without = []
+    without, computed = [], computing(program)
     for node in program.graph.nodes:
-        if is_call(node) and not isinstance(values.value(node), (bool, int, float)):
+        if (
+            is_call(node)
+            and node in computed
+            and not isinstance(values.value(node), (bool, int, float))
+        ):
             results = results_of(node, values)
             if results:
                 written.add(_operator(node, values, results))
@@ -142,10 +147,11 @@ def segments_of(program: ExportedProgram, has_value: Callable[[fx.Node], bool]) 
     has_value
         Whether a node has a value in the graph; for placeholders, whether it is given or held there as it is.
     """
+    computed = computing(program)
     return [
         _segment(node, has_value)
         for node in program.graph.nodes
-        if is_call(node) and has_value(node)
+        if is_call(node) and node in computed and has_value(node)
     ]
 
 
