@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,6 +123,26 @@ def program_gaps(program: ExportedProgram) -> Iterator[str]:
         )
 
 
+def order_notes(program: ExportedProgram, value_of: Callable[[fx.Node], Any]) -> Iterator[str]:
+    """Operators that write several values to one place, so that the order of writing decides.
+
+    Parameters
+    ----------
+    program
+        What was exported.
+    value_of
+        What a node returned, as an array.
+    """
+    places = [
+        _place(node) for node in program.graph.nodes if is_call(node) and _repeats(node, value_of)
+    ]
+    if places:
+        yield (
+            f"warning: {listed(places)} writes several values to one place with these inputs; which of them stays is"
+            " not defined, and another runtime or device may choose another: accumulate, or give each place one value"
+        )
+
+
 def flat_tensors(returned: Any) -> list[torch.Tensor]:
     """All tensors in what a module returns, in the order of its program's outputs."""
     leaves = torch.utils._pytree.tree_leaves(returned)
@@ -221,6 +241,27 @@ def _arguments(node: fx.Node) -> dict[str, Any]:
     found = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
     names = [one.name for one in schema.arguments]
     return found | dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+
+
+def _repeats(node: fx.Node, value_of: Callable[[fx.Node], Any]) -> bool:
+    """Whether a scatter that does not accumulate is given the same index twice, with values of their own."""
+    given, name = _arguments(node), str(node.target)
+    values = given.get("src", given.get("source", given.get("values")))
+    if not isinstance(values, fx.Node) or np.size(value_of(values)) < 2 or given.get("accumulate"):
+        return False
+    if name.startswith("aten.index_put."):
+        indices = [value_of(one) for one in given["indices"] if one is not None]
+        whole = [np.asarray(one) for one in indices if one is not None]
+        if len(whole) < len(indices) or any(one.dtype == bool for one in whole):
+            return False
+        rows = np.stack([one.ravel() for one in np.broadcast_arrays(*whole)])
+        return len(np.unique(rows, axis=1).T) < rows.shape[1]
+    if name not in ("aten.scatter.src", "aten.index_copy.default"):
+        return False
+    index = np.asarray(value_of(given["index"]))
+    axis = given["dim"] if index.ndim > 1 else 0
+    ordered = np.sort(index, axis=axis) if index.ndim else index.reshape(1)
+    return bool((np.diff(ordered, axis=axis if index.ndim else 0) == 0).any())
 
 
 def _place(node: fx.Node) -> str:

@@ -34,7 +34,13 @@ from lockstep.wings.deploy.calls import (
     produced_by,
 )
 from lockstep.wings.deploy.exported_run import ExportedRun, run_as_user, values_of
-from lockstep.wings.deploy.module_run import against_program, draws_of, program_gaps, run_module
+from lockstep.wings.deploy.module_run import (
+    against_program,
+    draws_of,
+    order_notes,
+    program_gaps,
+    run_module,
+)
 from lockstep.wings.deploy.node_values import (
     Segment,
     Values,
@@ -117,7 +123,8 @@ class ParityRuns:
             write_operators(self._program, ran, eager)
             without = write_operators(self._program, run, exported)
         found = compare_recordings(eager.finish(), exported.finish())
-        return self._parity(found, ran, _left_out(without))
+        notes = [*_left_out(without), *order_notes(self._program, ran.value)]
+        return self._parity(found, ran, notes, _other_types(ran, run))
 
     def loaded(self, program: ExportedProgram) -> Parity:
         """Hold a program that was read back against the one that was written, operator by operator."""
@@ -158,7 +165,7 @@ class ParityRuns:
         found = self._compared_as_run(eager.finish(), exported.finish(), noise)
         operators = [one for one in computing(self._program) if is_call(one) and _is_tensor(one)]
         notes = [*_fused_away(len(operators), len(segments)), *_what_is_in(segments, found)]
-        parity = self._parity(found, ran, notes)
+        parity = self._parity(found, ran, notes, _other_types(ran, run))
         return replace(parity, operators=len(operators))
 
     def _compared_as_run(self, eager: Path, exported: Path, noise: Sequence[Path]) -> Comparison:
@@ -183,8 +190,10 @@ class ParityRuns:
     def _written(self, name: str) -> WrittenRun:
         return WrittenRun(self._folder / name, ["lockstep", "export", f"({name})"])
 
-    def _parity(self, found: Comparison, ran: ProgramRun, notes: Iterable[str]) -> Parity:
-        gaps = [*program_gaps(self._program)]
+    def _parity(
+        self, found: Comparison, ran: ProgramRun, notes: Iterable[str], gaps: Iterable[str] = ()
+    ) -> Parity:
+        gaps = [*gaps, *program_gaps(self._program)]
         said = [*notes]
         if self._called is not None:
             own = [] if draws_of(self._program) else against_program(self._called, ran.outputs)
@@ -321,6 +330,13 @@ def _what_is_in(segments: Sequence[Segment], found: Comparison) -> Iterable[str]
             ]
             yield f"{name} of {module or '(model)'} is {listed(inside, _SHOWN)} in one go"
             return
+
+
+def _other_types(ran: ProgramRun, run: ExportedRun) -> Iterable[str]:
+    """Results of whole numbers that have another dtype in the file; floating ones are judged by their size."""
+    for number, (own, other) in enumerate(zip(ran.returned(), run.returned(), strict=False)):
+        if own.dtype != other.dtype and {own.dtype.kind, other.dtype.kind} & set("iub"):
+            yield f"output {number} is of {other.dtype} in the file, and of {own.dtype} in the module"
 
 
 def _left_out(without: Sequence[str]) -> Iterable[str]:
