@@ -110,7 +110,7 @@ class ProcessRunner:
         """Of the process that runs the model now; None where the next request begins one."""
         return None if self._running is None else self._running.process.pid
 
-    async def run(self, inputs: Arrays) -> dict[str, Array]:
+    async def run(self, inputs: Arrays, *, alone: bool = False) -> dict[str, Array]:
         """Compute one batch; see `Runner`."""
         if self._running is None:
             try:

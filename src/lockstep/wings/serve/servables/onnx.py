@@ -91,10 +91,16 @@ class OnnxServable:
         self._path, self._device = path, device
         self._texts = [one.name for one in self.signature.outputs if one.dtype == BYTES]
 
-    def infer(self, inputs: Arrays) -> dict[str, Array]:
+    def switch(self) -> Any:
+        """What ends a run that it is given to, from another thread: its `terminate`."""
+        import onnxruntime
+
+        return onnxruntime.RunOptions()
+
+    def infer(self, inputs: Arrays, switch: Any = None) -> dict[str, Array]:
         """Run the session; see `Servable`."""
         given = {name: _texts(one) if one.dtype == BYTES else one for name, one in inputs.items()}
-        results = self._session.run(None, given)
+        results = self._session.run(None, given, switch)
         named = dict(zip((one.name for one in self.signature.outputs), results, strict=True))
         for name in self._texts:
             flat = [one.encode() if isinstance(one, str) else one for one in named[name].ravel()]
