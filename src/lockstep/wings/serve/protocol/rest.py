@@ -18,7 +18,7 @@ from lockstep.core.text import message
 from lockstep.core.version import VERSION
 from lockstep.wings.serve.failures import NotThereError, RequestError
 from lockstep.wings.serve.metrics import Metrics
-from lockstep.wings.serve.protocol.metadata import EXTENSIONS, NAME, tensors_told
+from lockstep.wings.serve.protocol.metadata import EXTENSIONS, NAME, properties_told, tensors_told
 from lockstep.wings.serve.protocol.request import InferRequest, InferResponse, answered
 from lockstep.wings.serve.protocol.tensors import (
     datatype_of,
@@ -110,6 +110,7 @@ class RestService:
             "platform": version.platform,
             "inputs": tensors_told(version.signature, version.signature.inputs),
             "outputs": tensors_told(version.signature, version.signature.outputs),
+            "properties": properties_told(version.signature),
         }
         return JSONResponse(told)
 
