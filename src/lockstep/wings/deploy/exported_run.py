@@ -8,16 +8,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import fx
 from torch.export import ExportedProgram
 
 from lockstep.kernels.digest import digest_of_bytes
 from lockstep.wings.deploy import runtime
-from lockstep.wings.deploy.calls import Array, array_of, names_of
+from lockstep.wings.deploy.calls import Array, array_of, is_call, names_of
 from lockstep.wings.deploy.engines import engine
+from lockstep.wings.deploy.module_run import draws_of
 from lockstep.wings.deploy.node_values import Values
-from lockstep.wings.deploy.program_run import held_by
+from lockstep.wings.deploy.program_run import ProgramRun, held_by
 from lockstep.wings.deploy.runtime import Level, Session, Settings
+
+_SINGLE_EPS = float(np.finfo(np.float32).eps)
+_NUMBER_ROUNDINGS = 4
+"""Units in the last place that a number may be off which the runtime computes in single precision: powers and roots
+are good to one or two, and one more is lost where their argument was rounded."""
 
 _FX_NODE = re.compile(r"^%(\S+) :")
 
@@ -38,6 +45,12 @@ class ExportedRun:
         Where what its nodes return is kept.
     returned
         What the model returned where its user ran it; None for what this run returns.
+
+    Attributes
+    ----------
+    beside
+        A run of the program; a number that it computes in double precision is taken from it where the graph's own is
+        that number in single precision. None takes the graph's.
     """
 
     def __init__(
@@ -48,11 +61,13 @@ class ExportedRun:
         values: Values,
         returned: Mapping[str, Any] | None = None,
     ) -> None:
+        self.beside: ProgramRun | None = None
         self._inputs, self._values = inputs, values
         names = dict.fromkeys(one for node in graph.graph.node for one in node.output if one)
         for name, value in runtime.every_value(graph, inputs, list(names), Settings(Level.NONE)):
             values.add(name, value)
         self._tensors = {one.name: one for one in graph.graph.initializer}
+        self._meant: dict[str, torch.Tensor] = {}
         self._held = self._names_of_held(program)
         self._also = dict(_other_names(graph))
         outputs = [one.name for one in graph.graph.output]
@@ -66,13 +81,18 @@ class ExportedRun:
 
     def held(self) -> Mapping[str, Array]:
         """What it holds of what the program holds, by full name there."""
-        return {full: self._tensor(name) for full, name in self._held.values()}
+        return {
+            full: _as_meant(self._tensor(name), self._meant[full])
+            for full, name in self._held.values()
+        }
 
     def value(self, node: fx.Node) -> Any:
         """What a node returned; None where the graph has no value of it, or one of another shape."""
         if node.op == "placeholder":
             held = self._held.get(node.name)
-            return self._inputs.get(node.name) if held is None else self._tensor(held[1])
+            if held is None:
+                return self._inputs.get(node.name)
+            return _as_meant(self._tensor(held[1]), self._meant[held[0]])
         found = next(
             (one for name in names_of(node) if (one := self._named(name)) is not None), None
         )
@@ -80,8 +100,16 @@ class ExportedRun:
             found = self._named(f"{node.args[0]}__{node.args[1]}")
         meant = node.meta.get("val")
         if found is not None and (isinstance(meant, (bool, int, float)) or hasattr(meant, "node")):
-            return np.asarray(found).item()  # a number, as a free axis says it
+            return self._number(node, np.asarray(found).item())  # as a free axis says it
+        found = _as_meant(found, meant)
         return found if _has_form(found, meant) else None
+
+    def _number(self, node: fx.Node, found: Any) -> Any:
+        own = None if self.beside is None else self.beside.value(node)
+        if isinstance(own, float) and isinstance(found, (int, float)):
+            is_same = abs(own - found) <= _NUMBER_ROUNDINGS * _SINGLE_EPS * abs(own)
+            return own if is_same else found
+        return found
 
     def returned(self) -> list[Array]:
         """What the model returned."""
@@ -103,11 +131,13 @@ class ExportedRun:
         """Full name and name in the model of what a program holds: its own, or that of one that holds the same."""
         found, digests = {}, dict[str, str]()
         for placeholder, (full, tensor) in held_by(program).items():
+            self._meant[full] = tensor
             if full in self._tensors:
                 found[placeholder] = full, full
                 continue
             digests = digests or {_digest(self._tensor(one)): one for one in self._tensors}
-            same = digests.get(_digest(array_of(tensor)))
+            real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+            same = digests.get(_digest(array_of(real)))
             if same is not None:
                 found[placeholder] = full, same
         return found
@@ -131,8 +161,27 @@ def run_as_user(
     settings
         How the user runs it.
     """
-    returned = Session(model, settings).run(inputs)
-    return ExportedRun(runtime.optimized_graph(model, settings), program, inputs, values, returned)
+    # Where random numbers are drawn, each run draws others.
+    returned = None if draws_of(program) else Session(model, settings).run(inputs)
+    graph = runtime.optimized_graph(model, settings)
+    return ExportedRun(graph, program, inputs, values, returned)
+
+
+def values_of(program: ExportedProgram, model: Any) -> set[str]:
+    """Names of a model's values that are the results of a program's nodes."""
+    also = dict(_other_names(model))
+    names = [one for node in program.graph.nodes if is_call(node) for one in names_of(node)]
+    return {also.get(one, one) for one in names} | set(names)
+
+
+def _as_meant(found: Any, meant: Any) -> Any:
+    """Complex numbers of the pairs of real ones that ONNX has for them; all else as it is."""
+    if not (isinstance(found, np.ndarray) and isinstance(meant, torch.Tensor)):
+        return found
+    is_pairs = meant.is_complex() and found.dtype.kind == "f" and found.ndim == meant.dim() + 1
+    if not is_pairs or found.shape[-1] != 2:
+        return found
+    return np.asarray(found[..., 0] + 1j * found[..., 1], dtype=f"c{2 * found.itemsize}")
 
 
 def _has_form(found: Any, meant: Any) -> bool:

@@ -212,12 +212,19 @@ def _function(given: str) -> Any:
 
 
 def _to_evaluation(source: ModelSource) -> None:
+    """Set a module to evaluation, and say which layers were not: all of them, or some that were left."""
     module = source.module
-    if module is not None and any(one.training for one in module.modules()):
-        module.eval()
+    if module is None:
+        return
+    leaves = {name: one for name, one in module.named_modules() if not [*one.children()]}
+    left = [name for name, one in leaves.items() if one.training]
+    if module.training and len(left) == len(leaves):
         source.said.append(
             "set to evaluation: dropout is off, batch norms use their running statistics"
         )
+    elif left:
+        source.said.append(f"set to evaluation: {listed([one or 'the model' for one in left])}")
+    module.eval()
 
 
 # ------------------------------------------------------------------------------------- checkpoints

@@ -159,7 +159,11 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     show_default=True,
     help="Instances that may wait; beyond them a request is refused.",
 )
-@options.option("--timeout", default=60.0, words="Of a model.")
+@options.option(
+    "--timeout",
+    default=60.0,
+    words="Of a request, from its arrival on, its wait in the queue included.",
+)
 @click.option(
     "--most-bytes",
     type=options.Size(1024),

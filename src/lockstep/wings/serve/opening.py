@@ -11,7 +11,8 @@ import yaml
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import message
-from lockstep.wings.serve.servable import HasGraph, Servable, Signature
+from lockstep.wings.serve.protocol.tensors import is_served
+from lockstep.wings.serve.servable import HasGraph, Servable, Signature, unserved
 from lockstep.wings.serve.servables.kinds import open_servable
 
 SETTINGS = "serve.yaml"
@@ -43,6 +44,9 @@ class Source:
             If it cannot be served.
         """
         servable = open_servable(self.path, self.device, self.settings.get("threads", 0))
+        for one in (*servable.signature.inputs, *servable.signature.outputs):
+            if not is_served(one.dtype):
+                raise unserved(self.path, one.name, one.dtype)
         without = frozenset(map(str, self.settings.get("without_batch_axis", ())))
         names = [one.name for one in servable.signature.inputs]
         unknown = sorted(without - {*names})

@@ -55,6 +55,10 @@ def main() -> None:
 def _source_of(kind: str) -> type[Source]:
     if kind == Source.kind:
         return Source
+    if kind == "bodies":
+        from lockstep.wings.serve.protocol.large_bodies import BodySource
+
+        return BodySource
     from lockstep.wings.serve.parity.reference import ReferenceSource
 
     if hasattr(os, "nice"):

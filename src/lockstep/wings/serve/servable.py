@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lockstep.core.errors import UsageError
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -74,6 +76,20 @@ class Signature:
         """How many instances each run has, where the model is of one size only."""
         extents = {one.shape[0] for one in self.batched_inputs} - {-1}
         return extents.pop() if len(extents) == 1 else None
+
+
+def fits(shape: Sequence[int], spec: Sequence[int]) -> bool:
+    """Whether a shape is one that a tensor's spec allows, where -1 is a free extent."""
+    return len(shape) == len(spec) and all(
+        wanted in (-1, extent) for wanted, extent in zip(spec, shape, strict=True)
+    )
+
+
+def unserved(path: Path, name: str, dtype: object) -> UsageError:
+    """The refusal of a model one of whose tensors is of an element type that is not served."""
+    return UsageError(
+        f"{path}: {name} is {dtype}, which is not served; have the model itself convert it, from or to float32"
+    )
 
 
 class Servable(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from lockstep.wings.serve.protocol.metadata import EXTENSIONS, NAME, properties_
 from lockstep.wings.serve.protocol.request import InferRequest, answered
 from lockstep.wings.serve.protocol.tensors import (
     datatype_of,
+    dtype_of,
     raw_from_tensor,
     shape_of,
     tensor_from_json,
@@ -94,10 +96,11 @@ class InferenceService:
         return {}
 
     async def ModelInfer(self, request: Any) -> dict[str, Any]:  # noqa: N802
+        arrived_s = asyncio.get_running_loop().time()
         with self._metrics.asked(self._repository.known(request.model_name)):
             asked = InferRequest(
                 request.model_name, request.model_version, request.id, _inputs(request),
-                [one.name for one in request.outputs],
+                [one.name for one in request.outputs], arrived_s,
             )  # fmt: skip
             response = await answered(self._repository, asked)
         told: dict[str, Any] = {
@@ -125,6 +128,7 @@ def _inputs(request: Any) -> dict[str, Array]:
         if raw:
             inputs[one.name] = tensor_from_raw(one.name, one.datatype, shape, raw[number])
             continue
+        dtype_of(one.datatype, one.name)
         place = _CONTENTS.get(one.datatype)
         if place is None:
             raise RequestError(f"{one.name}: {one.datatype[:20]!r} is sent as raw contents only")

@@ -12,7 +12,7 @@ import numpy as np
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import message
-from lockstep.wings.serve.servable import Array, Arrays, Signature, TensorSpec
+from lockstep.wings.serve.servable import Array, Arrays, Signature, TensorSpec, unserved
 
 SIGNATURE = "signature.json"
 """Beside a module of TorchScript, which does not tell what it takes: lists of `{"name", "dtype", "shape"}`, by
@@ -113,12 +113,14 @@ def open_exported(path: Path, device: str) -> TorchServable:
     try:
         program = torch.export.load(path)
         values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
-        inputs = [_spec(name, values[name]) for name in program.graph_signature.user_inputs]
+        inputs = [_spec(path, name, values[name]) for name in program.graph_signature.user_inputs]
         outputs = [
-            _spec(name, values[name]) for name in program.graph_signature.user_outputs if name
+            _spec(path, name, values[name]) for name in program.graph_signature.user_outputs if name
         ]
         signature = Signature(tuple(inputs), tuple(outputs), most=_most(program))
         return ProgramServable(program, signature, device)
+    except UsageError:
+        raise
     except Exception as error:
         raise UsageError(
             f"{path}: is no program of torch.export ({message(str(error))})"
@@ -171,10 +173,14 @@ def _told(entries: Sequence[dict[str, Any]]) -> tuple[TensorSpec, ...]:
     )
 
 
-def _spec(name: str, value: Any) -> TensorSpec:
-    dtype = str(value.dtype).removeprefix("torch.")
+def _spec(path: Path, name: str, value: Any) -> TensorSpec:
+    told = str(value.dtype).removeprefix("torch.")
+    try:
+        dtype = np.dtype(told)
+    except TypeError:
+        raise unserved(path, name, told) from None
     shape = tuple(extent if isinstance(extent, int) else -1 for extent in value.shape)
-    return TensorSpec(name, np.dtype(dtype), shape)
+    return TensorSpec(name, dtype, shape)
 
 
 def _flat(result: Any) -> list[Any]:
