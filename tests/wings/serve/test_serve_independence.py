@@ -184,6 +184,9 @@ ONNX_MIXES = {
     "DynamicQuantizeLinear": "{ q, s, z = DynamicQuantizeLinear(x)  y = DequantizeLinear(q, s, z) }",
     "BatchNormalization": """<float[4] a = {1,1,1,1}>
         { y, m, v = BatchNormalization <training_mode = 1> (x, a, a, a, a) }""",
+    "MaxPool": """<int64[2] s = {-1, 4}, int64[2] a = {1, 2}> { u = Unsqueeze(x, a)
+        p, i = MaxPool <kernel_shape = [1, 1]> (u)  f = Cast <to = 1> (i)  y = Reshape(f, s) }""",
+    "Upsample": "<float[2] s = {2, 1}> { y = Upsample(x, s) }",
     "MeanVarianceNormalization": "{ y = MeanVarianceNormalization <axes = [0]> (x) }",
     "RandomNormalLike": "{ r = RandomNormalLike(x)  y = Add(x, r) }",
     "RandomUniform": "{ r = RandomUniform <shape = [1, 4]> ()  y = Add(x, r) }",
@@ -220,7 +223,8 @@ ONNX_MIXES = {
 
 @pytest.mark.parametrize("kind", ONNX_MIXES)
 def test_a_graph_of_onnx_that_mixes_is_refused_with_the_node(kind: str, tmp_path: Path) -> None:
-    path = parsed(f"(float[n,4] x) => (float[n,4] y) {ONNX_MIXES[kind]}", tmp_path / "model.onnx")
+    text = f"(float[n,4] x) => (float[n,4] y) {ONNX_MIXES[kind]}"
+    path = parsed(text, tmp_path / "model.onnx", 9 if kind == "Upsample" else 18)
     found = onnx_graph.mixing(path)
     assert f"({kind})" in found
     assert "the batch: it " in found

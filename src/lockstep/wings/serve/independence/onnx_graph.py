@@ -30,6 +30,8 @@ from lockstep.wings.serve.servable import Array
 _FEW = 1024
 """Elements of a constant that may be sizes or axes."""
 _UNKNOWN = "?"
+_OLDEST = 7
+"""Opset from which operators mean what they mean today, but for those that `old` knows."""
 
 
 def mixing(path: Path, without: Collection[str] = ()) -> str:
@@ -59,6 +61,10 @@ class _Graph:
         self._opset = max(
             [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")], default=1
         )
+        if self._opset < _OLDEST:
+            raise Mixes(
+                f"its graph is of opset {self._opset}, and those before {_OLDEST} are not looked into"
+            )
         self._values: dict[str, Value] = {}
         self._constants: dict[str, Array] = {}
         self._types: dict[str, int] = {}

@@ -84,10 +84,11 @@ OPERATORS = _table(
     ("""ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
         ReduceSumSquare""", Operator(rules.reduced, {"axes": ("axes", None), **_KEPT}, {1: "axes"})),
     ("ArgMax ArgMin", Operator(rules.reduced, {"axis": ("axes", 0), **_KEPT})),
-    ("""Conv ConvTranspose ConvInteger QLinearConv AveragePool MaxPool LpPool GlobalAveragePool GlobalMaxPool
+    ("MaxPool", Operator(rules.rows_alone)),
+    ("""Conv ConvTranspose ConvInteger QLinearConv AveragePool LpPool GlobalAveragePool GlobalMaxPool
         GlobalLpPool InstanceNormalization GroupNormalization LRN DepthToSpace SpaceToDepth""",
      Operator(rules.rows)),
-    ("BatchNormalization", Operator(rules.rows, {"training_mode": ("training", 0)})),
+    ("BatchNormalization", Operator(rules.rows_alone, {"training_mode": ("training", 0)})),
     ("GridSample", Operator(rules.rows, fixed={"paired": (0, 1)})),
     ("DeformConv", Operator(rules.rows, fixed={"paired": (0, 2, 4)})),
     ("AffineGrid", Operator(rules.rows, options={1: "size"})),
@@ -120,6 +121,8 @@ OPERATORS = _table(
 
 def old(kind: str, opset: int, operator: Operator) -> Operator:
     """The operator of an older opset, where that meant something else by the same name."""
+    if opset < 14 and kind == "BatchNormalization":
+        return Operator(rules.batch_norm_by_outputs)
     if opset < 13 and kind in ("Softmax", "LogSoftmax", "Hardmax"):
         return Operator(rules.along_from, {"axis": ("axis", 1)})
     if opset < 10 and kind == "Dropout":
@@ -133,7 +136,7 @@ def _rows(call: Call, inputs: Any, attributes: Mapping[str, Any]) -> Call:
         raise Mixes("normalises by the whole batch, as in training")
     rank = call.first.rank
     axes = [rules.normal(one, rank) for one in attributes.get("axes", range(rank))]
-    if not {"scales", "sizes"} & call.options.keys() or 0 not in axes:
+    if not {"scales", "sizes"} & (call.options.keys() | attributes.keys()) or 0 not in axes:
         return call
     at = axes.index(0)
     scales, sizes = call.options.get("scales", attributes.get("scales")), call.options.get("sizes")
@@ -226,6 +229,7 @@ def _einsum(call: Call, inputs: Any, attributes: Mapping[str, Any]) -> Call:
 
 _PREPARED = {
     rules.rows: _rows,
+    rules.rows_alone: _rows,
     rules.pointwise: _dropout,
     rules.cut: _cut,
     rules.recurrent: _recurrent,

@@ -173,7 +173,7 @@ class _Flow:
         ]
         call = self._call(node, shapes)
         kind = _kind(node)
-        row = OPERATORS.get(kind) or OPERATORS.get(kind.rpartition(".")[0]) or _tagged(node)
+        row = _operator(node, kind)
         try:
             index = row_numbers(_kind(node), call)
             if index is not None:
@@ -265,11 +265,18 @@ def _kind(node: fx.Node) -> str:
     )
 
 
-def _tagged(node: fx.Node) -> Operator | None:
-    """What torch itself says of an operator: that it goes element by element, or draws random numbers."""
+def _operator(node: fx.Node, kind: str) -> Operator | None:
+    """The table's row, or what torch itself says: that it goes element by element, or draws random numbers."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
-        return None
-    if torch.Tag.nondeterministic_seeded in target.tags:
-        return Operator(rules.random)
-    return Operator(rules.pointwise) if torch.Tag.pointwise in target.tags else None
+    tags = target.tags if isinstance(target, torch._ops.OpOverload) else ()
+    found = OPERATORS.get(kind)
+    if (
+        found is None
+        and torch.Tag.pointwise in tags
+        and torch.Tag.nondeterministic_seeded not in tags
+    ):
+        found = Operator(rules.pointwise)
+    found = found or OPERATORS.get(kind.rpartition(".")[0])
+    if found is None and torch.Tag.nondeterministic_seeded in tags:
+        found = Operator(rules.random)
+    return found

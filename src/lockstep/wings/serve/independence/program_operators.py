@@ -142,9 +142,10 @@ OPERATORS = _table(
         adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
         adaptive_max_pool2d adaptive_max_pool3d upsample_nearest1d upsample_nearest2d upsample_nearest3d
         upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa
-        group_norm native_group_norm instance_norm pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
+        group_norm instance_norm pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
         reflection_pad3d replication_pad1d replication_pad2d replication_pad3d im2col channel_shuffle""",
      Operator(rules.rows)),
+    ("native_group_norm", Operator(rules.rows, _renamed())),
     ("batch_norm _native_batch_norm_legit_no_training", Operator(rules.rows, _trained)),
     ("grid_sampler_2d grid_sampler_3d grid_sampler", Operator(rules.rows, _with(paired=(0, 1)))),
     ("linear", Operator(rules.linear)),

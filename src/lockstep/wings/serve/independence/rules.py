@@ -156,6 +156,19 @@ def rows(call: Call) -> Places:
     return [first]
 
 
+def rows_alone(call: Call) -> Places:
+    """As `rows`; further results, such as places in the whole tensor, are not the instances' own."""
+    rest = Mixes("has a result that counts through the whole batch")
+    return [*rows(call), *[rest] * (len(call.shapes) - 1)]
+
+
+def batch_norm_by_outputs(call: Call) -> Places:
+    """Batch norm of ONNX before opset 14, which trains where it gives statistics."""
+    if len(call.shapes) > 1:
+        raise Mixes("normalises by the whole batch, as in training")
+    return rows(call)
+
+
 def product_of_matrices(call: Call) -> Places:
     """Matrices of the last two axes, with the others broadcast; a vector is one of one axis."""
     left, right, *rest = call.given
