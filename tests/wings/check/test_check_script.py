@@ -186,6 +186,7 @@ def test_a_seed_that_is_not_come_to_seeds_nothing(seeding: str, told: bool | Non
     source = f"import torch\n{seeding}\ntorch.optim.SGD(p, lr=1)\n"
     found, _ = look_at_scripts({"train.py": source})
     # then it is unseeded, or could not be told, or is seeded
+    assert all("train.py:" in one.says for one in found)
     assert [(one.rule, one.certain) for one in found] == (
         [] if told is None else [("unseeded", told)]
     )

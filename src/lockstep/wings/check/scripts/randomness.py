@@ -18,6 +18,8 @@ from lockstep.wings.check.scripts.values import Project, Values
 
 _FILE = Path(__file__).with_name("randomness.yaml")
 _MOST_CHARACTERS = 120
+_MOST_CALLS = 3
+_UNREACHED = "unreached"
 
 
 _EVALUATION = re.compile(
@@ -86,7 +88,7 @@ class Rule:
 
     def places(self, script: Script, project: Project) -> Iterator[Place]:
         """Where it is met, or may be."""
-        lacks = self._lacks(project) if self.is_missing else Told.YES
+        lacks, unreached = self._lacks(project) if self.is_missing else (Told.YES, "")
         if lacks is Told.NO:
             return
         for called in script.calls:
@@ -94,6 +96,7 @@ class Rule:
                 continue
             told, blanks = self._arguments(called, project)
             if told is not Told.NO:
+                blanks = {**blanks, _UNREACHED: unreached}
                 unsure = self._row.get("unsure") or Told.NOT_TOLD in (told, lacks)
                 yield called.node, blanks, Told.NOT_TOLD if unsure else Told.YES
                 if self._row.get("first_only"):
@@ -110,17 +113,21 @@ class Rule:
         if "loops_over" in self._row:
             yield from ((one, {}, Told.YES) for one in script.loops if _is_a_set(one))
 
-    def _lacks(self, project: Project) -> Told:
-        """Whether the project never makes any of the calls that it should; a call that may not be come to is none."""
-        answers = [
-            project.reached(called.scope)
+    def _lacks(self, project: Project) -> tuple[Told, str]:
+        """Whether the project never makes any of the calls that it should; and what of one that is not come to."""
+        calls = [
+            called
             for script in project.scripts.values()
             for called in script.calls
             if self._missing(called.name) or self._missing(called.name.lstrip("."))
         ]
+        answers = [project.reached(called.scope) for called in calls]
         if True in answers:
-            return Told.NO
-        return Told.NOT_TOLD if None in answers else Told.YES
+            return Told.NO, ""
+        told = Told.NOT_TOLD if None in answers else Told.YES
+        where = ", ".join(f"{one.scope.file}:{one.node.lineno}" for one in calls[:_MOST_CALLS])
+        how = "may not be" if told is Told.NOT_TOLD else "is not"
+        return told, f" {where} would do it, and {how} come to with the defaults." if calls else ""
 
     def _is_called(self, called: Called) -> bool:
         name = called.name
@@ -172,7 +179,7 @@ class Rule:
         """In words."""
         row, certain = self._row, told is Told.YES
         return ScriptFinding(
-            file, line, self.name, text, row["says"], filled(row["edit"], blanks), row["source"], certain
+            file, line, self.name, text, row["says"] + blanks.get(_UNREACHED, ""), filled(row["edit"], blanks), row["source"], certain
         )  # fmt: skip
 
 
