@@ -177,10 +177,10 @@ class Rule:
         self, file: str, line: int, text: str, blanks: Mapping[str, str], told: Told
     ) -> ScriptFinding:
         """In words."""
-        row, certain = self._row, told is Told.YES
-        return ScriptFinding(
-            file, line, self.name, text, row["says"] + blanks.get(_UNREACHED, ""), filled(row["edit"], blanks), row["source"], certain
-        )  # fmt: skip
+        row = self._row
+        says = row["says"] + blanks.get(_UNREACHED, "")
+        edit, certain = filled(row["edit"], blanks), told is Told.YES
+        return ScriptFinding(file, line, self.name, text, says, edit, row["source"], certain)
 
 
 @cache
