@@ -155,7 +155,7 @@ class _Asked:
         recorded = [
             record_again(
                 run,
-                only=[pattern_for(record.site.module, record.site.op)],
+                only=_sites_of(record),
                 steps=_with_the_one_before(record.step),
             )
             for run, record in records
@@ -262,6 +262,14 @@ class _Asked:
     @property
     def _paths(self) -> tuple[object, ...]:
         return tuple(run.path for run in self.both)
+
+
+def _sites_of(record: TensorRecord) -> list[str]:
+    """The patterns of --only that show an origin again: its own site, where that made the tensor.
+
+    What arrives somewhere was made elsewhere, which is not known: then every site of the step is recorded.
+    """
+    return [pattern_for(record.site.module, record.site.op)] if record.role in _MADE else []
 
 
 def _unkept_words(names: Sequence[str]) -> str:

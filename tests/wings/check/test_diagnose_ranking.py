@@ -61,9 +61,9 @@ def answers(log: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> list[
 @pytest.mark.parametrize(
     ("log", "first", "echoes"),
     [
-        (ASCEND, "cann-kernel-fault", {"hccl-call-failed", "cann-code", "acl-code"}),
+        (ASCEND, "cann-kernel-fault", {"pta-code", "cann-code", "acl-code"}),
         (TIMEOUTS, "python-exception", {"nccl-watchdog-timeout", "torchrun-child-failed"}),
-        (ENGINE, "cann-code", {"hccl-socket-timeout", "hccl-call-failed"}),
+        (ENGINE, "cann-code", {"hccl-socket-timeout", "pta-code"}),
         (KILLED, "out-of-memory-killer", {"loader-killed", "torchrun-killed"}),
         (ASSERTION, "cuda-assert-class", {"cuda-device-assert"}),
     ],
@@ -99,6 +99,23 @@ def test_two_causes_stay_in_the_order_in_which_they_stand(
     assert [one["explained_by"] for one in told] == [None, None]
 
 
+def test_an_exception_that_was_raised_while_another_was_handled_follows_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a chain of two exceptions, and the same two without the chain
+    chain = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    first = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 1\n'
+    second = 'Traceback (most recent call last):\n  File "a.py", line 3, in g\nSystemError: no\n'
+    # then the second is explained by the first, and only where it is chained
+    told = answers(first + chain + second, tmp_path, capsys)
+    assert [(one["code"], one["role"]) for one in told] == [
+        ("KeyError", "exception"),
+        ("SystemError", "echo"),
+    ]
+    told = answers(second + first, tmp_path, capsys)
+    assert [one["code"] for one in told] == ["SystemError", "KeyError"]
+
+
 def test_an_echo_alone_is_told_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
     (told,) = answers(log, tmp_path, capsys)
@@ -130,7 +147,10 @@ def test_an_exception_is_told_with_its_rank_and_the_scripts_own_line(
     assert (told[0]["rank"], told[0]["frame"]) == (2, "/home/me/train.py:31 in collate")
     main(["diagnose", str(tmp_path)])
     said = " ".join(capsys.readouterr().out.split())
-    assert "The first cause: a dictionary, configuration or table lacks a key (KeyError)" in said
+    assert (
+        "The first cause: a dictionary, configuration or table lacks a key (KeyError: 'pixels')"
+        in said
+    )
     assert "code: /home/me/train.py:31 in collate" in said
 
 

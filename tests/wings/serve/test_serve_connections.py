@@ -235,6 +235,27 @@ def infer_by_grpc(channel: grpc.Channel, value: float) -> Any:
     return call.future(asked, timeout=60)
 
 
+def test_a_request_is_answered_in_its_time_by_both_transports(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    # Given a server of little patience, whose model does not end its run
+    folder = tmp_path_factory.mktemp("hangs")
+    model = python_model(folder, "gated", GATED).parent
+    for name in ("begun", "gate"):
+        os.mkfifo(model / name)
+    with serving(folder, "--timeout", "0.4") as served:
+        gate = Gate(served)
+        held = gate.ask(HELD)
+        gate.wait_until_begun()
+        # Then it is told so by HTTP, and another by gRPC
+        words = "gated did not answer within 0.4 s"
+        assert read(held) == (504, {"error": words})
+        with grpc.insecure_channel(served.grpc) as channel:
+            error = infer_by_grpc(channel, HELD).exception(60)
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert error.details().startswith(words)
+
+
 def test_a_model_that_exits_as_it_runs_ends_its_request_alone(gate: Gate) -> None:
     status, told = gate.answer(4)
     assert (status, told["error"]) == (500, "the model raised SystemExit: 7")

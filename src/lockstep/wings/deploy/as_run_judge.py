@@ -1,7 +1,8 @@
-"""How far a graph that the runtime fused may be off: by measured rounding, and by a unit in the last place at least."""
+"""Judges a graph that the runtime fused, by measured rounding."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.protocol import Judge, Judgement, Operation, Region
 from lockstep.judge.tolerances import CALIBRATION_MARGIN_16_BIT, SINGLE
 from lockstep.measure.measured_pair import Measured
+from lockstep.wings.deploy.rounding import allowed
 
 _ULP = 2.0
 """Unit roundoffs in the distance of two neighbouring numbers: the dtype's eps."""
@@ -72,24 +74,25 @@ class AsRunJudge:
     ) -> Judgement:
         if output.equal or not output.floating or not output.known:
             return found
-        tolerance = found.tolerance
-        measured = self._measured(entering, output) if output.unit > SINGLE else None
-        if measured is not None:
-            tolerance = min(tolerance, measured)
-        tolerance = max(tolerance, _ULP * output.unit)
+        noise, reach = self._noise.of(output), self._reach(entering)
+        relative = 0.0 if noise is None else reach * noise / (output.norm or 1.0)
+        bound = allowed(relative, _ULP * output.unit)
+        is_measured = noise is not None and reach <= CALIBRATION_MARGIN_16_BIT
+        if is_measured and output.unit > SINGLE:
+            tolerance = bound
+        else:
+            tolerance = max(
+                found.tolerance, bound if is_measured else allowed(0.0, _ULP * output.unit)
+            )
         unexplained = output.difference > tolerance
         return replace(
             found, tolerance=tolerance, unexplained=unexplained, open=found.open and unexplained
         )
 
-    def _measured(self, entering: Sequence[Measured], output: Measured) -> float | None:
-        """What rounding may make of an output, relative; None where its inputs are further off than rounding."""
-        noise, reach = self._noise.of(output), 1.0
+    def _reach(self, entering: Sequence[Measured]) -> float:
+        """How many times its noise the worst input is off, 1 at least; infinite where none is known."""
+        reach = 1.0
         for item in (one for one in entering if one.floating and not one.equal):
             known = self._noise.of(item)
-            if not known:
-                return None
-            reach = max(reach, item.distance / known)
-        if noise is None or reach > CALIBRATION_MARGIN_16_BIT:
-            return None
-        return CALIBRATION_MARGIN_16_BIT * reach * noise / (output.norm or 1.0)
+            reach = max(reach, item.distance / known if known else math.inf)
+        return reach

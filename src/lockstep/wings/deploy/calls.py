@@ -29,6 +29,7 @@ from lockstep.store.written_calls import (
     ReadTensor,
     closed_manifest,
 )
+from lockstep.wings.deploy.engines import bfloat16
 
 Array = npt.NDArray[Any]
 
@@ -215,9 +216,20 @@ def returned_call(arrays: Sequence[Array]) -> ReadCall:
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """A tensor's elements as NumPy has them, a copy of their own."""
-    found: Array = np.array(tensor.detach().cpu().resolve_conj().resolve_neg().numpy())
+    """A tensor's elements as NumPy has them, a copy of their own; bfloat16 as onnx has it in NumPy."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if plain.dtype is torch.bfloat16:
+        return np.array(plain.contiguous().view(torch.int16).numpy()).view(bfloat16())
+    found: Array = np.array(plain.numpy())
     return found
+
+
+def tensor_of(array: Any) -> torch.Tensor:
+    """A tensor of an array's elements, a copy of their own."""
+    own = np.array(array)
+    if own.dtype.name == "bfloat16":
+        return torch.from_numpy(own.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(own)
 
 
 def filled(value: Any, of: Callable[[fx.Node], Any]) -> Any:

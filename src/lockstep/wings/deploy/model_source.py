@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
+from lockstep.wings.deploy.calls import tensor_of
 from lockstep.wings.deploy.engines import first_line
 from lockstep.wings.deploy.program_run import given_to
 
@@ -75,7 +76,7 @@ class ModelSource:
 
     def tensors(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Arrays as tensors of their own."""
-        return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        return {name: tensor_of(array) for name, array in arrays.items()}
 
     def bound(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Arrays as the model is called with them: all that it takes, by name, in its order.

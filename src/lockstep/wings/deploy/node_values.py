@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import fx
 from torch.export import ExportedProgram
 
@@ -26,6 +25,7 @@ from lockstep.wings.deploy.calls import (
     is_call,
     produced_by,
     returned_call,
+    tensor_of,
 )
 
 _KEPT_BYTES = 1 << 20
@@ -59,14 +59,14 @@ class Values:
         """Keep an array, a list of arrays, or a number."""
         if isinstance(value, np.ndarray) and value.nbytes > _KEPT_BYTES:
             path = Path(self._folder.name) / f"{len(self._held)}.npy"
-            np.save(path, value)
-            value = path
+            np.save(path, value.view(np.uint16) if value.dtype.kind == "V" else value)
+            value = path, value.dtype  # NumPy's files have no bfloat16
         self._held[name] = value
 
     def get(self, name: str) -> Any:
         """What was kept; None for nothing."""
         value = self._held.get(name)
-        return np.load(value) if isinstance(value, Path) else value
+        return np.load(value[0]).view(value[1]) if isinstance(value, tuple) else value
 
     def __contains__(self, name: object) -> bool:
         return name in self._held
@@ -231,7 +231,7 @@ def _operator(node: fx.Node, values: NodeValues, results: Mapping[str, Array]) -
 def _as_torch(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_torch(one) for one in value]
-    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+    return tensor_of(value) if isinstance(value, np.ndarray) else value
 
 
 def _arrays(value: Any) -> Iterator[Array]:

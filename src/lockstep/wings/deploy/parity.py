@@ -24,6 +24,7 @@ from lockstep.reading.paired_steps import opened
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.replay.rerun_process import RerunsApart
 from lockstep.wings.deploy.as_run_judge import AsRunJudge
+from lockstep.wings.deploy.bfloat16 import in_single_precision
 from lockstep.wings.deploy.calls import (
     WrittenRun,
     array_of,
@@ -32,6 +33,7 @@ from lockstep.wings.deploy.calls import (
     is_call,
     operator_name,
     produced_by,
+    tensor_of,
 )
 from lockstep.wings.deploy.exported_run import ExportedRun, run_as_user, values_of
 from lockstep.wings.deploy.module_run import (
@@ -116,9 +118,7 @@ class ParityRuns:
         """
         eager, exported = self._written(REFERENCE), self._written(PLAIN)
         with Values() as own, Values() as others:
-            if _is_half(self._program):
-                model = rounded_at(model, values_of(self._program, model))
-            run = ExportedRun(model, self._program, self._arrays, others)
+            run = ExportedRun(self._prepared(model), self._program, self._arrays, others)
             ran = run.beside = self._run(own, run)
             write_operators(self._program, ran, eager)
             without = write_operators(self._program, run, exported)
@@ -148,6 +148,9 @@ class ParityRuns:
         """
         eager, exported = self._written(BESIDE), self._written(AS_RUN)
         noise = []
+        if self.is_emulated:
+            names = values_of(self._program, model, torch.bfloat16)
+            model = in_single_precision(model, names)
         with Values() as own, Values() as others:
             run = run_as_user(model, self._program, self._arrays, others, settings)
             ran = run.beside = self._run(own, run)
@@ -174,10 +177,23 @@ class ParityRuns:
         runs = [opened("noise", one) for one in noise]
         site_noise = measure_noise(reference, runs, steps=None, read_tensors=True)
         judge: Judge = AsRunJudge(site_noise)
-        if not _is_half(self._program):
+        if not _has(self._program, torch.float16, torch.bfloat16):
             judge = LocalErrorJudge(judge, memory_bytes=MEMORY_BYTES, reruns=RerunsApart)
         found: Comparison = compare_recordings(reference, exported, judge=judge)
         return found
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether the model is of bfloat16, for which the runtime has no kernels on CPUs."""
+        return _has(self._program, torch.bfloat16)
+
+    def _prepared(self, model: Any) -> Any:
+        """A model of 16 bits with each operator's result rounded; one of bfloat16 in single precision besides."""
+        if self.is_emulated:
+            return in_single_precision(model, values_of(self._program, model, torch.bfloat16))
+        if _has(self._program, torch.float16):
+            return rounded_at(model, values_of(self._program, model))
+        return model
 
     def _run(
         self, values: Values, run: ExportedRun, draw: np.random.Generator | None = None
@@ -206,7 +222,7 @@ class ParityRuns:
 def _as_returned(node: fx.Node, run: ExportedRun) -> Any:
     """What a node of the program would return, of the values that a run of the model has for it; None without them."""
     results, meant = results_of(node, run), node.meta.get("val")
-    tensors = [torch.from_numpy(np.array(one)) for one in results.values()]
+    tensors = [tensor_of(one) for one in results.values()]
     if not tensors or not isinstance(meant, (tuple, list)):
         return tensors[0] if tensors else None
     used = [one.index for one in produced_by(node)]
@@ -244,13 +260,10 @@ def _changed(segments: Iterable[Segment], ran: ProgramRun, run: ExportedRun) -> 
     return [name for name in names.values() if name is not None]
 
 
-def _is_half(program: ExportedProgram) -> bool:
-    """Whether a program computes in 16 bits anywhere."""
+def _has(program: ExportedProgram, *dtypes: torch.dtype) -> bool:
+    """Whether a program has a tensor of one of these dtypes."""
     made = (node.meta.get("val") for node in program.graph.nodes)
-    return any(
-        isinstance(one, torch.Tensor) and one.is_floating_point() and one.itemsize == 2
-        for one in made
-    )
+    return any(isinstance(one, torch.Tensor) and one.dtype in dtypes for one in made)
 
 
 def _is_tensor(node: fx.Node) -> bool:

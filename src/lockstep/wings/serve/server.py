@@ -109,6 +109,8 @@ async def serve_models(
             await server.start()
             stack.push_async_callback(server.stop, GRACE_S)
             told["grpc"] = f"{addresses.written}:{port}"
+        gc.collect()
+        gc.freeze()  # what was loaded stays; to look through it takes a third of a second, again and again
         if addresses.http is None:
             listening(repository, told)
             await server.wait_for_termination()
@@ -124,8 +126,6 @@ async def serve_models(
             lifespan="off", timeout_graceful_shutdown=int(GRACE_S), http=bounded_http(bounds.patience_s),
         )  # fmt: skip
         listening(repository, told)
-        gc.collect()
-        gc.freeze()  # what was loaded stays; to look through it takes a third of a second, again and again
         await uvicorn.Server(config).serve(sockets=[listener])
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+SAID = "said"
+"""The group of a pattern that has the message's own words: no code, and shown as it is."""
 _FOLDER = Path(__file__).parent / "codes"
 
 
@@ -21,7 +23,7 @@ class CodeTable:
     Parameters
     ----------
     rows
-        Each row under each of its keys: the columns `code`, `name` and `text`, where the table has them.
+        Each row under each of its keys: the columns `code`, `name`, `alias` and `text`, where the table has them.
     families
         Rows of families by what their codes begin with, the longest first.
     """
@@ -31,7 +33,9 @@ class CodeTable:
 
     def explained(self, groups: Mapping[str, str]) -> dict[str, str] | None:
         """Return the groups of a pattern with the columns of the row that they name; None where there is no row."""
-        keys = [_folded(text) for text in groups.values() if text]
+        # A number is the weakest key: those of CUDA meant something else before CUDA 10.1.
+        texts = [text for name, text in groups.items() if text and name != SAID]
+        keys = sorted(map(_folded, texts), key=str.isdigit)
         row = next((self.rows[key] for key in keys if key in self.rows), None)
         if row is None:
             row = next((one for key in keys if (one := self._family_of(key)) is not None), None)
@@ -44,7 +48,7 @@ class CodeTable:
 
 
 def _folded(key: str) -> str:
-    return key.strip(" .'\"").lower()
+    return key.strip(" .'\"").replace("_", "").lower()
 
 
 @cache
@@ -56,7 +60,7 @@ def code_table(name: str) -> CodeTable:
     single = [row for row in rows if not row["code"].endswith("*")]
     keys = {
         _folded(row[column]): row
-        for column in ("text", "name", "code")
+        for column in ("text", "alias", "name", "code")
         for row in reversed(single)
         if row.get(column)
     }

@@ -24,6 +24,8 @@ class Role(Enum):
 
     CAUSE = "cause"
     """It says why something failed."""
+    EXCEPTION = "exception"
+    """An exception of Python that no row knows more of: its own text says why."""
     SYMPTOM = "symptom"
     """It says that something failed; a different message of the same process often says why."""
     CONSEQUENCE = "consequence"

@@ -17,6 +17,9 @@ _TIME = re.compile(
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _TRACEBACK = "Traceback (most recent call last)"
+_CHAINED = re.compile(
+    r"(During handling of the above exception|The above exception was the direct cause)[^\n]*\s*\S{0,12}\s*$"
+)
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>")
 
 
@@ -54,3 +57,12 @@ def frame_of(before: str) -> str:
     own = [one for one in frames if not any(mark in one["file"] for mark in _LIBRARIES)]
     last = (own or frames)[-1:]
     return "".join(f"{one['file']}:{one['line']} in {one['function']}" for one in last)
+
+
+def is_chained(before: str) -> bool:
+    """Return whether the last traceback of a text follows from the exception that stands before it.
+
+    >>> is_chained("During handling of the above exception, ...:\\n\\nTraceback (most recent call last):")
+    True
+    """
+    return _CHAINED.search(before.rpartition(_TRACEBACK)[0]) is not None

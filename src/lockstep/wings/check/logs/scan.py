@@ -13,8 +13,9 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from lockstep.wings.check.logs.ascend_operators import MARK, AscendOperators
 from lockstep.wings.check.logs.blocks import CONTEXT_BYTES, Block, Source, blocks
+from lockstep.wings.check.logs.code_tables import SAID
 from lockstep.wings.check.logs.known_messages import KnownMessage, Role, Severity
-from lockstep.wings.check.logs.line_origin import frame_of, rank_of, time_of
+from lockstep.wings.check.logs.line_origin import frame_of, is_chained, rank_of, time_of
 
 _LINE_ENDS = (b"\n", b"\r")
 _ROLES = list(Role)
@@ -45,6 +46,8 @@ class Found:
         Which rank wrote that line, and when, where the log says so.
     frame
         The line of code that the traceback in front of it ends in, the script's own before a library's.
+    chained
+        The traceback follows from a different exception, which stands before it.
     """
 
     message: KnownMessage
@@ -55,6 +58,7 @@ class Found:
     rank: int | None = None
     time: datetime | None = None
     frame: str = ""
+    chained: bool = False
     count: int = 1
 
     @property
@@ -68,7 +72,8 @@ class Found:
     def role(self) -> Role:
         """Where the message stands between cause and report: what its code's row says, else its own row."""
         said = self.groups.get("role")
-        return Role(said) if said else self.message.role
+        role = Role(said) if said else self.message.role
+        return Role.ECHO if role is Role.EXCEPTION and self.chained else role
 
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -93,13 +98,22 @@ class Findings:
         before: str = "",
     ) -> None:
         """Count a line that has a message; `before` is the text in front of it."""
-        key = (message.name, tuple(sorted(groups.items())))
+        kinds = {name: text for name, text in groups.items() if name != SAID}
+        key = (message.name, tuple(sorted(kinds.items())))
         if key not in self.found and len(self.found) >= _MOST_KINDS:
             key = (message.name, ())
         if (known := self.found.get(key)) is None:
             self.found[key] = Found(
-                message, dict(groups), place, text, place, rank_of(text), time_of(text, before), frame_of(before)
-            )  # fmt: skip
+                message,
+                dict(groups),
+                place,
+                text,
+                place,
+                rank=rank_of(text),
+                time=time_of(text, before),
+                frame=frame_of(before),
+                chained=is_chained(before),
+            )
             return
         known.count += 1
         known.last = place
@@ -180,4 +194,5 @@ class Scanner:
 
     def _precedence(self, message: KnownMessage) -> tuple[bool, int, int]:
         """Of several messages that one line has: what is particular first, then the cause, then the order of rows."""
-        return message.fallback, _ROLES.index(message.role), self._ranks[message.name]
+        role = 0 if message.fallback else _ROLES.index(message.role)
+        return message.fallback, role, self._ranks[message.name]

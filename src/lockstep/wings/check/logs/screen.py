@@ -71,7 +71,9 @@ def _add_found(text: Page, told: Told) -> None:
     rank = "" if one.rank is None else f", rank {one.rank}"
     add_line(text, f"{one.first}  {_line(one)}")
     kind = (
-        one.severity.value if one.role is Role.CAUSE else f"{one.severity.value}, {one.role.value}"
+        one.severity.value
+        if one.role in (Role.CAUSE, Role.EXCEPTION)
+        else f"{one.severity.value}, {one.role.value}"
     )
     paragraphs = [f"{kind}: {_title(one)}{rank}{times}"]
     if told.follows_from is not None:
