@@ -221,7 +221,7 @@ async def _begun() -> _Running:
 def _signature(told: dict[str, Any]) -> Signature:
     return Signature(
         tuple(_spec(*one) for one in told["inputs"]), tuple(_spec(*one) for one in told["outputs"]),
-        told["batches"], frozenset(told["without"]),
+        told["batches"], frozenset(told["without"]), told["batching"], told["most"],
     )  # fmt: skip
 
 

@@ -91,6 +91,8 @@ def _told(servable: Servable) -> dict[str, Any]:
         "outputs": [_spec(one) for one in signature.outputs],
         "batches": signature.batches,
         "without": sorted(signature.without_batch_axis),
+        "batching": signature.batching,
+        "most": signature.most,
     }
 
 

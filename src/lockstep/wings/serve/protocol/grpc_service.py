@@ -15,7 +15,7 @@ from lockstep.wings.serve.access import Gate
 from lockstep.wings.serve.failures import RequestError
 from lockstep.wings.serve.metrics import Metrics
 from lockstep.wings.serve.protocol import messages
-from lockstep.wings.serve.protocol.metadata import EXTENSIONS, NAME, tensors_told
+from lockstep.wings.serve.protocol.metadata import EXTENSIONS, NAME, properties_told, tensors_told
 from lockstep.wings.serve.protocol.request import InferRequest, answered
 from lockstep.wings.serve.protocol.tensors import (
     datatype_of,
@@ -75,6 +75,7 @@ class InferenceService:
             "platform": version.platform,
             "inputs": tensors_told(version.signature, version.signature.inputs),
             "outputs": tensors_told(version.signature, version.signature.outputs),
+            "properties": properties_told(version.signature),
         }
 
     async def RepositoryIndex(self, request: Any) -> dict[str, Any]:  # noqa: N802

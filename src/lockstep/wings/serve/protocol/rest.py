@@ -33,7 +33,7 @@ from lockstep.wings.serve.protocol.bodies import (
 )
 from lockstep.wings.serve.protocol.bounded_http import LEAVING
 from lockstep.wings.serve.protocol.large_bodies import LARGE_BYTES, LargeBodies
-from lockstep.wings.serve.protocol.metadata import EXTENSIONS, NAME, tensors_told
+from lockstep.wings.serve.protocol.metadata import EXTENSIONS, NAME, properties_told, tensors_told
 from lockstep.wings.serve.protocol.request import InferRequest, answered
 from lockstep.wings.serve.repository import READY, Repository
 
@@ -123,6 +123,7 @@ class RestService:
             "platform": version.platform,
             "inputs": tensors_told(version.signature, version.signature.inputs),
             "outputs": tensors_told(version.signature, version.signature.outputs),
+            "properties": properties_told(version.signature),
         }
         return JSONResponse(told)
 

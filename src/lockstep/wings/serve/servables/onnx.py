@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,14 @@ class OnnxServable:
             flat = [one.encode() if isinstance(one, str) else one for one in named[name].ravel()]
             named[name] = np.array(flat, object).reshape(named[name].shape)
         return named
+
+    def mixing(self, without: Collection[str]) -> str:
+        """Why instances are not shown to be independent; see `HasGraph`."""
+        try:
+            from lockstep.wings.serve.independence import onnx_graph
+        except ImportError as error:
+            return f"its graph is not looked into, as {error.name} is not installed"
+        return onnx_graph.mixing(self._path, without)
 
     def moved(self, *, seed: int) -> OnnxServable:
         """The model with every weight at a neighbour of its number, for what rounding makes of it."""
