@@ -208,6 +208,10 @@ apart (fp16 underflows below 6e-5)."""
 UPDATE_MARGIN = 4.0
 """How many times the error of one kernel (single, foreach, fused) another may be off."""
 
+NUMBERS_ALIKE = 64 * 2.0**-23
+"""Relative distance up to which two numbers of Python may be one, rounded otherwise: some roundings of single
+precision, as numbers have that were taken from tensors. As `lockstep.align.settings` takes it."""
+
 MASK_MAGNITUDE = 1e4
 """Magnitude from which on two results of one sign both mean `left out`: masks are -inf, -3.4e38, -1e9 or -1e4."""
 

@@ -21,6 +21,7 @@ from lockstep.core.finding import Evidence, Kind, Outcome, Pair
 from lockstep.core.operators import Family, family_of
 from lockstep.core.progress import CountedProgress
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import AGREES, OPEN, Judge, Judgement, Operation, Region, as_open
 from lockstep.judge.stray_elements import with_stray_elements
 from lockstep.judge.tolerances import LINEAR_REGIME, SAME_TENSOR, SECOND_ORIGIN
@@ -557,7 +558,10 @@ class StepWalk:
         if (gross or by_chance or in_place) and self._is_outweighed(item, backward):
             in_script = self._step.module_around(item) is None and self._is_before_backward(item)
             return entering, _OUTWEIGHED if in_script else AGREES
-        return entering, self._judge.passage(entering, measured, region=region)
+        judgement = self._judge.passage(entering, measured, region=region)
+        if backward and self._judge.looks_at_set_up and not judgement.unexplained:
+            judgement = altered_by_one(entering, measured, region) or judgement
+        return entering, judgement
 
     def _is_outweighed(self, item: Aligned, backward: bool) -> bool:
         """Whether all that leaves the module around is near, and follows from what enters it.

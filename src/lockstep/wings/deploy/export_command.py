@@ -17,6 +17,7 @@ from lockstep.cli.typed import typed_again
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison, Verdict, WhatNext
+from lockstep.core.replacement import replacing
 from lockstep.core.text import shell_line
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import print_comparison
@@ -109,9 +110,14 @@ def export(
             written = write_training(source, tensors, order, folder, train, loss)
         else:
             written = write(source, tensors, order, folder)
+        differs = any(
+            stage.parity.comparison.verdict is Verdict.DIVERGED for stage in written.stages
+        )
+        if differs and not inputs and output.suffix == ".onnx":
+            inputs = (str(_kept_inputs(output, tensors)),)
         given = _given(inputs, entries, seed)
         stages = [
-            _with_next(stage, recordings is not None, output, given, _kept_again(entries))
+            _with_next(stage, recordings is not None, output, given, entries)
             for stage in written.stages
         ]
         if as_json:
@@ -129,6 +135,22 @@ def _given(inputs: Sequence[str], entries: Sequence[tuple[str, str]], seed: int)
         *(word for key, value in entries for word in ("--session", f"{key}={value}")),
         *(["--seed", str(seed)] if seed else []),
     ]
+
+
+def _kept_inputs(output: Path, tensors: dict[str, Any]) -> Path:
+    """The inputs that a factory gave, in a file beside the model, for what is run next."""
+    import torch
+
+    path = output.with_suffix(".inputs.pt")
+    with replacing(path) as aside:
+        torch.save({name: one.detach().clone() for name, one in tensors.items()}, aside)
+    return path
+
+
+def _plain_again(entries: Sequence[tuple[str, str]]) -> str:
+    """The command that was typed, with nothing optimised by the exporter."""
+    typed = typed_again(click.get_current_context(), without=("entries", "as_json", "force"))
+    return shell_line([*program(), "export", *typed, *_given((), entries, 0), "--plain", "--force"])
 
 
 def _kept_again(entries: Sequence[tuple[str, str]]) -> str:
@@ -179,15 +201,26 @@ def _exit_code(stages: list[Stage]) -> int:
     return ExitCode.AGREES
 
 
-def _with_next(stage: Stage, are_kept: bool, output: Path, given: list[str], again: str) -> Stage:
+def _with_next(
+    stage: Stage,
+    are_kept: bool,
+    output: Path,
+    given: list[str],
+    entries: Sequence[tuple[str, str]],
+) -> Stage:
     """What leads on: to the fusion at fault, or to the recordings where they are not kept."""
     comparison = stage.parity.comparison
     following = comparison.what_next if are_kept else None
-    if comparison.verdict is Verdict.DIVERGED and stage.name == "as_run":
+    if comparison.verdict is Verdict.DIVERGED and stage.by_exporter:
+        following = WhatNext(
+            "leave out the exporter's own optimisation, which changes the numbers",
+            _plain_again(entries),
+        )
+    elif comparison.verdict is Verdict.DIVERGED and stage.name == "as_run":
         command = shell_line([*program(), "bisect-fusions", str(output), *given])
         following = WhatNext("find the optimisation that changes the numbers", command)
     elif comparison.verdict is not Verdict.AGREE and not are_kept:
-        following = WhatNext("export it again, and keep both recordings", again)
+        following = WhatNext("export it again, and keep both recordings", _kept_again(entries))
     elif comparison.verdict is Verdict.AGREE:
         following = None
     changed: Comparison = replace(comparison, what_next=following)

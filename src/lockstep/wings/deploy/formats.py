@@ -12,16 +12,21 @@ from typing import Any
 import torch
 
 from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.finding import Verdict
 from lockstep.core.replacement import replacing
 from lockstep.wings.deploy import exporting
 from lockstep.wings.deploy.engines import engine
 from lockstep.wings.deploy.model_file import write_model
 from lockstep.wings.deploy.model_source import ModelSource
 from lockstep.wings.deploy.parity import Parity, ParityRuns, with_gaps
-from lockstep.wings.deploy.runtime import Settings
+from lockstep.wings.deploy.runtime import Level, Settings
 from lockstep.wings.deploy.stage import Stage
 
 _CONVERTER = "converter_lite"
+_EMULATED = (
+    "onnxruntime has no kernels for bfloat16 on CPUs: each operator was run in float32 and its result rounded, and the"
+    " file itself was not run; run it on its device, and compare there"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,14 @@ def _write_onnx(
             runs.as_run(model, order.settings),
         ),
     ]
+    if stages[1].parity.comparison.verdict is Verdict.DIVERGED and not order.plain:
+        (folder / "unoptimized").mkdir()
+        alone = ParityRuns(exported.program, inputs, folder / "unoptimized")
+        unoptimized = alone.as_run(model, replace(order.settings, level=Level.NONE))
+        by_exporter = unoptimized.comparison.verdict is Verdict.DIVERGED
+        stages[1] = replace(stages[1], by_exporter=by_exporter)
+    if runs.is_emulated:
+        stages[1] = _with_gap(stages[1], _EMULATED)
     if axes:
         longer = exporting.doubled(inputs, axes)
         (folder / "longer").mkdir()
@@ -151,7 +164,7 @@ def _write_mindir(
 def _with_gap(stage: Stage, gap: str) -> Stage:
     found = stage.parity
     comparison = with_gaps(found.comparison, [gap], [])
-    return Stage(stage.name, stage.words, Parity(comparison, found.operators, found.compared))
+    return replace(stage, parity=Parity(comparison, found.operators, found.compared))
 
 
 def proof_of(stages: Sequence[Stage], inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -164,7 +177,7 @@ def proof_of(stages: Sequence[Stage], inputs: Mapping[str, torch.Tensor]) -> dic
         stage.name: {
             "verdict": stage.parity.comparison.verdict.value, "operators": stage.parity.operators,
             "operators_compared": stage.parity.compared, "tensors_compared": stage.parity.comparison.compared,
-        }
+        } | ({"by_exporter": True} if stage.by_exporter else {})
         for stage in stages
     }  # fmt: skip
 

@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
+from lockstep.wings.deploy.calls import tensor_of
 from lockstep.wings.deploy.engines import first_line
 from lockstep.wings.deploy.program_run import given_to
 
@@ -75,7 +76,7 @@ class ModelSource:
 
     def tensors(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Arrays as tensors of their own."""
-        return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        return {name: tensor_of(array) for name, array in arrays.items()}
 
     def bound(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Arrays as the model is called with them: all that it takes, by name, in its order.
@@ -212,12 +213,19 @@ def _function(given: str) -> Any:
 
 
 def _to_evaluation(source: ModelSource) -> None:
+    """Set a module to evaluation, and say which layers were not: all of them, or some that were left."""
     module = source.module
-    if module is not None and any(one.training for one in module.modules()):
-        module.eval()
+    if module is None:
+        return
+    leaves = {name: one for name, one in module.named_modules() if not [*one.children()]}
+    left = [name for name, one in leaves.items() if one.training]
+    if module.training and len(left) == len(leaves):
         source.said.append(
             "set to evaluation: dropout is off, batch norms use their running statistics"
         )
+    elif left:
+        source.said.append(f"set to evaluation: {listed([one or 'the model' for one in left])}")
+    module.eval()
 
 
 # ------------------------------------------------------------------------------------- checkpoints

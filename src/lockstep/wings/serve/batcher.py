@@ -32,8 +32,8 @@ Results = dict[str, Array]
 class Runner(Protocol):
     """Runs a model, one batch at a time."""
 
-    async def run(self, inputs: Arrays) -> Results:
-        """Compute the outputs of one batch.
+    async def run(self, inputs: Arrays, *, alone: bool = False) -> Results:
+        """Compute the outputs of one batch; `alone` where it is of one request, and no other waits or runs.
 
         Raises
         ------
@@ -277,8 +277,9 @@ class Batcher:
     async def _together(self, runner: Runner, parts: list[_Part]) -> Results:
         """The results of one run, padded by its last instance to the extent that the model fixes."""
         inputs = parts[0].job.inputs
+        alone = len(parts) == len(self._running) == 1 and not self._waiting
         if not self._names:
-            return await self._once(runner, inputs, 1, None)
+            return await self._once(runner, inputs, 1, None, alone)
         count = sum(part.count for part in parts)
         padding = (self._fixed or count) - count
         given = {}
@@ -290,14 +291,16 @@ class Batcher:
                 rows += [np.repeat(rows[-1][-1:], padding, axis=0)] if padding else []
                 value = rows[0] if len(rows) == 1 else np.concatenate(rows)
             given[name] = value
-        results = await self._once(runner, given, count, count + padding)
+        results = await self._once(runner, given, count, count + padding, alone)
         return _rows(results, 0, count) if padding else results
 
-    async def _once(self, runner: Runner, inputs: Arrays, count: int, rows: int | None) -> Results:
+    async def _once(
+        self, runner: Runner, inputs: Arrays, count: int, rows: int | None, alone: bool
+    ) -> Results:
         self.runs += 1
         self.instances += count
         try:
-            results = await runner.run(inputs)
+            results = await runner.run(inputs, alone=alone)
         except RunnerDiedError:
             results = await runner.run(inputs)
         self._check_shapes(results, rows)

@@ -128,6 +128,11 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     help="Instances of one run, where the model does not fix them.",
 )
 @click.option(
+    "--batch",
+    is_flag=True,
+    help="Run requests together also where the graph does not prove that they stay apart.",
+)
+@click.option(
     "--shadow",
     multiple=True,
     type=click.Path(path_type=Path),
@@ -170,14 +175,15 @@ def serve(
     models: tuple[Path, ...], http_port: int | None, grpc_port: int | None, host: str,
     token_file: Path | None, device: str, runners: int, engine_name: str,
     address: str | None, replicas: tuple[int, int], threads: int,
-    most: int, shadow: tuple[Path, ...], share: Fraction, record: Path | None, waiting: int, timeout: float,
-    most_bytes: int,
+    most: int, batch: bool, shadow: tuple[Path, ...], share: Fraction, record: Path | None, waiting: int,
+    timeout: float, most_bytes: int,
 ) -> int:  # fmt: skip
     """Serve MODELS by the Open Inference Protocol until Ctrl-C: clients of Triton and KServe work unchanged.
 
     A model is a file (.onnx, .pt2 of torch.export, .pt of TorchScript, a servable.py of your own), a folder with a
-    folder for each version (1, 2, ...), or a folder of such folders. Requests that wait are run together where the
-    model was seen to keep the instances of a batch apart. Only this machine is answered, unless --host says otherwise.
+    folder for each version (1, 2, ...), or a folder of such folders. Requests that wait are run together if the graph
+    proves that no row reaches another request, or if you pass --batch. Only this machine is answered, unless --host
+    says otherwise.
 
     \b
     lockstep serve model.onnx
@@ -205,12 +211,13 @@ def serve(
     def listening(repository: Repository, addresses: dict[str, str]) -> None:
         for entry in repository.index():
             version = f" version {entry.version}" if entry.version else ""
-            state = "is served" if entry.state == "READY" else f"is not served: {entry.reason}"
+            served = f"is served, {entry.batching}"
+            state = served if entry.state == "READY" else f"is not served: {entry.reason}"
             say(f"{entry.name}{version} {state}")
         for transport, address in addresses.items():
             click.echo(f"{transport} {address}")
 
-    limits = Limits(device, most, waiting, timeout, runners, threads)
+    limits = Limits(device, most, waiting, timeout, runners, threads, batch)
     addresses, gate = Addresses(host, http_port, grpc_port), gate_for(host, token_file)
     bounds = Bounds(most_bytes=most_bytes)
     if record is not None and not shadow:

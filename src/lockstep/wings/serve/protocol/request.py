@@ -14,13 +14,15 @@ from lockstep.wings.serve.servable import Array, fits
 
 @dataclass(slots=True)
 class InferRequest:
-    """What is asked: of which model, with which inputs, and which outputs are wanted; all where none is named."""
+    """What is asked: of which model, with which inputs, which outputs are wanted (all where none is named), and when it
+    came by the clock of the event loop."""
 
     model: str
     version: str
     id: str
     inputs: dict[str, Array]
     outputs: list[str]
+    arrived_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ async def answered(repository: Repository, request: InferRequest) -> InferRespon
     """
     version = repository.get(request.model, request.version)
     check(version, request)
-    results = await version.batcher.infer(request.inputs)
+    results = await version.batcher.infer(request.inputs, request.arrived_s)
     shadow = repository.shadows.get(version.name)
     if shadow is not None:
         shadow.offer(request.id, version.number, request.inputs, results)

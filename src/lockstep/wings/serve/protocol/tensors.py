@@ -37,6 +37,11 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
     return _NAMES[dtype]
 
 
+def is_served(dtype: np.dtype[Any]) -> bool:
+    """Whether the protocol has a name for an element type."""
+    return dtype in _NAMES
+
+
 def dtype_of(datatype: str, name: str) -> np.dtype[Any]:
     """The element type that the protocol calls so.
 
@@ -114,7 +119,11 @@ def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any
         If there are not as many, or one is not of the datatype.
     """
     dtype, count = dtype_of(datatype, name), math.prod(shape)
-    elements = list(_flat(data))
+    elements = data if isinstance(data, list) else [data]
+    types = set(map(type, elements))
+    if list in types:
+        elements = list(_flat(data))
+        types = set(map(type, elements))
     if len(elements) != count:
         raise RequestError(
             f"{name}: has {len(elements)} elements, where {list(shape)} takes {count}"
@@ -126,11 +135,12 @@ def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any
             return _objects([_encoded(one) for one in elements], shape)
         except UnicodeEncodeError as error:
             raise RequestError(f"{name}: an element is half a character") from error
-    if dtype.kind == "f":
+    if dtype.kind == "f" and str in types:
         numbers = {word: float(word) for word in _WORDS.values()}
         elements = [numbers.get(one, one) if type(one) is str else one for one in elements]
+        types = set(map(type, elements))
     kinds: tuple[type, ...] = {"f": (int, float), "b": (bool,)}.get(dtype.kind, (int,))
-    if not set(map(type, elements)) <= set(kinds):
+    if not types <= set(kinds):
         wrong = next(one for one in elements if type(one) not in kinds)
         raise RequestError(f"{name}: {str(wrong)[:40]!r} is no {datatype}")
     try:
