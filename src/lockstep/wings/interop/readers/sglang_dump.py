@@ -1,6 +1,7 @@
 """Tensors of SGLang's dumper, a file a tensor: `sglang_dump_*/forward_pass_id=0___name=hidden___layer_id=3.pt`.
 
-Since 0.5 it names them `dump_*/step=0___rank=0___dump_index=5___name=hidden___layer_id=3.pt`. What it was told beside the name (a layer, say) stands in front of it as a path; a pass is a step.
+Since 0.5 it names them `dump_*/step=0___rank=0___dump_index=5___name=hidden___layer_id=3.pt`. What it was told
+beside the name (a layer, say) stands in front of it as a path; a pass is a step.
 """
 
 from __future__ import annotations
