@@ -156,3 +156,11 @@ class Profile:
         return sum(
             max(one.self_host_us + one.python_us, one.self_device_us) for one in self.operators
         )
+
+
+def time_text(microseconds: float) -> str:
+    """Microseconds as they are read: in us, ms or s."""
+    for factor, unit in ((1e6, "s"), (1e3, "ms")):
+        if microseconds >= factor:
+            return f"{microseconds / factor:.3g} {unit}"
+    return f"{microseconds:.3g} us"

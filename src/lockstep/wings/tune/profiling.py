@@ -164,7 +164,7 @@ class _Modules:
     """Marks each call of a module with its path."""
 
     def __init__(self, marks: ExitStack) -> None:
-        self._paths = _module_paths()
+        self._paths = module_paths()
         self._open: list[Any] = []
         before = register_module_forward_pre_hook(self._enter)
         after = register_module_forward_hook(self._leave, always_call=True)
@@ -194,7 +194,7 @@ def _is_of_the_user(file: str) -> bool:
     return not file.startswith("<") and is_of_the_user(str(Path(file).absolute()))
 
 
-def _module_paths() -> dict[int, str]:
+def module_paths() -> dict[int, str]:
     """The path of each module by its `id`; those of the largest model are plain."""
     modules = {id(one): one for one in map(without_wrappers, living(torch.nn.Module))}
     children = (child for one in modules.values() for child in one.children())
