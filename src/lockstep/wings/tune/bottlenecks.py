@@ -116,8 +116,8 @@ def _python(profile: Profile) -> Iterator[_Found]:
     usual_us = _usual_python_us(profile)
     rows = [one for one in profile.operators if one.outermost and one.phase is not Phase.DATA]
     for place, found in _by_source(rows):
-        more_us = sum(max(one.python_us - usual_us * one.calls, 0.0) for one in found)
-        before = max(found, key=lambda one: one.python_us)
+        more_us = sum(max(one.least_python_us - usual_us * one.calls, 0.0) for one in found)
+        before = max(found, key=lambda one: one.least_python_us)
         yield _Found(
             "Python works while torch waits", place, more_us,
             f"{time_text(more_us)} of Python before {before.name}, beyond the usual {usual_us:.0f} us",
@@ -427,7 +427,11 @@ def _call_us(profile: Profile) -> float:
 def _usual_python_us(profile: Profile) -> float:
     """Python between two calls: the median of all calls of this profile."""
     return _quantile(
-        ((one.python_us / one.calls, one.calls) for one in profile.operators if _is_called(one)),
+        (
+            (one.least_python_us / one.calls, one.calls)
+            for one in profile.operators
+            if _is_called(one)
+        ),
         share=0.5,
     )
 
