@@ -30,7 +30,7 @@ pytestmark = [
 ]
 QUICK = (
     "perceptron", "convolution, batch norm", "instance norm", "U-Net", "pixel shuffle", "masked mean", "last word",
-    "experts by top two", "sorted scores",
+    "experts by top two", "sorted scores", "products with a bias",
 )  # fmt: skip
 """Programs that torch exports in a moment."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockstep.wings.serve.independence import rules
+from lockstep.wings.serve.independence import layer_rules, rules
 from lockstep.wings.serve.independence.extents import INSTANCES
 from lockstep.wings.serve.independence.values import (
     ONE,
@@ -21,7 +21,7 @@ from lockstep.wings.serve.independence.values import (
     placed,
 )
 
-_PICKS_BY_ROW_NUMBERS = (rules.picked, rules.indexed, rules.picked_by_tuples, rules.bags)
+_PICKS_BY_ROW_NUMBERS = (rules.picked, rules.indexed, rules.picked_by_tuples, layer_rules.bags)
 _MOVES = (rules.reshaped, rules.permuted, rules.expanded, rules.copied)
 _SIZED = (rules.reshaped, rules.expanded, rules.tiled, rules.filled)
 _SIZES = ("shape", "size", "sizes", "repeats")

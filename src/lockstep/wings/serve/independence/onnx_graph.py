@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
 
 from lockstep.wings.serve.independence import onnx_numbers, rules
 from lockstep.wings.serve.independence.extents import INSTANCES, Extent, dependent, named, symbol
@@ -174,6 +173,8 @@ class _Graph:
             return False
         if any(one is None for one in held) or node.domain not in ("", "ai.onnx"):
             return False
+        from onnx.reference import ReferenceEvaluator  # loads all operators, which few models need
+
         try:
             run = ReferenceEvaluator(node, opsets={"": self._opset})
             (found,) = run.run(None, dict(zip(node.input, held, strict=True)))
