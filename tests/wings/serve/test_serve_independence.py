@@ -249,6 +249,18 @@ def test_inputs_and_outputs_have_to_carry_the_batch(
     assert words in onnx_graph.mixing(path)
 
 
+def test_a_graph_that_is_not_in_order_is_refused(tmp_path: Path) -> None:
+    # Given a node that reads what a later one gives, which a runtime may sort
+    text = "(float[n,4] x) => (float[n,4] y) { m = ReduceMax(x)  y = Sub(x, m) }"
+    path = parsed(text, tmp_path / "model.onnx")
+    model = onnx.load(path)
+    first, second = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([second, first])
+    onnx.save(model, path)
+    assert "it reads m, which no node before it gives" in onnx_graph.mixing(path)
+
+
 def test_an_input_without_batch_axis_is_a_constant(tmp_path: Path) -> None:
     text = "(float[n,4] x, float[m,4] bank) => (float y) { t = Transpose(bank)  y = MatMul(x, t) }"
     path = parsed(text, tmp_path / "model.onnx")

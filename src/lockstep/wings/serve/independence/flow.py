@@ -129,6 +129,7 @@ def _with_content(call: Call, rule: Rule, value: Value) -> Value:
         last = call.whole("axis", 0) in (-1, first.rank - 1) and first.extents[-1].is_one
         if (
             not last
+            or call.options.get("new")
             or first.stride != ONE
             or any(one.content is not Content.NUMBERS for one in others)
         ):

@@ -69,6 +69,8 @@ class _Graph:
         self._types: dict[str, int] = {}
         for one in self._graph.initializer:
             self._holds(one.name, one, folder)
+        for one in self._graph.sparse_initializer:
+            self._values[one.values.name] = Value(tuple(map(Extent, one.dims)))
         self._begin(without)
 
     def _holds(self, name: str, tensor: Any, folder: Path) -> None:
@@ -123,7 +125,13 @@ class _Graph:
         attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
         if node.op_type == "Constant":
             return [self._constant(node.output[0], attributes)]
-        inputs = [self._values.get(one) if one else None for one in node.input]
+        unknown = [one for one in node.input if one and one not in self._values]
+        if unknown:
+            mixed = (
+                f"{label} may mix the batch: it reads {unknown[0]}, which no node before it gives"
+            )
+            return [Value(None, mixed=mixed) for _ in node.output]
+        inputs = [self._values[one] if one else None for one in node.input]
         if any(one.type in (one.GRAPH, one.GRAPHS) for one in node.attribute):
             mixed = (
                 f"{label} may mix the batch: it runs a graph of its own, which is not looked into"
