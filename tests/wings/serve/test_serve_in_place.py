@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from serve_asgi import ECHO, python_model, repository_of
 
 from lockstep.wings.serve.failures import ModelFailedError, TooSlowError
-from lockstep.wings.serve.in_place import QUICK_ALONE_S, QUICK_S, InPlace
+from lockstep.wings.serve.in_place import INSTANT_S, QUICK_ALONE_S, QUICK_S, InPlace
 
 
 def counting(path: Path) -> Path:
@@ -111,17 +111,38 @@ def test_what_cannot_be_stopped_is_not_run_in_place(tmp_path: Path) -> None:
 def test_quick_is_what_the_last_run_on_such_shapes_was() -> None:
     in_place = InPlace(lambda inputs, switch: {}, Switch())
     one, other = {"x": np.zeros((1, 4))}, {"x": np.zeros((2, 4))}
-    assert not in_place.is_quick(one, alone=True)
-    for seconds, alone, beside in (
-        (QUICK_S / 2, True, True),
-        (QUICK_ALONE_S / 2, True, False),
-        (QUICK_ALONE_S * 2, False, False),
-    ):
+    assert not in_place.within(QUICK_S, one)
+    for seconds in (QUICK_S / 2, QUICK_S * 2, QUICK_S):
         in_place.took(one, seconds)
-        assert in_place.is_quick(one, alone=True) is alone
-        assert in_place.is_quick(one, alone=False) is beside
-        assert not in_place.is_quick(other, alone=True)
+        assert in_place.within(QUICK_S, one) is (seconds <= QUICK_S)
+        assert not in_place.within(QUICK_S, other)
     in_place.end()
+
+
+@pytest.mark.parametrize(("seconds", "beside"), [(INSTANT_S, 2), (QUICK_S, 1), (QUICK_ALONE_S, 0)])
+def test_how_quick_it_is_says_whether_it_runs_at_once_in_place_or_only_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, beside: int
+) -> None:
+    async def go() -> None:
+        # Given a model of which runs of one and of two instances took so long
+        serve_models.linear(tmp_path / "linear" / "1" / "model.onnx")
+        repository = await repository_of(tmp_path)
+        batcher = repository.get("linear").batcher
+        in_place = batcher._runners[0].in_place  # type: ignore[attr-defined]
+        one, two = ({"x": np.ones((count, 4), "float32")} for count in (1, 2))
+        in_place.took(one, seconds)
+        in_place.took(two, seconds)
+        monkeypatch.setattr(in_place, "took", lambda inputs, seconds: None)
+        # When two ask at once, they run each by itself, together, or together on a thread
+        found = await asyncio.gather(batcher.infer(one), batcher.infer(one))
+        assert [answer["y"].tolist() for answer in found] == [[[6, 2, -2]]] * 2
+        assert (in_place.runs, batcher.runs) == (beside, max(beside, 1))
+        # And one that is alone runs in place
+        await batcher.infer(one)
+        assert in_place.runs == beside + 1
+        await repository.close()
+
+    asyncio.run(go())
 
 
 class Switch:

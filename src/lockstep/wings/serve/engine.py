@@ -117,4 +117,4 @@ def _runs_at_once(source: Source, servable: Servable) -> int:
         return 1
     at_hand = getattr(os, "sched_getaffinity", None)
     cores = len(at_hand(0)) if at_hand else os.cpu_count() or 1
-    return max(cores // threads, 1)
+    return max(cores // int(threads), 1)

@@ -6,6 +6,7 @@ moment, and one that takes longer after all is stopped and made on the runner's 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -14,14 +15,17 @@ from typing import Any, Protocol
 from lockstep.wings.serve.failures import ModelFailedError
 from lockstep.wings.serve.servable import Array, Arrays
 
+INSTANT_S = 0.0001
+"""What it takes to queue a request and to make it part of a batch."""
+
 QUICK_S = 0.0002
 """A hop and back, by `make bench-serve`'s perceptron, on a machine at work."""
 
-QUICK_ALONE_S = 0.002
-"""Where nobody else asks for anything: what a client that comes meanwhile may wait."""
+QUICK_ALONE_S = 0.005
+"""Where nobody else waits for the model; a twentieth of the 100 ms within which health is to answer."""
 
-_STOPPED_AFTER_S = 0.025
-"""A run that is stopped has held the event loop twice as long at most; health is to answer within 100 ms."""
+_STOPPED_AFTER_S = 0.04
+"""A run that is stopped has held the event loop for half as long again at most, which keeps to those 100 ms."""
 
 _MOST_SHAPES = 256
 
@@ -58,13 +62,12 @@ class InPlace:
         self.runs = self.stopped = 0
         threading.Thread(target=self._watch, name="lockstep-serve-watch", daemon=True).start()
 
-    def is_quick(self, inputs: Arrays, *, alone: bool) -> bool:
-        """Whether the last run on such inputs took a moment."""
-        last_s = self._seconds.get(_shapes(inputs))
-        return last_s is not None and last_s <= (QUICK_ALONE_S if alone else QUICK_S)
+    def within(self, seconds: float, inputs: Arrays) -> bool:
+        """Whether the last run on such inputs took no longer."""
+        return self._seconds.get(_shapes(inputs), math.inf) <= seconds
 
     def took(self, inputs: Arrays, seconds: float) -> None:
-        """Keep what a run took, wherever it was made."""
+        """Keep what a run took, wherever it was made: its thread's time, as a wait for a core tells nothing of it."""
         if len(self._seconds) >= _MOST_SHAPES:
             self._seconds.clear()
         self._seconds[_shapes(inputs)] = seconds
@@ -79,7 +82,7 @@ class InPlace:
         """
         self.runs += 1
         self._switch.terminate = False
-        began_s = self._began_s = time.perf_counter()
+        began_s, self._began_s = time.thread_time(), time.perf_counter()
         if not self._awake.is_set():
             self._awake.set()
         try:
@@ -91,7 +94,7 @@ class InPlace:
             return None
         finally:
             self._began_s = None
-            self.took(inputs, time.perf_counter() - began_s)
+            self.took(inputs, time.thread_time() - began_s)
 
     def end(self) -> None:
         """Watch no more."""
@@ -102,7 +105,7 @@ class InPlace:
         """Stop what takes long. It looks only while runs are made; one that begins as it looks wakes it again."""
         while self._awake.wait() and not self._ended:
             self._awake.clear()
-            time.sleep(_STOPPED_AFTER_S)
+            time.sleep(_STOPPED_AFTER_S / 2)
             began_s = self._began_s
             if began_s is not None:
                 self._switch.terminate |= time.perf_counter() - began_s > _STOPPED_AFTER_S

@@ -123,7 +123,8 @@ async def serve_models(
         told = {"http": f"http://{addresses.written}:{listener.getsockname()[1]}", **told}
         config = uvicorn.Config(
             guarded(service.application(), gate), log_level="warning", access_log=False, server_header=False,
-            lifespan="off", timeout_graceful_shutdown=int(GRACE_S), http=bounded_http(bounds.patience_s),
+            lifespan="off", proxy_headers=False, timeout_graceful_shutdown=int(GRACE_S),
+            http=bounded_http(bounds.patience_s),
         )  # fmt: skip
         listening(repository, told)
         await uvicorn.Server(config).serve(sockets=[listener])

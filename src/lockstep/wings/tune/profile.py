@@ -54,6 +54,8 @@ class Operator:
         From which dtype to which it copies, "" where it changes none.
     order
         Which one it is in order of time, by its first call.
+    least_python_us
+        As `python_us`, in the step in which that was least: other processes can take time from the others.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Operator:
     parent: str = ""
     cast: str = ""
     order: int = 0
+    least_python_us: float = 0.0
 
     @property
     def total_us(self) -> float:
@@ -156,3 +159,11 @@ class Profile:
         return sum(
             max(one.self_host_us + one.python_us, one.self_device_us) for one in self.operators
         )
+
+
+def time_text(microseconds: float) -> str:
+    """Microseconds as they are read: in us, ms or s."""
+    for factor, unit in ((1e6, "s"), (1e3, "ms")):
+        if microseconds >= factor:
+            return f"{microseconds / factor:.3g} {unit}"
+    return f"{microseconds:.3g} us"

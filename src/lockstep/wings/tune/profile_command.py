@@ -15,10 +15,10 @@ from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.report.json_text import json_text
 from lockstep.report.page import write_page
-from lockstep.wings.tune.profile import Profile
+from lockstep.wings.tune.profile import Profile, time_text
 from lockstep.wings.tune.profile_page import profile_page
 from lockstep.wings.tune.profile_run import Profiled, profile_command, steps_of
-from lockstep.wings.tune.profile_screen import as_values, render, time_text
+from lockstep.wings.tune.profile_screen import as_values, render
 from lockstep.wings.tune.trace import read_profile
 
 PAGE = "profile.html"

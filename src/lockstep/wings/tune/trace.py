@@ -311,8 +311,15 @@ class _Reading:
             sum(self._flops.get(int(number), 0) for number in numbers if number is not None) / count,
             sum(one.allocated for one in found) / count,
             _strided(first.arguments), self._outermost(first), parent,
-            _cast(name, first.arguments), at,
+            _cast(name, first.arguments), at, self._least_python(found),
         )  # fmt: skip
+
+    def _least_python(self, found: list[_Event]) -> float:
+        """Microseconds of Python before these, of the step in which that was least."""
+        by_step: dict[int, float] = defaultdict(float)
+        for one in found:
+            by_step[id(_step_of(one, self._steps))] += one.python
+        return min(by_step.values())
 
     def _outermost(self, event: _Event) -> bool:
         """Whether Python calls it, on the thread that trains."""

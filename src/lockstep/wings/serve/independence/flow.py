@@ -73,11 +73,11 @@ def _results(
     if not touched and rule is not rules.random:
         moved = operands and rule in _MOVES
         return [Value(shape, below=operands[0].below if moved else None) for shape in shapes]
+    if rule is None:
+        raise NotListed("is not known to keep instances apart")
     index = _row_index(call, rule, shapes)
     if index is not None:
         return [index]
-    if rule is None:
-        raise NotListed("is not known to keep instances apart")
     for name, one in options.items():
         if one.place:
             raise Mixes("is told by the instances what to do with all of them")

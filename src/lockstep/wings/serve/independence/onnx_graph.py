@@ -227,11 +227,10 @@ class _Graph:
         for name, value in zip(node.input, inputs, strict=True):
             if value is None:
                 continue
-            dims = value.shape and [_dim(one, symbols) for one in value.shape]
+            shape = value.shape
+            dims = None if shape is None else [_dim(one, symbols) for one in shape]
             kind = self._types.get(name, onnx.TensorProto.FLOAT)
-            kinds[name] = onnx.helper.make_tensor_type_proto(
-                kind, dims if value.shape is not None else None
-            )
+            kinds[name] = onnx.helper.make_tensor_type_proto(kind, dims)
             known = self._known(name)
             if known is not None:
                 data[name] = numpy_helper.from_array(known, name)
@@ -295,8 +294,9 @@ def _range(label: str, inputs: Sequence[Value | None], shape: Shape | None) -> V
     start, limit, step = parts
     if start is None or limit is None or step is None:
         return Value(shape, mixed=mixed)
-    if not any(one.of_instances for one in parts):
-        length = limit if start == Extent(0) and step.is_one else symbol("({}..{}/{})", *parts)
+    if not any(one.of_instances for one in (start, limit, step)):
+        counted = symbol("({}..{}/{})", start, limit, step)
+        length = limit if start == Extent(0) and step.is_one else counted
         below = limit if start == Extent(0) else None
         return Value(shape if not limit.symbols else (length,), below=below, mixed=mixed)
     if start == Extent(0) and limit.divided_by(step) == INSTANCES:

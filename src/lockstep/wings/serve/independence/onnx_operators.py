@@ -174,18 +174,18 @@ def _cut(call: Call, inputs: Any, attributes: Mapping[str, Any]) -> Call:
     rank = call.first.rank
     if "pads" in options or "pads" in attributes:
         pads = options.get("pads", attributes.get("pads"))
-        told = replace(call, options={"pads": pads}).several("pads")
+        widths = replace(call, options={"pads": pads}).several("pads")
         on = replace(call, options=options).several("on", range(rank))
-        half = len(told) // 2
-        axes = [axis for at, axis in enumerate(on) if told[at] or told[at + half]]
-        return replace(call, options={"axes": axes})
+        half = len(widths) // 2
+        padded = [axis for at, axis in enumerate(on) if widths[at] or widths[at + half]]
+        return replace(call, options={"axes": padded})
     if "starts" in options or "starts" in attributes:
-        starts = options.get("starts", attributes.get("starts"))
         axes = options.get("axes")
-        count = starts.numbers.size if isinstance(starts, Value) and starts.numbers is not None else (
-            None if isinstance(starts, Value) else len(starts))  # fmt: skip
-        if axes is None:
-            axes = [*range(rank if count is None else count)]
+        starts = options.get("starts", attributes.get("starts"))
+        if axes is None and isinstance(starts, Value):
+            axes = [*range(rank if starts.numbers is None else starts.numbers.size)]
+        elif axes is None:
+            axes = [*range(len(starts or ()))]
         told = replace(call, options={"axes": axes}).several("axes")
         whole = _whole(call, told, attributes)
         if len(whole) == len(told):

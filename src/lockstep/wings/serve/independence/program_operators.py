@@ -195,7 +195,7 @@ def row_numbers(kind: str, call: Call) -> Value | None:
     start, step = call.options.get("start", 0), call.options.get("step", 1)
     if start != 0 or not isinstance(step, int):
         return None
-    if end.numbers[()].divided_by(Extent(step)) != INSTANCES:
+    if end.numbers.ravel()[0].divided_by(Extent(step)) != INSTANCES:
         return None
     return Value(
         (INSTANCES,), Place(0), content=Content.ROW_NUMBERS, stride=Extent(step), mixed=end.mixed

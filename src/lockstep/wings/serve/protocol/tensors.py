@@ -65,14 +65,14 @@ def shape_of(values: Any, name: str) -> tuple[int, ...]:
     """
     if not isinstance(values, list):
         raise RequestError(f"{name}: its shape is no list")
-    shape = tuple(values)
-    if any(type(one) is not int or one < 0 for one in shape) or len(shape) > 32:
-        raise RequestError(f"{name}: its shape {str(list(shape))[:80]} has what is no extent")
-    if (
-        math.prod(max(one, 1) for one in shape) > _MOST_ELEMENTS
-    ):  # NumPy counts empty axes as one, too
-        raise RequestError(f"{name}: its shape {str(list(shape))[:80]} is beyond any tensor")
-    return shape
+    size = 1
+    for one in values:
+        if type(one) is not int or one < 0:
+            raise RequestError(f"{name}: its shape {str(values)[:80]} has what is no extent")
+        size *= one or 1  # NumPy counts empty axes as one, too
+    if len(values) > 32 or size > _MOST_ELEMENTS:
+        raise RequestError(f"{name}: its shape {str(values)[:80]} is beyond any tensor")
+    return tuple(values)
 
 
 def tensor_from_raw(
