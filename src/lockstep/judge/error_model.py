@@ -41,6 +41,7 @@ from lockstep.judge.region_model import region_error
 from lockstep.judge.rounded_twice import rounded_twice
 from lockstep.judge.tolerances import (
     DEFAULT_CONDITION,
+    DRAWN_ROUNDINGS,
     FLIP_DEVIATIONS,
     FLIP_SIZE,
     INHERITED_MARGIN,
@@ -110,7 +111,8 @@ class ErrorModel:
         if not region.operators:
             inherited = sum(item.possible_distance for item in floats(sources))
             size = max(sum(item.norm for item in floats(sources)), target.norm)
-            bound = Bound(inherited, size)
+            drawn = 0.0 if sources else DRAWN_ROUNDINGS * size
+            bound = Bound(inherited, size, drawn)
         else:
             bound = _region_bound(sources, target, region)
         if any(not item.floating and not item.equal for item in sources):

@@ -87,6 +87,8 @@ class Ledger:
         Per state of an optimizer the last step that left it, and how.
     rounding_alone
         Which gradients are zero but for rounding.
+    moved_alone
+        Parameters that one run alone trains, which is said at its place.
     aside
         Differences that their step followed without, and where each began: they may go into a later one.
     updated_apart
@@ -97,6 +99,7 @@ class Ledger:
         self.any_tainted = self.any_noise = self.any_flipped = self.updated_apart = False
         self.parameter_names: set[str] = set()
         self.buffer_names: set[str] = set()
+        self.moved_alone: set[str] = set()
         self.buffer_users: dict[str, BufferUser] = {}
         self.buffers = Buffers()
         self.last_updates: dict[str, Updated] = {}

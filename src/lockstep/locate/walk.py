@@ -173,6 +173,8 @@ class StepWalk:
             self._begin_other_kind(item, measured)
             return
         if measured.equal or not measured.known:
+            if measured.equal:
+                self._ledger.precision.note_equal(measured)
             self._settle(item, agreeing(measured))
             return
         if item.calls.only_results:
@@ -303,6 +305,10 @@ class StepWalk:
 
     def _parameter_arrival(self, item: Aligned, measured: Measured) -> None:
         """A parameter is not what the optimizer left: the script changed it between the steps."""
+        if measured.pair.present.name in self._ledger.moved_alone:
+            moved = replace(AGREES, beyond_floor=True)
+            self._settle(item, State(measured, moved, tainted=True, outcome=Outcome.DIFFER))
+            return
         last = self._ledger.last_updates.get(measured.pair.present.name)
         if last is None or last[0].step != item.reference.step - 1:
             self._changed_unseen(item, measured)

@@ -10,10 +10,12 @@ import pytest
 import small_nets
 import torch
 from click.testing import CliRunner
+from onnx import numpy_helper
 
 from lockstep.cli.main import cli
 from lockstep.core.errors import LockstepError
-from lockstep.wings.deploy import export_command
+from lockstep.wings.deploy import export_command, exporting
+from lockstep.wings.deploy.bisect_command import bisect_fusions
 from lockstep.wings.deploy.export_command import export
 from lockstep.wings.deploy.model_file import open_model
 from lockstep.wings.deploy.run_command import run
@@ -212,3 +214,31 @@ def test_the_line_that_keeps_recordings_is_what_was_typed(tmp_path, monkeypatch)
     changed = {name for name in again.params if again.params[name] != context.params[name]}
     assert changed == {"recordings", "force"}
     assert again.params["recordings"] == Path("parity-2")
+
+
+def test_a_wrong_optimisation_of_the_exporter_leads_to_a_file_without_it(tmp_path, monkeypatch):
+    # given an exporter whose own optimisation changes a weight
+    def optimised(program, inputs, **how):
+        made = to_onnx(program, inputs, **how)
+        (held,) = [one for one in made.optimized.graph.initializer if one.name == "head.weight"]
+        held.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(held) * 2, held.name))
+        return made
+
+    to_onnx = exporting.to_onnx
+    monkeypatch.setattr(exporting, "to_onnx", optimised)
+    monkeypatch.chdir(tmp_path)
+    # when a net is exported on the inputs of its factory
+    said, code = called(export, f"{NETS}:tiny", "-o", "tiny.onnx")
+    assert code == 1
+    # then the line that leads on leaves that optimisation out, and what it writes agrees
+    assert "AGREE" in said
+    assert "DIVERGED" in said
+    line = next(one.strip() for one in said.splitlines() if " --plain" in one)
+    # and bisect-fusions blames no optimizer of the runtime, and accuses the file too
+    found, code = called(bisect_fusions, "tiny.onnx", "--inputs", "tiny.inputs.pt")
+    assert code == 1
+    assert "the exporter's own optimisation changed them: export it with --plain" in found
+    again, code = pasted(line)
+    assert code == 0, again
+    found, code = called(bisect_fusions, "tiny.onnx", "--inputs", "tiny.inputs.pt")
+    assert (code, found.startswith("AGREE")) == (0, True)

@@ -17,7 +17,7 @@ from lockstep.wings.deploy.quantize.build import Plan, quantized_model
 from lockstep.wings.deploy.quantize.calibration import read_samples
 from lockstep.wings.deploy.quantize.errors import Standing, layer_errors
 from lockstep.wings.deploy.quantize.layers import layers_of
-from lockstep.wings.deploy.quantize.screen import Answer, headline, render
+from lockstep.wings.deploy.quantize.screen import Answer, Floor, headline, render
 from lockstep.wings.deploy.quantize.static import Calibration
 from lockstep.wings.deploy.quantize.task import Outcome
 from lockstep.wings.deploy.quantize_command import quantize
@@ -65,7 +65,14 @@ def test_eight_bits_cost_what_is_said_of_them(network, tmp_path):
     """How much that is depends on the network, and on the processor that trained it."""
     model = exported(network)
     output = tmp_path / "int8.onnx"
-    options = ("--ranges-from", model.calibrate, "--inputs", model.test, "--reduce-range")
+    options = (
+        "--ranges-from",
+        model.calibrate,
+        "--inputs",
+        model.test,
+        "--reduce-range",
+        "--accept",
+    )
     code, found = run(model.model, output, *options)
     outcome = found["outcome"]
     assert code == 0, found["headline"]
@@ -89,7 +96,8 @@ def _logits(path, test):
 def test_accuracy_that_falls_is_in_the_headline_with_what_may_bring_it_back():
     def answer(accuracy, *, reduced=False):
         outcome = Outcome(24.0, accuracy, 0.94, 1e-3, 1e-3, 1, 2)
-        return Answer([], outcome, "360 samples of --inputs", reduced=reduced)
+        floor = Floor(lost_points=5)
+        return Answer([], outcome, "360 samples of --inputs", reduced=reduced, floor=floor)
 
     fell, kept = answer(0.92, reduced=True), answer(0.94, reduced=True)
     assert headline(fell).endswith("; accuracy falls by 2.00 points")
@@ -99,6 +107,49 @@ def test_accuracy_that_falls_is_in_the_headline_with_what_may_bring_it_back():
     for one in (kept, answer(0.95), answer(None)):
         assert "falls" not in headline(one)
         assert "--mixed" not in render(one, limit=1).plain
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "sqnr", "options", "below"),
+    [
+        (None, 19.9, (None, None), True),
+        (None, 20.0, (None, None), False),
+        (None, 12.0, (10.0, None), False),
+        (None, 24.0, (25.0, None), True),
+        (None, 3.0, (None, np.inf), False),
+        (0.93, 3.0, (None, None), False),
+        (0.92, 40.0, (None, None), True),
+        (0.92, 40.0, (None, 3.0), False),
+    ],
+)
+def test_a_model_below_its_floor_is_named_with_the_cure(accuracy, sqnr, options, below):
+    outcome = Outcome(sqnr, accuracy, None if accuracy is None else 0.94, 1e-3, 1e-3, 1, 2)
+    answer = Answer([], outcome, "samples", floor=Floor.of(*options), per_channel=False)
+    assert answer.is_below is below
+    assert ("BELOW THE FLOOR" in headline(answer)) is below
+    assert ("--per-channel" in render(answer, limit=1).plain) is (below or accuracy is not None)
+
+
+def test_one_step_for_channels_of_other_sizes_is_below_the_floor(tmp_path):
+    # given a depth-wise convolution whose channels have weights of very different sizes, and inputs that even them out
+    draw = np.random.default_rng(0)
+    sizes = np.array([1, 1e-1, 1e-3, 1e-3], dtype="f4")[:, None, None, None]
+    weight = draw.standard_normal((4, 1, 3, 3)).astype("f4") * sizes
+    node = helper.make_node("Conv", ["x", "weight"], ["y"], "conv", group=4)
+    held = [numpy_helper.from_array(weight, "weight")]
+    model = onnx_models.made([node], [("x", ["n", 4, 8, 8])], [("y", ["n", 4, 6, 6])], held)
+    path = onnx_models.written(model, tmp_path / "model.onnx")
+    x = draw.standard_normal((4, 4, 8, 8)).astype("f4") / sizes[:, 0]
+    samples = samples_of(tmp_path, x=x.astype("f4"))
+    # when it is quantised with one step for all channels, and with one for each
+    given = ("--inputs", samples, "--weight-only")
+    code, found = run(path, tmp_path / "tensor.onnx", *given, "--per-tensor")
+    better, _ = run(path, tmp_path / "channel.onnx", *given)
+    # then the first is below the floor, its layer is named, and the second is not
+    assert (code, better) == (1, 0)
+    assert "BELOW THE FLOOR" in found["headline"]
+    assert "worst layers: conv" in found["headline"]
+    assert run(path, tmp_path / "any.onnx", *given, "--per-tensor", "--accept")[0] == 0
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 5, 8, 11, 16])
@@ -186,7 +237,7 @@ def test_weights_alone_need_no_samples_and_the_answer_says_what_was_measured(len
 def test_matrix_products_are_kept_in_blocks_where_the_runtime_has_the_width(tmp_path):
 
     model = onnx_models.written(onnx_models.convolution(), tmp_path / "model.onnx")
-    code, found = run(model, tmp_path / "four.onnx", "--bits", 4, "--weight-only")
+    code, found = run(model, tmp_path / "four.onnx", "--bits", 4, "--weight-only", "--accept")
     assert code == 0, found["headline"]
     assert {one["op"]: one["engine"] for one in found["layers"]} == {
         "Conv": "packed",

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 
 from lockstep.capture.exported_modules import module_of
 from lockstep.capture.leaves import argument_tensors, plain_arguments
@@ -27,6 +29,7 @@ from lockstep.store.written_calls import (
     ReadTensor,
     closed_manifest,
 )
+from lockstep.wings.deploy.engines import bfloat16
 
 Array = npt.NDArray[Any]
 
@@ -35,8 +38,6 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _SPELLED = {"prims.convert_element_type.default": "torch.Tensor.to"}
 """Operators that decompositions put in, by the name that torch's API has for them: only those can be run again."""
 
-FUSED = "fused"
-"""What the name of a call begins with that does what several nodes of a program do."""
 
 RETURNED = "return"
 """What the call is named that is given what a model returns."""
@@ -108,10 +109,32 @@ def is_call(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target is not operator.getitem
 
 
+def computing(program: ExportedProgram) -> set[fx.Node]:
+    """The nodes that a program computes its results from: what it writes into its state or inputs is in no file."""
+    returned = {
+        one.arg.name
+        for one in program.graph_signature.output_specs
+        if one.kind is OutputKind.USER_OUTPUT and hasattr(one.arg, "name")
+    }
+    met: set[fx.Node] = set()
+    waiting = [node for node in program.graph.nodes if node.name in returned]
+    while waiting:
+        node = waiting.pop()
+        if node not in met:
+            met.add(node)
+            waiting.extend(node.all_input_nodes)
+    return met
+
+
 def operator_name(node: fx.Node) -> str:
     """What a node calls, as torch's API or its dispatcher spells it."""
     name = str(node.target) if not callable(node.target) or "." in str(node.target) else node.name
     return _SPELLED.get(name, name)
+
+
+def fused_name(node: fx.Node) -> str:
+    """What several nodes that end in this one are called together: no operator's name, so its error is unknown."""
+    return f"fused.{operator_name(node)}+"
 
 
 def stack_of(node: fx.Node) -> tuple[Frame, ...]:
@@ -181,8 +204,9 @@ def fused_call(node: fx.Node, operands: Sequence[Array], results: Mapping[str, A
     module, kind = module_of(node)
     entering = [ReadTensor(Role.INPUT, f"operands.{at}", one) for at, one in enumerate(operands)]
     leaving = [ReadTensor(Role.OUTPUT, name, one) for name, one in results.items()]
-    op = f"{FUSED}.{operator_name(node)}"
-    return ReadCall(0, module, op, [*entering, *leaving], module_class=kind, stack=stack_of(node))
+    return ReadCall(
+        0, module, fused_name(node), [*entering, *leaving], module_class=kind, stack=stack_of(node)
+    )
 
 
 def returned_call(arrays: Sequence[Array]) -> ReadCall:
@@ -192,9 +216,20 @@ def returned_call(arrays: Sequence[Array]) -> ReadCall:
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """A tensor's elements as NumPy has them, a copy of their own."""
-    found: Array = np.array(tensor.detach().cpu().resolve_conj().resolve_neg().numpy())
+    """A tensor's elements as NumPy has them, a copy of their own; bfloat16 as onnx has it in NumPy."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if plain.dtype is torch.bfloat16:
+        return np.array(plain.contiguous().view(torch.int16).numpy()).view(bfloat16())
+    found: Array = np.array(plain.numpy())
     return found
+
+
+def tensor_of(array: Any) -> torch.Tensor:
+    """A tensor of an array's elements, a copy of their own."""
+    own = np.array(array)
+    if own.dtype.name == "bfloat16":
+        return torch.from_numpy(own.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(own)
 
 
 def filled(value: Any, of: Callable[[fx.Node], Any]) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from lockstep.core.errors import UsageError
 
 
@@ -31,6 +33,11 @@ def engine(name: str, extra: str = "export") -> Any:
         raise UsageError(
             f"{name} is not installed here: pip install 'lockstep-numerics[{extra}]'"
         ) from error
+
+
+def bfloat16() -> Any:
+    """The dtype that onnx has for bfloat16 in NumPy."""
+    return np.dtype(engine("ml_dtypes").bfloat16)
 
 
 @contextmanager

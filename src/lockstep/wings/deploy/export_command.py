@@ -17,6 +17,7 @@ from lockstep.cli.typed import typed_again
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison, Verdict, WhatNext
+from lockstep.core.replacement import replacing
 from lockstep.core.text import shell_line
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import print_comparison
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 @click.option("--weights", type=click.Choice(["auto", "ema", "plain"]), default="auto", show_default=True,
               help="Which weights of a checkpoint that has two sorts.")  # fmt: skip
 @click.option("--dynamic", default="", metavar="NAMES",
-              help="Free axes: batch,seq names the first axes of every input; or ids:0=batch,ids:1=seq.")  # fmt: skip
+              help="Free axes: batch,seq are the first of each input; ids:1=seq[2:64] is one with bounds.")  # fmt: skip
 @click.option(
     "--opset",
     type=click.IntRange(min=1),
@@ -99,9 +100,11 @@ def export(
     source = model_source(model, factory=factory, weights=weights)
     source.facts.update(kept)
     tensors = _tensors(source, inputs, seed, beside=() if train is None else (TARGET,))
+    more = _more_sets(source, inputs, seed, tensors) if train is None else ()
     if half:
-        tensors = source.to_half(tensors)
-    order = formats.Order(output, opset, dynamic, plain, Settings(entries=entries))
+        tensors, *halves = (source.to_half(one) for one in (tensors, *more))
+        more = tuple(halves)
+    order = formats.Order(output, opset, dynamic, plain, Settings(entries=entries), more)
     with _folder(recordings) as folder:
         if train is not None:
             from lockstep.wings.deploy.training_export import write_training
@@ -109,9 +112,14 @@ def export(
             written = write_training(source, tensors, order, folder, train, loss)
         else:
             written = write(source, tensors, order, folder)
+        differs = any(
+            stage.parity.comparison.verdict is Verdict.DIVERGED for stage in written.stages
+        )
+        if differs and not inputs and output.suffix == ".onnx":
+            inputs = (str(_kept_inputs(output, tensors)),)
         given = _given(inputs, entries, seed)
         stages = [
-            _with_next(stage, recordings is not None, output, given, _kept_again(entries))
+            _with_next(stage, recordings is not None, output, given, entries)
             for stage in written.stages
         ]
         if as_json:
@@ -129,6 +137,22 @@ def _given(inputs: Sequence[str], entries: Sequence[tuple[str, str]], seed: int)
         *(word for key, value in entries for word in ("--session", f"{key}={value}")),
         *(["--seed", str(seed)] if seed else []),
     ]
+
+
+def _kept_inputs(output: Path, tensors: dict[str, Any]) -> Path:
+    """The inputs that a factory gave, in a file beside the model, for what is run next."""
+    import torch
+
+    path = output.with_suffix(".inputs.pt")
+    with replacing(path) as aside:
+        torch.save({name: one.detach().clone() for name, one in tensors.items()}, aside)
+    return path
+
+
+def _plain_again(entries: Sequence[tuple[str, str]]) -> str:
+    """The command that was typed, with nothing optimised by the exporter."""
+    typed = typed_again(click.get_current_context(), without=("entries", "as_json", "force"))
+    return shell_line([*program(), "export", *typed, *_given((), entries, 0), "--plain", "--force"])
 
 
 def _kept_again(entries: Sequence[tuple[str, str]]) -> str:
@@ -179,15 +203,26 @@ def _exit_code(stages: list[Stage]) -> int:
     return ExitCode.AGREES
 
 
-def _with_next(stage: Stage, are_kept: bool, output: Path, given: list[str], again: str) -> Stage:
+def _with_next(
+    stage: Stage,
+    are_kept: bool,
+    output: Path,
+    given: list[str],
+    entries: Sequence[tuple[str, str]],
+) -> Stage:
     """What leads on: to the fusion at fault, or to the recordings where they are not kept."""
     comparison = stage.parity.comparison
     following = comparison.what_next if are_kept else None
-    if comparison.verdict is Verdict.DIVERGED and stage.name == "as_run":
+    if comparison.verdict is Verdict.DIVERGED and stage.by_exporter:
+        following = WhatNext(
+            "leave out the exporter's own optimisation, which changes the numbers",
+            _plain_again(entries),
+        )
+    elif comparison.verdict is Verdict.DIVERGED and stage.name == "as_run":
         command = shell_line([*program(), "bisect-fusions", str(output), *given])
         following = WhatNext("find the optimisation that changes the numbers", command)
     elif comparison.verdict is not Verdict.AGREE and not are_kept:
-        following = WhatNext("export it again, and keep both recordings", again)
+        following = WhatNext("export it again, and keep both recordings", _kept_again(entries))
     elif comparison.verdict is Verdict.AGREE:
         following = None
     changed: Comparison = replace(comparison, what_next=following)
@@ -198,7 +233,7 @@ def _tensors(
     source: ModelSource, given: tuple[str, ...], seed: int, *, beside: tuple[str, ...]
 ) -> dict[str, Any]:
     """What the model is exported with: of the command line, else of its factory; `beside` are no arguments of it."""
-    from lockstep.wings.deploy.inputs import read_inputs
+    from lockstep.wings.deploy.inputs import input_sets
 
     if not given:
         if not source.inputs:
@@ -206,11 +241,21 @@ def _tensors(
                 f"{source.name}: gives no inputs; say them with --inputs, as in x:float32[1,3,32,32]"
             )
         return dict(source.inputs)
-    arrays = read_inputs(given, (), seed=seed)
+    arrays = input_sets(given, seed=seed)[0]
     own = {name: array for name, array in arrays.items() if name not in beside}
     return source.bound(own) | source.tensors(
         {name: arrays[name] for name in beside if name in arrays}
     )
+
+
+def _more_sets(
+    source: ModelSource, given: tuple[str, ...], seed: int, first: dict[str, Any]
+) -> tuple[dict[str, Any], ...]:
+    """The inputs besides the first that a model is proven on."""
+    from lockstep.wings.deploy.inputs import input_sets
+
+    sets = input_sets(given, seed=seed)[1:]
+    return tuple(source.bound({name: one[name] for name in first if name in one}) for one in sets)
 
 
 def _facts(path: Path | None) -> dict[str, Any]:

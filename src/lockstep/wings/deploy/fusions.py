@@ -13,15 +13,13 @@ import numpy.typing as npt
 from lockstep.wings.deploy import runtime
 from lockstep.wings.deploy.engines import engine
 from lockstep.wings.deploy.optimizers import RULE_SET, Optimizer, rules_of_library
+from lockstep.wings.deploy.rounding import SINGLE_EPS, allowed
 from lockstep.wings.deploy.runtime import Session, Settings
 
 Array = npt.NDArray[Any]
 
 DRAWS = 3
 """How often a model is run again, all its numbers moved to neighbours, for what rounding makes of each value."""
-
-TIMES_NOISE = 10.0
-"""How many times the noise of a value may be changed by: of three draws the largest is kept, which is no bound."""
 
 _MOST_CULPRITS = 8
 
@@ -38,11 +36,19 @@ class Apart:
         Relative Euclidean distance to what it is without optimisation.
     noise
         What rounding may make of it, relative too.
+    eps
+        Of its dtype.
     """
 
     value: str = ""
     relative: float = 0.0
     noise: float = 0.0
+    eps: float = SINGLE_EPS
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it is further off than rounding makes it, as `lockstep export` judges it too."""
+        return self.relative > allowed(self.noise, self.eps)
 
     @property
     def times(self) -> float:
@@ -221,7 +227,7 @@ class Trials:
         values = dict(runtime.every_value(graph, self._inputs, shared))
         values.update(Session(self._model, settings).run(self._inputs))  # what is really returned
         aparts = [self._apart(name, values[name]) for name in self._names if name in values]
-        worst = max(aparts, key=lambda one: one.times, default=Apart())
+        worst = max(aparts, key=lambda one: (one.is_beyond, one.times), default=Apart())
         operators = Counter(node.op_type for node in graph.graph.node)
         return Trial(disabled, worst if worst.relative else Apart(), operators), aparts
 
@@ -233,17 +239,21 @@ class Trials:
             or value.dtype != plain.dtype
         ):
             return Apart()
-        return Apart(name, relative_distance(plain, value), self._noise[name])
+        return Apart(name, relative_distance(plain, value), self._noise[name], _spacing(plain))
 
     def _measured_noise(self) -> dict[str, float]:
         """The largest relative distance of each value over the draws, and no less than its dtype's spacing."""
         found = {name: _spacing(value) for name, value in self._plain.items()}
-        for number in range(DRAWS):
-            draw = np.random.default_rng(number)
-            inputs = {name: moved(array, draw) for name, array in self._inputs.items()}
-            for name, value in runtime.every_value(
-                _moved_model(self._model, draw), inputs, self._names
-            ):
+        draws = [np.random.default_rng(number) for number in range(DRAWS)]
+        runs = [
+            (_moved_model(self._model, one), {k: moved(v, one) for k, v in self._inputs.items()})
+            for one in draws
+        ]
+        if any(getattr(one, "dtype", None) == np.float16 for one in self._plain.values()):
+            # What each operator rounds, the runtime may leave out between two.
+            runs.append((runtime.rounded_at(self._model, self._names), dict(self._inputs)))
+        for model, inputs in runs:
+            for name, value in runtime.every_value(model, inputs, self._names):
                 if not isinstance(value, list):
                     found[name] = max(found[name], relative_distance(self._plain[name], value))
         return found
@@ -261,7 +271,7 @@ def search(trials: Trials, *, bitwise: bool) -> Bisection:
     """
 
     def is_too_far(apart: Apart) -> bool:
-        return apart.relative > 0 if bitwise else apart.times > TIMES_NOISE
+        return apart.relative > 0 if bitwise else apart.is_beyond
 
     ran, whole = trials.ran(), trials.tried(()).apart
     culprits, left = bisect(trials.tried, trials.changing, rules_of_library(), is_too_far)

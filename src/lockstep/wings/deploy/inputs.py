@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
+from lockstep.wings.deploy.engines import bfloat16, first_line
 from lockstep.wings.deploy.model_file import TensorSpec
 
 Array = npt.NDArray[Any]
@@ -26,8 +27,8 @@ MOST_ELEMENTS = 1 << 31
 _SPEC = re.compile(
     r"(?P<name>[\w./:-]+?):(?P<dtype>[a-z]+\d*)\[(?P<shape>[\d,\s]*)\](?:<(?P<below>\d+))?"
 )
-_DTYPES = ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
-           "uint64")  # fmt: skip
+_DTYPES = ("bfloat16", "bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16",
+           "uint32", "uint64")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class Drawn:
             Any whole number from 0.
         """
         generator = np.random.Generator(np.random.PCG64([seed, zlib.crc32(self.name.encode())]))
-        kind = np.dtype(self.dtype)
-        if kind.kind == "f":
+        kind = bfloat16() if self.dtype == "bfloat16" else np.dtype(self.dtype)
+        if _is_float(self.dtype):
             return np.asarray(generator.standard_normal(self.shape), dtype=kind)
         return np.asarray(generator.integers(0, self.below, self.shape), dtype=kind)
 
@@ -66,8 +67,9 @@ def read_inputs(
     Parameters
     ----------
     given
-        Files (.npz, .npy, .safetensors) and texts such as `x:float32[1,3,32,32]` or `ids:int64[2,16]<1000`. An array
-        without a name of the model (`arr_0`, a .npy) is its next input in order. Nothing is given: all are drawn.
+        Files (.npz, .npy, .safetensors, .pt) and texts such as `x:float32[1,3,32,32]` or `ids:int64[2,16]<1000`.
+        An array without a name of the model (`arr_0`, a .npy) is its next input in order. Without any, all
+        are drawn.
     signature
         What the model takes; without one, whatever is given.
     seed
@@ -89,6 +91,29 @@ def read_inputs(
     if not given:
         found = {spec.name: _drawn_by_signature(spec, free or {}).array(seed) for spec in signature}
     return checked(found, signature)
+
+
+def input_sets(given: Sequence[str], *, seed: int = 0) -> list[dict[str, Array]]:
+    """Several sets of inputs: a name that was given before begins the next one; what that leaves out is the first's.
+
+    Parameters
+    ----------
+    given, seed
+        As `read_inputs` takes them.
+
+    Raises
+    ------
+    UsageError
+        If something cannot be read.
+    """
+    sets: list[dict[str, Array]] = [{}]
+    for number, one in enumerate(given):
+        arrays = _arrays(one, seed + number if len(sets) > 1 else seed)
+        if any(name in sets[-1] and not re.fullmatch(r"arr_\d+", name) for name in arrays):
+            sets.append({})
+            arrays = _arrays(one, seed + len(sets) - 1)
+        sets[-1].update(arrays)
+    return [sets[0] | one for one in sets]
 
 
 def checked(found: Mapping[str, Array], signature: Sequence[TensorSpec]) -> dict[str, Array]:
@@ -140,7 +165,7 @@ def spec_of(text: str) -> Drawn:
             f"--inputs {text}: more than {MOST_ELEMENTS:,} elements; give a smaller shape"
         )
     below = int(match["below"] or 2)
-    if match["below"] is not None and (np.dtype(match["dtype"]).kind == "f" or below < 1):
+    if match["below"] is not None and (_is_float(match["dtype"]) or below < 1):
         raise UsageError(f"--inputs {text}: <{below} bounds whole numbers, from 1; leave it out")
     return Drawn(match["name"], match["dtype"], shape, below)
 
@@ -189,7 +214,7 @@ def _npz(file: BinaryIO) -> dict[str, Array]:
 
 
 _SAFE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
-                "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "?"}  # fmt: skip
+                "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "?", "BF16": "<u2"}  # fmt: skip
 
 
 def _safetensors(file: BinaryIO) -> dict[str, Array]:
@@ -207,17 +232,41 @@ def _safetensors(file: BinaryIO) -> dict[str, Array]:
             raise ValueError(
                 f"tensor {name!r} is of dtype {entry['dtype']} at bytes {begin} to {end}"
             )
-        flat = np.frombuffer(
-            data[8 + length + begin : 8 + length + end], dtype=_SAFE_DTYPES[entry["dtype"]]
-        )
+        kind = bfloat16() if entry["dtype"] == "BF16" else _SAFE_DTYPES[entry["dtype"]]
+        flat = np.frombuffer(data[8 + length + begin : 8 + length + end], dtype=kind)
         found[name] = flat.reshape(entry["shape"])
     return found
+
+
+def _pt(file: BinaryIO) -> dict[str, Array]:
+    """Tensors that `torch.save` wrote, by name or in order; nothing else of a file is unpickled."""
+    import torch
+
+    from lockstep.wings.deploy.calls import array_of
+
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises types of its own, without a common one
+        raise ValueError(first_line(error, 120)) from error
+    if isinstance(found, (torch.Tensor, list, tuple)):
+        several = [found] if isinstance(found, torch.Tensor) else found
+        found = {f"arr_{number}": one for number, one in enumerate(several)}
+    if not isinstance(found, dict) or not all(
+        isinstance(one, torch.Tensor) for one in found.values()
+    ):
+        raise ValueError("it holds no tensors by name")
+    return {str(name): array_of(one) for name, one in found.items()}
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype == "bfloat16" or np.dtype(dtype).kind == "f"
 
 
 _READERS: dict[str, Callable[[BinaryIO], dict[str, Array]]] = {
     ".npz": _npz,
     ".npy": _npy,
     ".safetensors": _safetensors,
+    ".pt": _pt,
 }
 
 

@@ -16,7 +16,9 @@ from torch.export import ExportedProgram
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
+from lockstep.wings.deploy.calls import tensor_of
 from lockstep.wings.deploy.engines import first_line
+from lockstep.wings.deploy.free_axes import Axes
 from lockstep.wings.deploy.program_run import given_to
 
 _CHECKPOINTS = (".pth", ".pt", ".tar", ".bin", ".ckpt")
@@ -44,6 +46,8 @@ class ModelSource:
         What stands in the exported file's metadata: class names, preprocessing.
     said
         What was done to it, in a sentence each.
+    axes
+        Free axes as its program has them.
     """
 
     name: str
@@ -52,6 +56,7 @@ class ModelSource:
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
+    axes: Axes = field(default_factory=dict)
 
     def to_half(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Make the module one of float16; returns the inputs as it takes them then.
@@ -66,16 +71,15 @@ class ModelSource:
                 f"{self.name}: --half needs a module; the dtypes of a program are fixed"
             )
         self.module.half()
-        self.said.append(
-            "converted to float16; the original that it is held against is in float16 too"
-        )
+        said = "converted to float16; the original that it is held against is in float16 too"
+        self.said += [] if said in self.said else [said]
         return {
             name: one.half() if one.is_floating_point() else one for name, one in tensors.items()
         }
 
     def tensors(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Arrays as tensors of their own."""
-        return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        return {name: tensor_of(array) for name, array in arrays.items()}
 
     def bound(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Arrays as the model is called with them: all that it takes, by name, in its order.
@@ -212,12 +216,19 @@ def _function(given: str) -> Any:
 
 
 def _to_evaluation(source: ModelSource) -> None:
+    """Set a module to evaluation, and say which layers were not: all of them, or some that were left."""
     module = source.module
-    if module is not None and any(one.training for one in module.modules()):
-        module.eval()
+    if module is None:
+        return
+    leaves = {name: one for name, one in module.named_modules() if not [*one.children()]}
+    left = [name for name, one in leaves.items() if one.training]
+    if module.training and len(left) == len(leaves):
         source.said.append(
             "set to evaluation: dropout is off, batch norms use their running statistics"
         )
+    elif left:
+        source.said.append(f"set to evaluation: {listed([one or 'the model' for one in left])}")
+    module.eval()
 
 
 # ------------------------------------------------------------------------------------- checkpoints

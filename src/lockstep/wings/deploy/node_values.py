@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import fx
 from torch.export import ExportedProgram
 
@@ -18,6 +17,7 @@ from lockstep.wings.deploy.calls import (
     Array,
     WrittenRun,
     call_of,
+    computing,
     filled,
     fused_call,
     given_call,
@@ -25,6 +25,7 @@ from lockstep.wings.deploy.calls import (
     is_call,
     produced_by,
     returned_call,
+    tensor_of,
 )
 
 _KEPT_BYTES = 1 << 20
@@ -58,14 +59,14 @@ class Values:
         """Keep an array, a list of arrays, or a number."""
         if isinstance(value, np.ndarray) and value.nbytes > _KEPT_BYTES:
             path = Path(self._folder.name) / f"{len(self._held)}.npy"
-            np.save(path, value)
-            value = path
+            np.save(path, value.view(np.uint16) if value.dtype.kind == "V" else value)
+            value = path, value.dtype  # NumPy's files have no bfloat16
         self._held[name] = value
 
     def get(self, name: str) -> Any:
         """What was kept; None for nothing."""
         value = self._held.get(name)
-        return np.load(value) if isinstance(value, Path) else value
+        return np.load(value[0]).view(value[1]) if isinstance(value, tuple) else value
 
     def __contains__(self, name: object) -> bool:
         return name in self._held
@@ -93,9 +94,13 @@ def write_operators(program: ExportedProgram, values: NodeValues, written: Writt
     written.add(given_call(values.given()))
     for call in held_calls(values.held()):
         written.add(call)
-    without = []
+    without, computed = [], computing(program)
     for node in program.graph.nodes:
-        if is_call(node) and not isinstance(values.value(node), (bool, int, float)):
+        if (
+            is_call(node)
+            and node in computed
+            and not isinstance(values.value(node), (bool, int, float))
+        ):
             results = results_of(node, values)
             if results:
                 written.add(_operator(node, values, results))
@@ -116,12 +121,20 @@ class Segment:
     begins
         The nodes whose values it is computed from.
     inside
-        How many nodes it is in all.
+        The nodes that it computes, the last of them last.
+    rewritten
+        Placeholders of parameters that it reads in another form than the program has.
     """
 
     last: fx.Node
     begins: tuple[fx.Node, ...]
-    inside: int
+    inside: tuple[fx.Node, ...]
+    rewritten: tuple[fx.Node, ...]
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the graph computes something else here than the last node alone."""
+        return len(self.inside) > 1 or bool(self.rewritten)
 
 
 def segments_of(program: ExportedProgram, has_value: Callable[[fx.Node], bool]) -> list[Segment]:
@@ -134,38 +147,60 @@ def segments_of(program: ExportedProgram, has_value: Callable[[fx.Node], bool]) 
     has_value
         Whether a node has a value in the graph; for placeholders, whether it is given or held there as it is.
     """
+    computed = computing(program)
     return [
         _segment(node, has_value)
         for node in program.graph.nodes
-        if is_call(node) and has_value(node)
+        if is_call(node) and node in computed and has_value(node)
     ]
 
 
 def _segment(last: fx.Node, has_value: Callable[[fx.Node], bool]) -> Segment:
     begins: dict[fx.Node, None] = {}
     waiting, met = [last], {last}
-    count = 0
+    inside, rewritten = [], []
     while waiting:
         node = waiting.pop(0)
-        count += is_call(node)
+        if is_call(node):
+            inside.append(node)
         for one in node.all_input_nodes:
             if one in met:
                 continue
             met.add(one)
             if has_value(one):
                 begins[one] = None
-            elif one.op != "placeholder":  # a parameter that was folded into others
+            elif one.op == "placeholder":  # a parameter that was folded into others
+                rewritten.append(one)
+            else:
                 waiting.append(one)
-    whole = all(has_value(one) for one in last.all_input_nodes)
-    return Segment(last, tuple(begins), 1 if whole else max(count, 2))
+    return Segment(last, tuple(begins), tuple(reversed(inside)), tuple(rewritten))
 
 
-def write_segments(segments: Collection[Segment], values: NodeValues, written: WrittenRun) -> None:
-    """Write a run with a call for each segment: a single node as itself, several by the operators in them."""
+def write_segments(
+    segments: Collection[Segment],
+    values: NodeValues,
+    written: WrittenRun,
+    held: Collection[str] = (),
+) -> None:
+    """Write a run with a call for each segment: a single node as itself, several by the operators in them.
+
+    Parameters
+    ----------
+    segments
+        Of the program.
+    values
+        Of the run.
+    written
+        Where calls are written.
+    held
+        Full names of parameters that are to be compared themselves.
+    """
     written.add(given_call(values.given()))
+    for call in held_calls({name: one for name, one in values.held().items() if name in held}):
+        written.add(call)
     for one in segments:
         results = results_of(one.last, values)
-        if one.inside == 1:
+        if not one.is_fused:
             written.add(_operator(one.last, values, results))
             continue
         operands = [value for node in one.begins for value in _arrays(values.value(node))]
@@ -196,7 +231,7 @@ def _operator(node: fx.Node, values: NodeValues, results: Mapping[str, Array]) -
 def _as_torch(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_torch(one) for one in value]
-    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+    return tensor_of(value) if isinstance(value, np.ndarray) else value
 
 
 def _arrays(value: Any) -> Iterator[Array]:

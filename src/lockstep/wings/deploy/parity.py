@@ -12,16 +12,49 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from lockstep.capture.exported_modules import module_of
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict, verdict_of
+from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.site import Role
 from lockstep.core.text import listed
-from lockstep.wings.deploy.calls import WrittenRun, array_of, is_call
-from lockstep.wings.deploy.exported_run import ExportedRun, run_as_user
-from lockstep.wings.deploy.node_values import Values, segments_of, write_operators, write_segments
+from lockstep.judge.protocol import Judge
+from lockstep.locate.noise import measure_noise
+from lockstep.reading.paired_steps import opened
+from lockstep.replay.local_error import LocalErrorJudge
+from lockstep.replay.rerun_process import RerunsApart
+from lockstep.wings.deploy.as_run_judge import AsRunJudge
+from lockstep.wings.deploy.bfloat16 import in_single_precision
+from lockstep.wings.deploy.calls import (
+    WrittenRun,
+    array_of,
+    computing,
+    fused_name,
+    is_call,
+    operator_name,
+    produced_by,
+    tensor_of,
+)
+from lockstep.wings.deploy.exported_run import ExportedRun, run_as_user, values_of
+from lockstep.wings.deploy.module_run import (
+    against_program,
+    draws_of,
+    order_notes,
+    program_gaps,
+    run_module,
+)
+from lockstep.wings.deploy.node_values import (
+    Segment,
+    Values,
+    results_of,
+    segments_of,
+    write_operators,
+    write_segments,
+)
 from lockstep.wings.deploy.program_run import ProgramRun
-from lockstep.wings.deploy.runtime import Settings
+from lockstep.wings.deploy.runtime import Settings, rounded_at
 
+_SHOWN = 6
 _DRAWS = 3
 """How often a program is run again for its noise."""
 
@@ -60,7 +93,8 @@ class ParityRuns:
     folder
         Where recordings are written.
     module
-        What the program was made of; its outputs are held against the program's. None where it is not there.
+        What the program was made of: what it returns is compared with the program, and what of it no file can
+        repeat is said. None where it is not there.
     """
 
     def __init__(
@@ -70,8 +104,9 @@ class ParityRuns:
         folder: Path,
         module: torch.nn.Module | None = None,
     ) -> None:
-        self._program, self._inputs, self._folder, self._module = program, inputs, folder, module
+        self._program, self._inputs, self._folder = program, inputs, folder
         self._arrays = {name: array_of(tensor) for name, tensor in inputs.items()}
+        self._called = None if module is None else run_module(module, inputs)
 
     def plain(self, model: Any) -> Parity:
         """Hold a model against the program operator by operator, nothing of it optimised.
@@ -83,12 +118,13 @@ class ParityRuns:
         """
         eager, exported = self._written(REFERENCE), self._written(PLAIN)
         with Values() as own, Values() as others:
-            ran = ProgramRun(self._program, self._inputs, own)
+            run = ExportedRun(self._prepared(model), self._program, self._arrays, others)
+            ran = run.beside = self._run(own, run)
             write_operators(self._program, ran, eager)
-            run = ExportedRun(model, self._program, self._arrays, others)
             without = write_operators(self._program, run, exported)
         found = compare_recordings(eager.finish(), exported.finish())
-        return self._parity(found, ran, _left_out(without))
+        notes = [*_left_out(without), *order_notes(self._program, ran.value)]
+        return self._parity(found, ran, notes, _other_types(ran, run))
 
     def loaded(self, program: ExportedProgram) -> Parity:
         """Hold a program that was read back against the one that was written, operator by operator."""
@@ -112,45 +148,122 @@ class ParityRuns:
         """
         eager, exported = self._written(BESIDE), self._written(AS_RUN)
         noise = []
+        if self.is_emulated:
+            names = values_of(self._program, model, torch.bfloat16)
+            model = in_single_precision(model, names)
         with Values() as own, Values() as others:
-            ran = ProgramRun(self._program, self._inputs, own)
             run = run_as_user(model, self._program, self._arrays, others, settings)
-            segments = segments_of(self._program, lambda node: _is_left(node, ran, run))
-            write_segments(segments, ran, eager)
-            write_segments(segments, run, exported)
-        for number in range(_DRAWS):
-            written = self._written(f"noise-{number}")
-            with Values() as drawn:
-                moved = ProgramRun(
-                    self._program, self._inputs, drawn, np.random.default_rng(number)
-                )
-                write_segments(segments, moved, written)
-            noise.append(written.finish())
-        found = compare_recordings(eager.finish(), exported.finish(), noise=noise)
-        every = sum(1 for node in self._program.graph.nodes if is_call(node) and _is_tensor(node))
-        parity = self._parity(found, ran, _fused_away(every, len(segments)))
-        return replace(parity, operators=every)
+            ran = run.beside = self._run(own, run)
+            every = segments_of(self._program, lambda node: _is_left(node, ran, run))
+            segments = [one for one in every if _is_tensor(one.last)]
+            changed = _changed(segments, ran, run)
+            write_segments(segments, ran, eager, changed)
+            write_segments(segments, run, exported, changed)
+            for number in range(_DRAWS):
+                written = self._written(f"noise-{number}")
+                with Values() as drawn:
+                    moved = self._run(drawn, run, np.random.default_rng(number))
+                    write_segments(segments, moved, written, changed)
+                noise.append(written.finish())
+        found = self._compared_as_run(eager.finish(), exported.finish(), noise)
+        operators = [one for one in computing(self._program) if is_call(one) and _is_tensor(one)]
+        notes = [*_fused_away(len(operators), len(segments)), *_what_is_in(segments, found)]
+        parity = self._parity(found, ran, notes, _other_types(ran, run))
+        return replace(parity, operators=len(operators))
+
+    def _compared_as_run(self, eager: Path, exported: Path, noise: Sequence[Path]) -> Comparison:
+        """Compare with what rounding was measured; single operators of single precision are run again besides."""
+        reference = opened("reference", eager)
+        runs = [opened("noise", one) for one in noise]
+        site_noise = measure_noise(reference, runs, steps=None, read_tensors=True)
+        judge: Judge = AsRunJudge(site_noise)
+        if not _has(self._program, torch.float16, torch.bfloat16):
+            judge = LocalErrorJudge(judge, memory_bytes=MEMORY_BYTES, reruns=RerunsApart)
+        found: Comparison = compare_recordings(reference, exported, judge=judge)
+        return found
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether the model is of bfloat16, for which the runtime has no kernels on CPUs."""
+        return _has(self._program, torch.bfloat16)
+
+    def _prepared(self, model: Any) -> Any:
+        """A model of 16 bits with each operator's result rounded; one of bfloat16 in single precision besides."""
+        if self.is_emulated:
+            return in_single_precision(model, values_of(self._program, model, torch.bfloat16))
+        if _has(self._program, torch.float16):
+            return rounded_at(model, values_of(self._program, model))
+        return model
+
+    def _run(
+        self, values: Values, run: ExportedRun, draw: np.random.Generator | None = None
+    ) -> ProgramRun:
+        """The program run by torch, with the random numbers that a run of the model drew."""
+        drawn = {node.name: _as_returned(node, run) for node in draws_of(self._program)}
+        drawn = {name: value for name, value in drawn.items() if value is not None}
+        return ProgramRun(self._program, self._inputs, values, draw, drawn)
 
     def _written(self, name: str) -> WrittenRun:
         return WrittenRun(self._folder / name, ["lockstep", "export", f"({name})"])
 
-    def _parity(self, found: Comparison, ran: ProgramRun, notes: Iterable[str]) -> Parity:
-        gaps = [*_module_gaps(self._module, self._inputs, ran)]
-        comparison = with_gaps(found, gaps, [*notes])
+    def _parity(
+        self, found: Comparison, ran: ProgramRun, notes: Iterable[str], gaps: Iterable[str] = ()
+    ) -> Parity:
+        gaps = [*gaps, *program_gaps(self._program)]
+        said = [*notes]
+        if self._called is not None:
+            own = [] if draws_of(self._program) else against_program(self._called, ran.outputs)
+            gaps += [*self._called.gaps] or [*own]
+            said += self._called.notes
+        comparison = with_gaps(found, gaps, said)
         return Parity(comparison, *_counts(comparison))
 
 
+def _as_returned(node: fx.Node, run: ExportedRun) -> Any:
+    """What a node of the program would return, of the values that a run of the model has for it; None without them."""
+    results, meant = results_of(node, run), node.meta.get("val")
+    tensors = [tensor_of(one) for one in results.values()]
+    if not tensors or not isinstance(meant, (tuple, list)):
+        return tensors[0] if tensors else None
+    used = [one.index for one in produced_by(node)]
+    if len(used) != len(tensors):
+        return None
+    return tuple(dict(zip(used, tensors, strict=True)).get(at) for at in range(len(meant)))
+
+
 def _is_left(node: fx.Node, ran: ProgramRun, run: ExportedRun) -> bool:
-    """Whether a graph still has a node's value; a parameter only as the program has it.
+    """Whether a graph still has a node's value; a parameter also where another one under its name is read alone.
 
     An optimiser that folds a batch norm into a convolution may leave the new weight under the old one's name. What is
-    computed with it is judged by its result, like all else that became one operator.
+    computed with it is judged by its result, like all else that became one operator. Where the operator that reads the
+    parameter is there as the program has it, nothing was folded, and the parameter is another one.
     """
-    value = run.value(node)
-    if value is None or node.op != "placeholder":
-        return value is not None
-    own = ran.value(node)
-    return own is None or np.array_equal(np.asarray(own), np.asarray(value), equal_nan=True)
+    if run.value(node) is None or node.op != "placeholder" or _is_same(node, ran, run):
+        return run.value(node) is not None
+    return any(
+        run.value(user) is not None
+        and all(run.value(one) is not None for one in user.all_input_nodes if one is not node)
+        for user in node.users
+        if is_call(user)
+    )
+
+
+def _is_same(node: fx.Node, ran: ProgramRun, run: ExportedRun) -> bool:
+    own, other = ran.value(node), run.value(node)
+    return own is None or np.array_equal(np.asarray(own), np.asarray(other), equal_nan=True)
+
+
+def _changed(segments: Iterable[Segment], ran: ProgramRun, run: ExportedRun) -> list[str]:
+    """Full names of the parameters that are others in the graph that runs, and are read as they are."""
+    begins = {node for one in segments for node in one.begins if node.op == "placeholder"}
+    names = {node.name: ran.full_name(node) for node in begins if not _is_same(node, ran, run)}
+    return [name for name in names.values() if name is not None]
+
+
+def _has(program: ExportedProgram, *dtypes: torch.dtype) -> bool:
+    """Whether a program has a tensor of one of these dtypes."""
+    made = (node.meta.get("val") for node in program.graph.nodes)
+    return any(isinstance(one, torch.Tensor) and one.dtype in dtypes for one in made)
 
 
 def _is_tensor(node: fx.Node) -> bool:
@@ -217,57 +330,31 @@ def _fused_away(every: int, kept: int) -> Iterable[str]:
         )
 
 
+def _what_is_in(segments: Sequence[Segment], found: Comparison) -> Iterable[str]:
+    """What the first origin computes in one go, where that is several operators of the program."""
+    if not found.origins:
+        return
+    first = found.origins[0]
+    for one in segments:
+        module, name = module_of(one.last)[0], fused_name(one.last)
+        if one.is_fused and (module, name) == (first.module, first.op):
+            inside = [
+                f"{module_of(node)[0] or '(model)'} / {operator_name(node)}" for node in one.inside
+            ]
+            yield f"{name} of {module or '(model)'} is {listed(inside, _SHOWN)} in one go"
+            return
+
+
+def _other_types(ran: ProgramRun, run: ExportedRun) -> Iterable[str]:
+    """Results of whole numbers that have another dtype in the file; floating ones are judged by their size."""
+    for number, (own, other) in enumerate(zip(ran.returned(), run.returned(), strict=False)):
+        if own.dtype != other.dtype and {own.dtype.kind, other.dtype.kind} & set("iub"):
+            yield f"output {number} is of {other.dtype} in the file, and of {own.dtype} in the module"
+
+
 def _left_out(without: Sequence[str]) -> Iterable[str]:
     if without:
         yield (
             f"{len(without)} operators have no value of their own in the exported model and were compared with what"
             f" follows them: {listed(without)}"
         )
-
-
-def _module_gaps(
-    module: torch.nn.Module | None, inputs: Mapping[str, torch.Tensor], ran: ProgramRun
-) -> Iterable[str]:
-    """Whether the program itself returns what its module does: else the exporter is not at fault."""
-    if module is None:
-        return
-    with torch.no_grad():
-        returned = flat_tensors(module(**inputs))
-    if len(returned) != len(ran.outputs):
-        yield f"the module returns {len(returned)} tensors, and its program {len(ran.outputs)}"
-        return
-    for number, (own, other) in enumerate(zip(returned, ran.outputs, strict=True)):
-        if own.shape != other.shape or own.dtype != other.dtype:
-            yield f"output {number} of the module is {_type(own)}, its program's {_type(other)}"
-        elif not _is_near(own, other):
-            yield (
-                f"torch.export itself changed what the module computes: output {number} is off by"
-                f" {_relative(own, other):.2g}, before anything was exported to ONNX"
-            )
-
-
-def flat_tensors(returned: Any) -> list[torch.Tensor]:
-    """All tensors in what a module returns, in the order of its program's outputs."""
-    leaves = torch.utils._pytree.tree_leaves(returned)
-    return [one for one in leaves if isinstance(one, torch.Tensor)]
-
-
-def _type(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-
-
-def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
-    left, right = array_of(one).astype("f8"), array_of(other).astype("f8")
-    scale = max(float(np.linalg.norm(left)), float(np.linalg.norm(right)))
-    return float(np.linalg.norm(left - right)) / scale if scale else 0.0
-
-
-_ROUNDINGS = 1 << 12
-"""Unit roundoffs that a program's outputs may be off its module's: the kernels are the same, or decomposed."""
-
-
-def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if torch.equal(one, other):
-        return True
-    unit = torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0
-    return bool(_relative(one, other) <= _ROUNDINGS * unit)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from lockstep.devices.vector_math import prepare_vector_math
-from lockstep.wings.deploy.calls import Array, array_of
+from lockstep.wings.deploy.calls import Array, array_of, computing
 from lockstep.wings.deploy.node_values import Values
 
 _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -20,7 +20,7 @@ _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 def held_by(program: ExportedProgram) -> dict[str, tuple[str, torch.Tensor]]:
     """Parameters, buffers and constants that a program uses: full name and tensor, by the placeholder's name."""
-    used = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
+    used = {node.name for node in computing(program) if node.op == "placeholder"}
     found = {}
     for spec in program.graph_signature.input_specs:
         if spec.kind in _HELD and spec.arg.name in used and spec.target is not None:
@@ -47,8 +47,10 @@ class ProgramRun:
     values
         Where what its nodes return is kept.
     draw
-        Moves every number that it is given or holds to one of its neighbours, or lets it be, at random: what comes of
-        that is what rounding may make of each value. None runs it as it is.
+        Moves every number that it is given or holds to one of its neighbours, or lets it be, at random, and in 16 bits
+        every result too: what comes of that is what rounding may make of each value. None runs it as it is.
+    random
+        What nodes that draw random numbers return, by name; those that are not in it draw.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class ProgramRun:
         inputs: Mapping[str, torch.Tensor],
         values: Values,
         draw: np.random.Generator | None = None,
+        random: Mapping[str, Any] | None = None,
     ) -> None:
         def drawn(tensor: torch.Tensor) -> torch.Tensor:
             return tensor if draw is None else moved(tensor, draw)
@@ -70,10 +73,15 @@ class ProgramRun:
         }
         entering = {key: tensor for key, (_, tensor) in self._held.items()} | self._given
         specs = program.graph_signature.input_specs
-        walk = _Walk(program.graph_module, values)
+        walk = _Walk(program.graph_module, values, draw, random or {})
         with torch.no_grad():
             returned = walk.run(*(entering.get(one.arg.name, torch.empty(0)) for one in specs))
-        self.outputs = [one for one in returned if isinstance(one, torch.Tensor)]
+        kinds = [one.kind for one in program.graph_signature.output_specs]
+        self.outputs = [
+            one
+            for kind, one in zip(kinds, returned, strict=True)
+            if kind is OutputKind.USER_OUTPUT and isinstance(one, torch.Tensor)
+        ]
 
     def given(self) -> Mapping[str, Array]:
         """What the program was given, by name."""
@@ -92,6 +100,10 @@ class ProgramRun:
             return None if found is None else array_of(found)
         return self._values.get(node.name)
 
+    def full_name(self, node: fx.Node) -> str | None:
+        """The full name of what a placeholder holds; None for what the program is given."""
+        return self._held[node.name][0] if node.name in self._held else None
+
     def returned(self) -> list[Array]:
         """What the program returned."""
         return [array_of(one) for one in self.outputs]
@@ -109,14 +121,22 @@ def moved(tensor: torch.Tensor, draw: np.random.Generator) -> torch.Tensor:
 
 
 class _Walk(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, values: Values) -> None:
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        values: Values,
+        draw: np.random.Generator | None,
+        random: Mapping[str, Any],
+    ) -> None:
         super().__init__(module)
-        self._kept = values
+        self._kept, self._draw, self._random = values, draw, random
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node, and keep what it returns."""
-        result = super().run_node(n)
+        result = self._random[n.name] if n.name in self._random else super().run_node(n)
         if n.op == "call_function":
+            if self._draw is not None and isinstance(result, torch.Tensor):
+                result = moved(result, self._draw) if result.itemsize == 2 else result
             kept = _plain(result)
             if kept is not None:
                 self._kept.add(n.name, kept)

@@ -23,7 +23,14 @@ from lockstep.wings.deploy.quantize.calibration import Samples, drawn_samples, r
 from lockstep.wings.deploy.quantize.errors import layer_errors
 from lockstep.wings.deploy.quantize.layers import Layer, layers_of, left_in_float32
 from lockstep.wings.deploy.quantize.mixed import Search, middle_bits, searched
-from lockstep.wings.deploy.quantize.screen import Answer, as_values, render
+from lockstep.wings.deploy.quantize.screen import (
+    ACCEPTED_POINTS,
+    LEAST_DB,
+    Answer,
+    Floor,
+    as_values,
+    render,
+)
 from lockstep.wings.deploy.quantize.static import Calibration, Method
 from lockstep.wings.deploy.quantize.task import Outcome, outcome
 from lockstep.wings.deploy.quantize.widths import check_bits
@@ -73,8 +80,13 @@ class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since cli
     help="Weights of 8 bits take 7, for processors whose integer kernels saturate.",
 )  # fmt: skip
 @click.option(
-    "--least-sqnr", "budget", cls=options.Option, old=["--budget"], type=_Decibels(),
-    help="The least SQNR that a layer may have, as in 30dB.",
+    "--least-sqnr", "budget", cls=options.Option, old=["--budget", "--min-db"], type=_Decibels(),
+    help=f"The least SQNR of a layer and of the results, as in 30dB.  [default: {LEAST_DB:g}dB for the results]",
+)  # fmt: skip
+@click.option(
+    "--accept", type=click.FloatRange(0), metavar="POINTS", is_flag=False, flag_value=math.inf,
+    help="Points of accuracy that may be lost, where labels are given; alone, accept any loss."
+    f"  [default: {ACCEPTED_POINTS:g}]",
 )  # fmt: skip
 @click.option(
     "--mixed", type=_Decibels(), metavar="DECIBELS",
@@ -95,6 +107,7 @@ def quantize(
     weight_only: bool,
     reduce_range: bool,
     budget: float | None,
+    accept: float | None,
     mixed: float | None,
     force: bool,
     limit: int,
@@ -107,8 +120,8 @@ def quantize(
     against what rounding to its width makes, as the file says it and by the kernels that this machine runs. SQNR is
     10 log10(sum y^2 / sum (y' - y)^2), in dB; "carried" is a layer's in the whole quantised model.
 
-    Exit code 0 if each error is explained and within --least-sqnr and --mixed, 1 if one is not, 2 if the model
-    cannot be quantised.
+    Exit code 0 if each error is explained and within --least-sqnr, --accept and --mixed, 1 if one is not, 2 if the
+    model cannot be quantised.
 
     \b
     lockstep quantize model.onnx -o int8.onnx --ranges-from train.npz --inputs test.npz
@@ -140,18 +153,25 @@ def quantize(
     if search is not None:
         plan = replace(plan, bits=search.chosen.bits)
     quantised = quantized_model(file.proto, layers, plan)
+    result = outcome(file.proto, quantised, measured)
+    if not (inputs or calibrate):
+        result = replace(result, worst_error={}, samples=0)
     answer = Answer(
         layer_errors(file.proto, quantised, layers, plan, measured),
-        outcome(file.proto, quantised, measured),
+        result,
         measured_on, budget, reduce_range, mixed, () if search is None else search.trials,
-        left_in_float32(file.proto, quantised),
+        left_in_float32(file.proto, quantised), Floor.of(budget, accept), per_channel,
     )  # fmt: skip
-    write_model(quantised, output, file.facts | {"quantized": _facts(file, plan, layers)})
+    facts = _facts(file, plan, layers, answer)
+    write_model(quantised, output, file.facts | {"quantized": facts})
     if as_json:
         click.echo(json_text(enveloped(as_values(answer))))
     else:
         click.echo(render(answer, limit=limit).plain)
-    return code_of(differs=bool(answer.faults or answer.beyond or answer.misses), looked=True)
+    return code_of(
+        differs=bool(answer.faults or answer.beyond or answer.misses or answer.is_below),
+        looked=True,
+    )
 
 
 def _search(
@@ -198,7 +218,9 @@ def _measured(
     )
 
 
-def _facts(file: ModelFile, plan: Plan, layers: tuple[Layer, ...]) -> dict[str, Any]:
+def _facts(
+    file: ModelFile, plan: Plan, layers: tuple[Layer, ...], answer: Answer
+) -> dict[str, Any]:
     """What the file says about how it was made."""
     calibration = plan.calibration
     return {
@@ -208,4 +230,7 @@ def _facts(file: ModelFile, plan: Plan, layers: tuple[Layer, ...]) -> dict[str, 
         "method": None if calibration is None else calibration.method.value,
         "samples": None if calibration is None else calibration.samples.count,
         "per_channel": plan.per_channel,
+        "worst_error": dict(answer.outcome.worst_error),
+        "measured_on": answer.measured_on,
+        "measured_samples": answer.outcome.samples,
     }

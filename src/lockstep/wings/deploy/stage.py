@@ -14,8 +14,12 @@ TARGET = "target"
 
 @dataclass(frozen=True)
 class Stage:
-    """One way of holding what was exported against the original: what it is called, and what came of it."""
+    """One way of holding what was exported against the original: what it is called, and what came of it.
+
+    `by_exporter` says that a difference is there too where the runtime optimises nothing.
+    """
 
     name: str
     words: str
     parity: Parity
+    by_exporter: bool = False

@@ -18,7 +18,8 @@ from lockstep.wings.deploy.engines import engine
 from lockstep.wings.deploy.formats import Order, Written, proof_of
 from lockstep.wings.deploy.model_file import write_model
 from lockstep.wings.deploy.model_source import ModelSource, bound
-from lockstep.wings.deploy.parity import ParityRuns, flat_tensors, with_gaps
+from lockstep.wings.deploy.module_run import flat_tensors
+from lockstep.wings.deploy.parity import ParityRuns, with_gaps
 from lockstep.wings.deploy.program_run import given_to, moved
 from lockstep.wings.deploy.stage import TARGET, Stage
 from lockstep.wings.deploy.training_run import FACT, LOSS, NEXT, Training, training_of

@@ -29,6 +29,33 @@ _TRIED = (
 )  # fmt: skip
 
 
+LEAST_DB = 20.0
+"""The least SQNR that results may have without `--least-sqnr`: an error of a tenth of their size. Chosen: quantisers of
+8 bits give 25 to 40 dB on sound networks, and 10 dB where a step for a whole tensor does not fit its channels."""
+
+ACCEPTED_POINTS = 1.0
+"""Points of accuracy that may be lost without `--accept`: the one per cent that MLPerf Inference allows a
+quantised model (Reddi et al., "MLPerf Inference Benchmark", ISCA 2020)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What a quantised model must still be: where labels are known by its accuracy, else by its results' SQNR in dB."""
+
+    least_db: float = LEAST_DB
+    lost_points: float = ACCEPTED_POINTS
+
+    @classmethod
+    def of(cls, least_db: float | None, accepted: float | None) -> Floor:
+        """The floor of options; whoever accepts any loss accepts any SQNR too."""
+        if accepted == math.inf:
+            return cls(-math.inf, math.inf)
+        return cls(
+            LEAST_DB if least_db is None else least_db,
+            ACCEPTED_POINTS if accepted is None else accepted,
+        )
+
+
 @dataclass(frozen=True)
 class Answer:
     """What is said about a quantised model.
@@ -51,6 +78,10 @@ class Answer:
         Plans that were tried for that.
     left
         Weights that stay in float32, in bytes by name.
+    floor
+        What the whole model must still be.
+    per_channel
+        Whether weights have a step for each output channel.
     """
 
     layers: Sequence[LayerError]
@@ -61,6 +92,8 @@ class Answer:
     target_db: float | None = None
     trials: Sequence[Trial] = ()
     left: Mapping[str, int] = field(default_factory=dict)
+    floor: Floor = Floor()
+    per_channel: bool = True
 
     @property
     def beyond(self) -> list[LayerError]:
@@ -72,6 +105,14 @@ class Answer:
     def misses(self) -> bool:
         """Whether no plan that was tried reaches the target."""
         return self.target_db is not None and not any(one.reaches for one in self.trials)
+
+    @property
+    def is_below(self) -> bool:
+        """Whether the whole model is below its floor."""
+        if self.outcome.accuracy is not None:
+            return not _lost(self) <= self.floor.lost_points
+        least = self.floor.least_db
+        return least > -math.inf and not self.outcome.sqnr_db >= least
 
     @property
     def faults(self) -> list[LayerError]:
@@ -104,6 +145,8 @@ def headline(answer: Answer) -> str:
             f"BEYOND THE BUDGET of {answer.budget_db:g} dB first at {one} ({one.carried:.1f} dB),"
             f" {_of(answer.beyond, answer)}"
         )
+    if answer.is_below:
+        return _below(answer)
     judged = [one for one in answer.layers if one.standing is not Standing.MEASURED]
     odd = [one for one in judged if one.standing is not Standing.NOISE]
     if odd:
@@ -117,6 +160,19 @@ def headline(answer: Answer) -> str:
         + (f"; {counted(rest, 'operator')} without a weight: measured, not judged" if rest else "")
         + _cost(answer)
     )
+
+
+def _below(answer: Answer) -> str:
+    """That the whole model is below its floor, and which layers are the worst."""
+    out = answer.outcome
+    if out.accuracy is not None:
+        said = f"accuracy falls by {_lost(answer):.2f} points, and {answer.floor.lost_points:g} may be lost (--accept)"
+    else:
+        said = (
+            f"results have {out.sqnr_db:.1f} dB, and need {answer.floor.least_db:g} (--least-sqnr)"
+        )
+    worst = _hurting(answer)
+    return f"BELOW THE FLOOR: {said}" + (f"; worst layers: {', '.join(worst)}" if worst else "")
 
 
 def _lost(answer: Answer) -> float:
@@ -134,9 +190,12 @@ def _cost(answer: Answer) -> str:
 
 def _cures(answer: Answer) -> list[str]:
     """What may bring back lost accuracy."""
-    if not _lost(answer):
+    if not (_lost(answer) or answer.is_below):
         return []
-    cures = ["--mixed 40dB gives the layers that hurt most more bits"]
+    target = 40 if answer.outcome.accuracy is not None else max(40, answer.floor.least_db)
+    cures = [f"--mixed {target:g}dB gives the layers that hurt most more bits"]
+    if not answer.per_channel:
+        cures.insert(0, "--per-channel gives each output channel of a weight a step of its own")
     if answer.reduced:
         cures.insert(
             0,
@@ -241,6 +300,7 @@ def as_values(answer: Answer) -> dict[str, Any]:
         "outcome": asdict(answer.outcome),
         "not_quantised": dict(answer.left),
         "target_db": answer.target_db,
+        "below_floor": answer.is_below,
         "trials": [
             {"bits": dict(one.bits), "outcome": asdict(one.outcome), "reaches": one.reaches}
             for one in answer.trials

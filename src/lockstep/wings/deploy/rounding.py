@@ -1,0 +1,25 @@
+"""How far a value of a graph that the runtime fused may be off: one judgement for `export` and `bisect-fusions`."""
+
+from __future__ import annotations
+
+from lockstep.judge.tolerances import CALIBRATION_MARGIN_16_BIT
+
+SINGLE_EPS = 2.0**-23
+"""Distance of 1 to the next number of single precision."""
+
+TIMES_NOISE = 10.0
+"""How many times its noise a value of single precision or wider may be off: of three draws the largest is kept, which
+is no bound, and kernels of other algorithms lose a digit that no draw shows (`judge.calibration`)."""
+
+
+def allowed(noise: float, eps: float) -> float:
+    """How far a value may be off, relative to its norm.
+
+    Parameters
+    ----------
+    noise
+        How far moving every number to a neighbour moves it, relative; the largest of some draws.
+    eps
+        Of its dtype: no tolerance lies below it. In 16 bits each result is rounded once, and all that is drawn.
+    """
+    return (TIMES_NOISE if eps <= SINGLE_EPS else CALIBRATION_MARGIN_16_BIT) * max(noise, eps)
