@@ -23,7 +23,7 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.affine_regions import keeps_elements
 from lockstep.judge.protocol import Judgement, Region, is_gradient
-from lockstep.judge.tolerances import BIAS_DEVIATIONS, KERNEL_ROUNDINGS, SINGLE
+from lockstep.judge.tolerances import BIAS_DEVIATIONS, KERNEL_ROUNDINGS, LINEAR_REGIME, SINGLE
 from lockstep.measure.measured_pair import Measured
 
 
@@ -48,7 +48,8 @@ def altered_by_one(
     chance = 2.0 * BIAS_DEVIATIONS * roundings * target.unit * target.peak / target.norm
     chance += 2.0 * noise
     for source in sources:
-        if all(one.equal for one in sources if one is not source) and _fits(source, target):
+        alone = all(one.equal for one in sources if one is not source)
+        if alone and _fits(source, target) and source.difference <= LINEAR_REGIME:
             found = _altered(source, target, chance)
             if found is not None:
                 return found

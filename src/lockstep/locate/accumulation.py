@@ -49,7 +49,8 @@ class Accumulations:
         if self._is_seen(measured.pair):
             sent = self._sent[measured.pair.present.name]
             judgement = self._judge.passage(sent, measured, region=NOTHING_BETWEEN)
-            if self._judge.looks_at_set_up and not judgement.unexplained:
+            seen_whole = measured.pair.present.name not in self._sent_beside
+            if self._judge.looks_at_set_up and seen_whole and not judgement.unexplained:
                 judgement = altered_by_one(sent, measured, NOTHING_BETWEEN) or judgement
             return sent, judgement
         operation = self._operations.of_owner(item.reference.site.module)
@@ -118,6 +119,18 @@ class Accumulations:
         if name in self._gathered or name in self._sent_alone:
             return False
         return bool(self._sent.get(name))
+
+    @cached_property
+    def _sent_beside(self) -> frozenset[str]:
+        """Parameters that one run is seen to send a gradient that the other run is not, one of several perhaps."""
+        lone = (record for pair in self._step.lone for record in pair.present.records)
+        beside = (
+            pair.present
+            for item in self._step.aligned
+            for pair in item.pairs
+            if pair.reference is None or pair.candidate is None
+        )
+        return frozenset(one.name for one in (*lone, *beside) if one.role is Role.PARAM_GRAD)
 
     @cached_property
     def _sent_alone(self) -> frozenset[str]:

@@ -146,33 +146,10 @@ def conclusion(
     crashes = tuple(one.words for one in ended if one.is_crash)
     not_compared = [stopper] if stopper else []
     not_compared.extend(() if allow_crash else crashes)
-    not_compared.extend(() if stopper else pairing.not_compared(steps))
-    # Two checkpoints hold none, and are compared by their parameters.
-    calls = gathered.has_calls or not pairing.is_of_another_tool or not findings
-    if stopper is None and gathered.aligned == 0 and calls:
-        not_compared.append("no call of one run could be aligned with a call of the other")
-    not_compared.extend((*gathered.coverage.gaps(findings), *_known_by_numbers_alone(findings)))
-    if not gathered.judge.looks_at_set_up:
-        not_compared.extend(unjudged_calls(gathered.unaligned.calls, findings))
-    if pairing.is_of_another_tool:  # which may tell no loss that would show what these do
-        not_compared.extend(_unjudged(findings))
-    for recording in (reference, candidate):
-        gaps = (gap for gap in recording.manifest.not_seen if gap.what == APART)
-        not_compared.extend(f"{recording.path}: {gap.reason}" for gap in gaps)
+    not_compared.extend(_gaps(gathered, findings, steps, stopped=bool(stopper)))
     ends, held = None, list[HeldStates]()
-    if stopper is None and not is_growing and _ends_before(pairing, steps):
-        last = max(gathered.steps, default=0)
-        ends = Ends(Course.UNKNOWN, f"what came after step {last} was not looked at")
-    elif stopper is None and not is_growing:
-        equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
-        sides = training_sides(pairing.ranks.both, pairing.names)
-        sides = with_exit_codes(sides, reference, candidate)
-        alone = {name: ledger.rounding_alone for name, ledger in gathered.ledgers.items()}
-        ends = ends_between(sides, equal=equal, rounding_alone=alone)
-        if not equal and _trained_alike(findings):
-            strict = ends_between(sides, equal=True, rounding_alone=alone)
-            ends = strict if strict.course is Course.APART and strict.certain else ends
-        held = [held_states(name, *both, equal=equal) for name, both in sides.items()]
+    if stopper is None and not is_growing:
+        ends, held = _ended(gathered, findings, steps)
     if not (origins or uniform):
         origins = once_over_ranks([origin for one in held for origin in one.origins])
     not_compared.extend(dict.fromkeys(text for one in held for text in one.unclear))
@@ -181,20 +158,6 @@ def conclusion(
         not_compared.append(f"the runs part later: {ends.words}")
     part_later = ends is not None and parted and ends.certain
     verdict = verdict_of(differs=bool(origins or uniform or part_later), not_compared=not_compared)
-    notes = [
-        f"{recording.path}: {text}"
-        for recording in (reference, candidate)
-        for text in recording.missing
-    ]
-    notes.extend(dict.fromkeys(text for one in held for text in one.notes))
-    notes.extend(
-        (
-            *overruled_words(findings),
-            *pairing.notes(),
-            *gathered.judge.notes(),
-            *_without_places(findings),
-        )
-    )
     return Comparison(
         reference=str(reference.path),
         candidate=str(candidate.path),
@@ -209,7 +172,7 @@ def conclusion(
         unaligned_candidate=gathered.unaligned_candidate,
         steps=tuple(sorted(gathered.steps)),
         not_compared=tuple(not_compared),
-        notes=tuple(notes),
+        notes=tuple(_notes(gathered, findings, held)),
         events=(*_events(reference, candidate), *flipped_choices(findings)),
         uniform=uniform,
         unaligned_calls=gathered.unaligned.calls,
@@ -231,6 +194,64 @@ def conclusion(
         endings=tuple(one.words for one in ended),
         crashes=crashes,
     )
+
+
+def _gaps(
+    gathered: Gathered,
+    findings: Sequence[Finding],
+    steps: Collection[int] | None,
+    *,
+    stopped: bool,
+) -> Iterator[str]:
+    """What of the two runs was not compared, or not judged, in words."""
+    pairing = gathered.pairing
+    if not stopped:
+        yield from pairing.not_compared(steps)
+    # Two checkpoints hold none, and are compared by their parameters.
+    calls = gathered.has_calls or not pairing.is_of_another_tool or not findings
+    if not stopped and gathered.aligned == 0 and calls:
+        yield "no call of one run could be aligned with a call of the other"
+    yield from gathered.coverage.gaps(findings)
+    yield from _known_by_numbers_alone(findings)
+    if not gathered.judge.looks_at_set_up:
+        yield from unjudged_calls(gathered.unaligned.calls, findings)
+    if pairing.is_of_another_tool:  # which may tell no loss that would show what these do
+        yield from _unjudged(findings)
+    for recording in (pairing.reference, pairing.candidate):
+        gaps = (gap for gap in recording.manifest.not_seen if gap.what == APART)
+        yield from (f"{recording.path}: {gap.reason}" for gap in gaps)
+
+
+def _ended(
+    gathered: Gathered, findings: Sequence[Finding], steps: Collection[int] | None
+) -> tuple[Ends, list[HeldStates]]:
+    """How the trainings went on after the steps that were compared, and what each rank held then."""
+    pairing = gathered.pairing
+    if _ends_before(pairing, steps):
+        last = max(gathered.steps, default=0)
+        return Ends(Course.UNKNOWN, f"what came after step {last} was not looked at"), []
+    equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
+    sides = training_sides(pairing.ranks.both, pairing.names)
+    sides = with_exit_codes(sides, pairing.reference, pairing.candidate)
+    alone = {name: ledger.rounding_alone for name, ledger in gathered.ledgers.items()}
+    ends = ends_between(sides, equal=equal, rounding_alone=alone)
+    if not equal and _trained_alike(findings):
+        strict = ends_between(sides, equal=True, rounding_alone=alone)
+        ends = strict if strict.course is Course.APART and strict.certain else ends
+    return ends, [held_states(name, *both, equal=equal) for name, both in sides.items()]
+
+
+def _notes(
+    gathered: Gathered, findings: Sequence[Finding], held: Sequence[HeldStates]
+) -> Iterator[str]:
+    """What else is to be known of the comparison, a sentence each."""
+    for recording in (gathered.pairing.reference, gathered.pairing.candidate):
+        yield from (f"{recording.path}: {text}" for text in recording.missing)
+    yield from dict.fromkeys(text for one in held for text in one.notes)
+    yield from overruled_words(findings)
+    yield from gathered.pairing.notes()
+    yield from gathered.judge.notes()
+    yield from _without_places(findings)
 
 
 def _ends_before(pairing: Pairing, steps: Collection[int] | None) -> bool:
