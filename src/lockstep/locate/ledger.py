@@ -89,6 +89,8 @@ class Ledger:
         Which gradients are zero but for rounding.
     moved_alone
         Parameters that one run alone trains, which is said at its place.
+    aside
+        Differences that their step followed without, and where each began: they may go into a later one.
     updated_apart
         Whether one run left out updates that the other made: from then on all differs, whatever enters.
     """
@@ -102,6 +104,7 @@ class Ledger:
         self.buffers = Buffers()
         self.last_updates: dict[str, Updated] = {}
         self.last_states: dict[str, tuple[int, Measured]] = {}
+        self.aside: dict[Key, Place] = {}
         self.precision = precision or PrecisionClasses()
         self.rounding_alone = RoundingAlone()
         self._read_tensors = read_tensors

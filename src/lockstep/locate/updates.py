@@ -22,7 +22,7 @@ from lockstep.judge.tolerances import LINEAR_REGIME, TRAINED_ALIKE, UPDATE_SIZE_
 from lockstep.judge.update_model import update_sizes
 from lockstep.locate.arrivals import follows_from_the_run
 from lockstep.locate.counts import count_words
-from lockstep.locate.ledger import Ledger, State, agreeing, settle
+from lockstep.locate.ledger import Ledger, State, agreeing, key_of, settle
 from lockstep.locate.optimizer_states import OptimizerStates
 from lockstep.locate.origins import Origins, Place, place_of, place_of_call, without_partner
 from lockstep.locate.words import origin_reason, what_leaves
@@ -113,6 +113,9 @@ class SetupWalk:
         place = place_of(item, pair, self._step.module_classes)
         if item.reference.kind is CallKind.DATA:
             place = replace(place, module="", module_class="")
+        kept = self._ledger.aside.get(key_of(pair))
+        if kept is not None:  # a step before made it
+            place = replace(kept, step=place.step, sequence=place.sequence)
         yield _Wrong(place, state, [])
 
 

@@ -44,7 +44,7 @@ from lockstep.locate.ledger import (
     settled_words,
 )
 from lockstep.locate.operations import Operations
-from lockstep.locate.origins import Origins, without_partner
+from lockstep.locate.origins import Origins, Place, without_partner
 from lockstep.locate.places import Places
 from lockstep.locate.scopes import Scopes
 from lockstep.locate.words import FIRST_BY_NAME, SETTING_UNTESTED, origin_reason, what_enters
@@ -549,21 +549,20 @@ class StepWalk:
             return entering, as_open(judgement) if backward else judgement
         gross = (
             item.reference.kind is CallKind.OPERATOR
-            and boundary.region.operators > 0
+            and (boundary.region.operators > 0 or item.calls.only_results)
             and measured.relative > LINEAR_REGIME
         )
         by_chance = self._step.is_rebuilt_around(item) and measured.relative > SAME_TENSOR
         # The other run may change it within the call.
         in_place = not backward and self._is_changed_by_lone_calls(measured.pair)
-        if (gross or by_chance or in_place) and self._is_outweighed(item, backward):
-            in_script = self._step.module_around(item) is None and self._is_before_backward(item)
-            return entering, _OUTWEIGHED if in_script else AGREES
+        if (gross or by_chance or in_place) and self._is_outweighed(item, backward=backward):
+            return entering, AGREES if backward else _OUTWEIGHED
         judgement = self._judge.passage(entering, measured, region=region)
         if backward and self._judge.looks_at_set_up and not judgement.unexplained:
             judgement = altered_by_one(entering, measured, region) or judgement
         return entering, judgement
 
-    def _is_outweighed(self, item: Aligned, backward: bool) -> bool:
+    def _is_outweighed(self, item: Aligned, *, backward: bool) -> bool:
         """Whether all that leaves the module around is near, and follows from what enters it.
 
         Then a gross difference behind calls without partner means that two other tensors were
@@ -624,8 +623,7 @@ class StepWalk:
             self._settle(judged.item, known.at(measured))
             return
         if judgement is _OUTWEIGHED:
-            # It may go into a later step, which is not known to follow: there it is judged anew.
-            self._ledger.report(agreeing(measured), _OUTWEIGHED.words, inherited=False)
+            self._set_aside(agreeing(measured), _OUTWEIGHED.words, judged.place())
             return
         tainting = [source for source in judged.behind if self._ledger.tainted(source)]
         if self._is_origin(judged, tainting):
@@ -644,7 +642,25 @@ class StepWalk:
             outcome = Outcome.INCOMPARABLE
         if judgement.kind is None and judgement.beyond_floor and judged.is_amplified:
             judgement = replace(judgement, kind=Kind.AMPLIFIED)
-        self._settle(judged.item, State(measured, judgement, apart or bool(tainting), outcome))
+        state = State(measured, judgement, apart or bool(tainting), outcome)
+        aside = self._followed_aside(judged)
+        if outcome is Outcome.AGREE and judgement.beyond_floor and aside is not None:
+            self._set_aside(state, settled_words(state), aside)
+        else:
+            self._settle(judged.item, state)
+
+    def _set_aside(self, state: State, words: str, place: Place) -> None:
+        """Report a difference that this step follows without, and do not keep it.
+
+        It may go into a later step, which is not known to follow: there it is judged anew.
+        """
+        self._ledger.aside.setdefault(key_of(state.measured.pair), place)
+        self._ledger.report(state, words, inherited=False)
+
+    def _followed_aside(self, judged: JudgedPair) -> Place | None:
+        """Where a difference began that explains this one and was set aside; None where none does."""
+        keys = (key_of(source.pair) for source in judged.behind)
+        return next((self._ledger.aside[key] for key in keys if key in self._ledger.aside), None)
 
     def _is_origin(self, judged: JudgedPair, tainting: Sequence[Measured]) -> bool:
         """Whether a difference begins here: not explained, and not small beside what is inherited."""

@@ -155,7 +155,7 @@ class _Asked:
         recorded = [
             record_again(
                 run,
-                only=_sites_of(record),
+                only=_sites_of(record, calls),
                 steps=_with_the_one_before(record.step),
             )
             for run, record in records
@@ -264,12 +264,10 @@ class _Asked:
         return tuple(run.path for run in self.both)
 
 
-def _sites_of(record: TensorRecord) -> list[str]:
-    """The patterns of --only that show an origin again: its own site, where that made the tensor.
-
-    What arrives somewhere was made elsewhere, which is not known: then every site of the step is recorded.
-    """
-    return [pattern_for(record.site.module, record.site.op)] if record.role in _MADE else []
+def _sites_of(record: TensorRecord, makers: Sequence[Call]) -> list[str]:
+    """The patterns of --only that show an origin again: its own site, and those of the calls that made the tensor."""
+    sites = (record.site, *(call.site for call in makers))
+    return list(dict.fromkeys(pattern_for(site.module, site.op) for site in sites))
 
 
 def _unkept_words(names: Sequence[str]) -> str:

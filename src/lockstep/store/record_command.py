@@ -131,6 +131,20 @@ def record_again(
     )
 
 
+def command_again(recording: Recording, *words: str) -> str:
+    """The line that runs a recording's training once more under another verb, in its folder and environment.
+
+    `words` are the verb and its options; a command that was not kept is called `COMMAND`.
+    """
+    training = _training(recording.manifest)
+    training = "COMMAND" if training == UNKNOWN or MASK in training else training
+    line = (
+        f"{_as_it_was(_environment(recording))}{shell_line([*program(), *words, '--'])} {training}"
+    )
+    folder = _other_folder(recording.manifest)
+    return line if folder is None else f"(cd {shell_line([folder])} && {line})"
+
+
 def _environment(recording: Recording) -> dict[str, str]:
     """The variables that decide about numbers, as they were: those that all ranks had alike, none of a launcher's."""
     ranks = [rank.manifest.environment for rank in recording.ranks.values()]

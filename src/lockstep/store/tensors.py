@@ -341,7 +341,9 @@ class TensorFiles:
         CorruptError
             If one was changed.
         """
-        for number in shards if self._files is not None else ():
+        if self._files is None:
+            return
+        for number in shards:
             self._files.check(self.directory / shard_name(number))
 
     def _shard(self, number: int) -> Shard:

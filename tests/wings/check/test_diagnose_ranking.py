@@ -61,10 +61,10 @@ def answers(log: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> list[
 @pytest.mark.parametrize(
     ("log", "first", "echoes"),
     [
-        (ASCEND, "cann-kernel-fault", {"pta-code", "cann-code", "acl-code"}),
+        (ASCEND, "cann-core-code", {"pta-code", "cann-code", "acl-code"}),
         (TIMEOUTS, "python-exception", {"nccl-watchdog-timeout", "torchrun-child-failed"}),
         (ENGINE, "cann-code", {"hccl-socket-timeout", "pta-code"}),
-        (KILLED, "out-of-memory-killer", {"loader-killed", "torchrun-killed"}),
+        (KILLED, "out-of-memory-killer", {"loader-killed", "exit-status"}),
         (ASSERTION, "cuda-assert-class", {"cuda-device-assert"}),
     ],
     ids=["ascend", "timeouts", "engine", "killed", "assertion"],

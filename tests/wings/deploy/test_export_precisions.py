@@ -11,7 +11,8 @@ from lockstep.core.finding import Verdict
 from lockstep.judge.calibration import SiteNoise
 from lockstep.judge.protocol import Judgement
 from lockstep.wings.deploy.as_run_judge import AsRunJudge
-from lockstep.wings.deploy.exporting import free_axes, program_of, to_onnx
+from lockstep.wings.deploy.exporting import program_of, to_onnx
+from lockstep.wings.deploy.free_axes import free_axes
 from lockstep.wings.deploy.model_source import ModelSource, bound
 from lockstep.wings.deploy.parity import ParityRuns
 from lockstep.wings.deploy.runtime import Settings

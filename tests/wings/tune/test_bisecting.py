@@ -22,12 +22,12 @@ class _Judge:
     def __init__(self, first: int, untold: tuple[int, ...] = ()) -> None:
         self.first, self.untold, self.runs = first, untold, 0
 
-    def __call__(self, state: State) -> tuple[Outcome, str]:
+    def __call__(self, state: State) -> tuple[Outcome, str, tuple[str, ...]]:
         self.runs += 1
         at = int(state.name.split()[-1])
         if at in self.untold:
-            return Outcome.UNTOLD, "the command ended with exit code 1"
-        return (Outcome.DIFFERS if at >= self.first else Outcome.AGREES), "as told"
+            return Outcome.UNTOLD, "the command ended with exit code 1", ()
+        return (Outcome.DIFFERS if at >= self.first else Outcome.AGREES), "as told", ()
 
 
 def _search(count: int, judge: _Judge, file: Path | None = None) -> Found:

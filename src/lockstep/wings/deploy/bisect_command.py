@@ -18,6 +18,7 @@ from lockstep.core.text import listed, shell_line, times
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.store.record_command import program
 from lockstep.wings.deploy import options
+from lockstep.wings.deploy.free_axes import extents_to_draw
 from lockstep.wings.deploy.fusions import Apart, Bisection, Culprit, Trials, search
 from lockstep.wings.deploy.inputs import read_inputs
 from lockstep.wings.deploy.model_file import MOST_BYTES, ModelFile, open_model
@@ -62,7 +63,7 @@ def bisect_fusions(
     lockstep bisect-fusions model.onnx --inputs batch.npz --bitwise
     """
     file = open_model(model)
-    arrays = read_inputs(inputs, file.inputs, seed=seed)
+    arrays = read_inputs(inputs, file.inputs, seed=seed, free=extents_to_draw(file.facts))
     checked_sizes(file, arrays, MOST_BYTES)
     found = search(
         Trials(file.proto, arrays, Settings(Level(level), (), threads, entries)), bitwise=bitwise

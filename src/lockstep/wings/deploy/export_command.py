@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @click.option("--weights", type=click.Choice(["auto", "ema", "plain"]), default="auto", show_default=True,
               help="Which weights of a checkpoint that has two sorts.")  # fmt: skip
 @click.option("--dynamic", default="", metavar="NAMES",
-              help="Free axes: batch,seq names the first axes of every input; or ids:0=batch,ids:1=seq.")  # fmt: skip
+              help="Free axes: batch,seq are the first of each input; ids:1=seq[2:64] is one with bounds.")  # fmt: skip
 @click.option(
     "--opset",
     type=click.IntRange(min=1),
@@ -100,9 +100,11 @@ def export(
     source = model_source(model, factory=factory, weights=weights)
     source.facts.update(kept)
     tensors = _tensors(source, inputs, seed, beside=() if train is None else (TARGET,))
+    more = _more_sets(source, inputs, seed, tensors) if train is None else ()
     if half:
-        tensors = source.to_half(tensors)
-    order = formats.Order(output, opset, dynamic, plain, Settings(entries=entries))
+        tensors, *halves = (source.to_half(one) for one in (tensors, *more))
+        more = tuple(halves)
+    order = formats.Order(output, opset, dynamic, plain, Settings(entries=entries), more)
     with _folder(recordings) as folder:
         if train is not None:
             from lockstep.wings.deploy.training_export import write_training
@@ -231,7 +233,7 @@ def _tensors(
     source: ModelSource, given: tuple[str, ...], seed: int, *, beside: tuple[str, ...]
 ) -> dict[str, Any]:
     """What the model is exported with: of the command line, else of its factory; `beside` are no arguments of it."""
-    from lockstep.wings.deploy.inputs import read_inputs
+    from lockstep.wings.deploy.inputs import input_sets
 
     if not given:
         if not source.inputs:
@@ -239,11 +241,21 @@ def _tensors(
                 f"{source.name}: gives no inputs; say them with --inputs, as in x:float32[1,3,32,32]"
             )
         return dict(source.inputs)
-    arrays = read_inputs(given, (), seed=seed)
+    arrays = input_sets(given, seed=seed)[0]
     own = {name: array for name, array in arrays.items() if name not in beside}
     return source.bound(own) | source.tensors(
         {name: arrays[name] for name in beside if name in arrays}
     )
+
+
+def _more_sets(
+    source: ModelSource, given: tuple[str, ...], seed: int, first: dict[str, Any]
+) -> tuple[dict[str, Any], ...]:
+    """The inputs besides the first that a model is proven on."""
+    from lockstep.wings.deploy.inputs import input_sets
+
+    sets = input_sets(given, seed=seed)[1:]
+    return tuple(source.bound({name: one[name] for name in first if name in one}) for one in sets)
 
 
 def _facts(path: Path | None) -> dict[str, Any]:

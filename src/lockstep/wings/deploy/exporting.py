@@ -18,6 +18,12 @@ from lockstep.core.errors import UsageError
 from lockstep.core.records import Frame
 from lockstep.wings.deploy.calls import stack_of
 from lockstep.wings.deploy.engines import engine, first_line
+from lockstep.wings.deploy.free_axes import (
+    Axes,
+    as_suggested,
+    as_torch_takes,
+    constraint_sentence,
+)
 from lockstep.wings.deploy.model_file import opset_of
 from lockstep.wings.deploy.model_source import ModelSource
 
@@ -28,6 +34,9 @@ _NO_FUNCTION = re.compile(
     r"No ONNX function found for <OpOverload\(op='([^']+)', overload='([^']+)'\)>"
 )
 _TRANSLATING = re.compile(r"Error when translating node %(\S+) :")
+
+
+_CHATTY = ("torch", "onnxscript", "onnx_ir", "onnx", "onnxruntime")
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ class Exported:
 def program_of(
     source: ModelSource,
     inputs: Mapping[str, torch.Tensor],
-    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    dynamic: Axes | None = None,
 ) -> ExportedProgram:
     """The program of a model, its parameters in it.
 
@@ -63,7 +72,7 @@ def program_of(
     inputs
         What it is called with, by the names of its arguments.
     dynamic
-        Names of axes that are free, by input and axis.
+        Axes that are free. Those without bounds get what the module's code allows, and `source.said` says it.
 
     Raises
     ------
@@ -74,75 +83,45 @@ def program_of(
         if source.program is None:
             raise UsageError(f"{source.name}: neither a module nor a program")
         return source.program
-    free = {
-        name: torch.export.Dim(name) for axes in (dynamic or {}).values() for name in axes.values()
-    }
-    shapes = None
-    if dynamic:
-        shapes = {
-            name: {axis: free[one] for axis, one in dynamic.get(name, {}).items()}
-            for name in inputs
-        }
+    source.axes = axes = dynamic or {}
+    try:
+        return _program(source.module, inputs, axes)
+    except Exception as error:
+        said = str(error)
+        if "Constraints violated" in said or "Suggested fixes:" in said:
+            return _within_bounds(source, inputs, axes, said)
+        where = _user_line(error)
+        raise UsageError(
+            f"the model cannot be exported{where} ({type(error).__name__}: {first_line(error)}); change that line, or"
+            " export a part of the model"
+        ) from error
+
+
+def _within_bounds(
+    source: ModelSource, inputs: Mapping[str, torch.Tensor], axes: Axes, said: str
+) -> ExportedProgram:
+    """The program with the bounds that the module's code has for axes, where torch found them."""
+    bounded = as_suggested(axes, said)
+    if bounded is None or source.module is None:
+        raise UsageError(constraint_sentence(said))
+    try:
+        program = _program(source.module, inputs, bounded)
+    except Exception as error:
+        raise UsageError(constraint_sentence(str(error) or said)) from error
+    free = {one.name: one for some in bounded.values() for one in some.values()}
+    before = {one.name: one for some in axes.values() for one in some.values()}
+    changed = [str(one) for name, one in free.items() if one != before[name]]
+    source.axes = bounded
+    source.said.append(f"free as far as the module's code allows: {', '.join(changed)}")
+    return program
+
+
+def _program(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], axes: Axes
+) -> ExportedProgram:
+    shapes = as_torch_takes(axes, inputs) if axes else None
     with _quiet():
-        try:
-            return torch.export.export(
-                source.module,
-                (),
-                dict(inputs),
-                dynamic_shapes=shapes,
-                strict=False,
-            )
-        except Exception as error:
-            where = _user_line(error)
-            raise UsageError(
-                f"the model cannot be exported{where} ({type(error).__name__}: {first_line(error)}); change that line,"
-                " or export a part of the model"
-            ) from error
-
-
-def free_axes(text: str, inputs: Mapping[str, torch.Tensor]) -> dict[str, dict[int, str]]:
-    """Names of free axes by input and axis, as `--dynamic` says them.
-
-    Parameters
-    ----------
-    text
-        `batch,seq`: the first axes of every input that has them; or `ids:0=batch,ids:1=seq`.
-    inputs
-        What the model is exported with.
-
-    Raises
-    ------
-    UsageError
-        If it is neither, or names what is not there.
-    """
-    found: dict[str, dict[int, str]] = {}
-    for at, part in enumerate(one.strip() for one in text.split(",") if one.strip()):
-        match = re.fullmatch(r"(?:([\w.]+):(\d+)=)?([A-Za-z_]\w*)", part)
-        if match is None:
-            raise UsageError(f"--dynamic {part}: give names, as in batch,seq, or ids:0=batch")
-        axis = at if match[2] is None else int(match[2])
-        names = [name for name in inputs if match[1] in (None, name) and inputs[name].dim() > axis]
-        if not names:
-            raise UsageError(
-                f"--dynamic {part}: no input has that axis; there are {_shapes(inputs)}"
-            )
-        for name in names:
-            found.setdefault(name, {})[axis] = match[3]
-    return found
-
-
-def doubled(
-    inputs: Mapping[str, torch.Tensor], axes: Mapping[str, Mapping[int, str]]
-) -> dict[str, torch.Tensor]:
-    """The inputs with every free axis twice as long, the same elements again."""
-    return {
-        name: one.repeat([2 if axis in axes.get(name, {}) else 1 for axis in range(one.dim())])
-        for name, one in inputs.items()
-    }
-
-
-def _shapes(inputs: Mapping[str, torch.Tensor]) -> str:
-    return ", ".join(f"{name} {list(one.shape)}" for name, one in inputs.items())
+        return torch.export.export(module, (), dict(inputs), dynamic_shapes=shapes, strict=False)
 
 
 def to_onnx(
@@ -214,11 +193,16 @@ def _quiet() -> Iterator[io.StringIO]:
     said = io.StringIO()
     handler = logging.StreamHandler(said)
     loggers = [
-        logging.getLogger(name)
-        for name in ("torch.onnx", "torch.export", "torch._export", "onnxscript")
+        one
+        for name, one in logging.root.manager.loggerDict.items()
+        if isinstance(one, logging.Logger) and name.split(".")[0] in _CHATTY
     ]
     kept = [(one, one.propagate, list(one.handlers)) for one in loggers]
-    with warnings.catch_warnings(), contextlib.redirect_stdout(said):
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+    ):
         warnings.simplefilter("ignore")
         for one in loggers:
             one.handlers, one.propagate = [handler], False

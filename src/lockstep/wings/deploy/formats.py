@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.finding import Verdict
 from lockstep.core.replacement import replacing
 from lockstep.wings.deploy import exporting
-from lockstep.wings.deploy.engines import engine
+from lockstep.wings.deploy.engines import engine, first_line
+from lockstep.wings.deploy.free_axes import bounds_of, free_axes, name_axes, other_extents
 from lockstep.wings.deploy.model_file import write_model
 from lockstep.wings.deploy.model_source import ModelSource
 from lockstep.wings.deploy.parity import Parity, ParityRuns, with_gaps
@@ -31,13 +33,17 @@ _EMULATED = (
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be written: where, in which opset, which axes are free, whether plain, and how it will be run."""
+    """What is to be written: where, in which opset, which axes are free, whether plain, how it will be run.
+
+    `more` holds inputs that it is proven on besides those it is exported with.
+    """
 
     path: Path
     opset: int
     dynamic: str
     plain: bool
     settings: Settings
+    more: tuple[Mapping[str, torch.Tensor], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,11 @@ def writer_for(path: Path) -> Writer:
 def _write_onnx(
     source: ModelSource, inputs: Mapping[str, torch.Tensor], order: Order, folder: Path
 ) -> Written:
-    axes = exporting.free_axes(order.dynamic, inputs)
-    program = exporting.program_of(source, inputs, axes)
+    program = exporting.program_of(source, inputs, free_axes(order.dynamic, inputs))
+    axes = source.axes
     exported = exporting.to_onnx(program, inputs, opset=order.opset)
+    for one in (exported.plain, exported.optimized):
+        name_axes(one, axes, exported.program)
     runs = ParityRuns(exported.program, inputs, folder, source.module)
     model = exported.plain if order.plain else exported.optimized
     version = engine("onnxruntime").__version__
@@ -97,29 +105,76 @@ def _write_onnx(
     if runs.is_emulated:
         stages[1] = _with_gap(stages[1], _EMULATED)
     if axes:
-        longer = exporting.doubled(inputs, axes)
+        other = other_extents(inputs, axes, exported.program)
+        _check_called(source, other)
         (folder / "longer").mkdir()
-        again = ParityRuns(exported.program, longer, folder / "longer", source.module)
-        extents = ", ".join(f"{name} {list(one.shape)}" for name, one in longer.items())
-        stages.append(
-            Stage(
-                "longer", f"With free axes twice as long ({extents})", again.plain(exported.plain)
-            )
-        )
+        again = ParityRuns(exported.program, other, folder / "longer", source.module)
+        words = f"With free axes of other extents ({extents_of(other)})"
+        stages.append(Stage("longer", words, again.plain(exported.plain)))
+    stages += _of_more_sets(source, exported, model, order, folder)
     file = write_model(
         model,
         order.path,
-        {**source.facts, "proven": proof_of(stages, inputs), "torch": torch.__version__},
+        {
+            **source.facts,
+            **bounds_of(axes),
+            "proven": proof_of(stages, inputs),
+            "torch": torch.__version__,
+        },
     )
     size = f"{order.path}: opset {file.opset}, {len(model.graph.node)} nodes, {file.weight_bytes:,} bytes of weights"
     told = {"opset": file.opset, "digest": file.digest, "nodes": len(model.graph.node)}
     return Written(order.path, (size,), tuple(stages), told)
 
 
+def _of_more_sets(
+    source: ModelSource, exported: exporting.Exported, model: Any, order: Order, folder: Path
+) -> Iterator[Stage]:
+    """Prove a model on the inputs that were given besides those it was exported with, as it runs."""
+    for number, inputs in enumerate(order.more, start=2):
+        place = folder / f"set-{number}"
+        place.mkdir()
+        runs = ParityRuns(exported.program, inputs, place, source.module)
+        words = f"On inputs {number} ({extents_of(inputs)}), as it runs"
+        try:
+            parity = runs.as_run(model, order.settings)
+        except UsageError as error:
+            raise UsageError(
+                f"--inputs: set {number} ({extents_of(inputs)}): {error}; an axis that is not always as long must be"
+                " free (--dynamic)"
+            ) from error
+        yield Stage(f"set_{number}", words, parity)
+
+
+def _check_called(source: ModelSource, inputs: Mapping[str, torch.Tensor]) -> None:
+    """Refuse a free axis with whose other extents the module itself fails.
+
+    Raises
+    ------
+    UsageError
+        With what it says.
+    """
+    if source.module is None:
+        return
+    try:
+        with torch.no_grad():
+            copy.deepcopy(source.module)(**{name: one.clone() for name, one in inputs.items()})
+    except Exception as error:
+        raise UsageError(
+            f"--dynamic: the module itself fails with {extents_of(inputs)}"
+            f" ({type(error).__name__}: {first_line(error, 160)}); give the bounds of that axis, as in seq[2:64]"
+        ) from error
+
+
+def extents_of(inputs: Mapping[str, torch.Tensor]) -> str:
+    """Names and shapes of inputs."""
+    return ", ".join(f"{name} {list(one.shape)}" for name, one in inputs.items())
+
+
 def _write_program(
     source: ModelSource, inputs: Mapping[str, torch.Tensor], order: Order, folder: Path
 ) -> Written:
-    program = exporting.program_of(source, inputs, exporting.free_axes(order.dynamic, inputs))
+    program = exporting.program_of(source, inputs, free_axes(order.dynamic, inputs))
     try:
         with replacing(order.path) as aside:
             renamed = aside.with_suffix(".pt2")  # torch.export asks for the suffix

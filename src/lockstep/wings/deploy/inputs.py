@@ -93,6 +93,29 @@ def read_inputs(
     return checked(found, signature)
 
 
+def input_sets(given: Sequence[str], *, seed: int = 0) -> list[dict[str, Array]]:
+    """Several sets of inputs: a name that was given before begins the next one; what that leaves out is the first's.
+
+    Parameters
+    ----------
+    given, seed
+        As `read_inputs` takes them.
+
+    Raises
+    ------
+    UsageError
+        If something cannot be read.
+    """
+    sets: list[dict[str, Array]] = [{}]
+    for number, one in enumerate(given):
+        arrays = _arrays(one, seed + number if len(sets) > 1 else seed)
+        if any(name in sets[-1] and not re.fullmatch(r"arr_\d+", name) for name in arrays):
+            sets.append({})
+            arrays = _arrays(one, seed + len(sets) - 1)
+        sets[-1].update(arrays)
+    return [sets[0] | one for one in sets]
+
+
 def checked(found: Mapping[str, Array], signature: Sequence[TensorSpec]) -> dict[str, Array]:
     """Inputs in the signature's order, each with the dtype and the shape that it says.
 

@@ -18,6 +18,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
 from lockstep.wings.deploy.calls import tensor_of
 from lockstep.wings.deploy.engines import first_line
+from lockstep.wings.deploy.free_axes import Axes
 from lockstep.wings.deploy.program_run import given_to
 
 _CHECKPOINTS = (".pth", ".pt", ".tar", ".bin", ".ckpt")
@@ -45,6 +46,8 @@ class ModelSource:
         What stands in the exported file's metadata: class names, preprocessing.
     said
         What was done to it, in a sentence each.
+    axes
+        Free axes as its program has them.
     """
 
     name: str
@@ -53,6 +56,7 @@ class ModelSource:
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
+    axes: Axes = field(default_factory=dict)
 
     def to_half(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Make the module one of float16; returns the inputs as it takes them then.
@@ -67,9 +71,8 @@ class ModelSource:
                 f"{self.name}: --half needs a module; the dtypes of a program are fixed"
             )
         self.module.half()
-        self.said.append(
-            "converted to float16; the original that it is held against is in float16 too"
-        )
+        said = "converted to float16; the original that it is held against is in float16 too"
+        self.said += [] if said in self.said else [said]
         return {
             name: one.half() if one.is_floating_point() else one for name, one in tensors.items()
         }

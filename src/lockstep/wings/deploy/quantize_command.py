@@ -153,13 +153,17 @@ def quantize(
     if search is not None:
         plan = replace(plan, bits=search.chosen.bits)
     quantised = quantized_model(file.proto, layers, plan)
+    result = outcome(file.proto, quantised, measured)
+    if not (inputs or calibrate):
+        result = replace(result, worst_error={}, samples=0)
     answer = Answer(
         layer_errors(file.proto, quantised, layers, plan, measured),
-        outcome(file.proto, quantised, measured),
+        result,
         measured_on, budget, reduce_range, mixed, () if search is None else search.trials,
         left_in_float32(file.proto, quantised), Floor.of(budget, accept), per_channel,
     )  # fmt: skip
-    write_model(quantised, output, file.facts | {"quantized": _facts(file, plan, layers)})
+    facts = _facts(file, plan, layers, answer)
+    write_model(quantised, output, file.facts | {"quantized": facts})
     if as_json:
         click.echo(json_text(enveloped(as_values(answer))))
     else:
@@ -214,7 +218,9 @@ def _measured(
     )
 
 
-def _facts(file: ModelFile, plan: Plan, layers: tuple[Layer, ...]) -> dict[str, Any]:
+def _facts(
+    file: ModelFile, plan: Plan, layers: tuple[Layer, ...], answer: Answer
+) -> dict[str, Any]:
     """What the file says about how it was made."""
     calibration = plan.calibration
     return {
@@ -224,4 +230,7 @@ def _facts(file: ModelFile, plan: Plan, layers: tuple[Layer, ...]) -> dict[str, 
         "method": None if calibration is None else calibration.method.value,
         "samples": None if calibration is None else calibration.samples.count,
         "per_channel": plan.per_channel,
+        "worst_error": dict(answer.outcome.worst_error),
+        "measured_on": answer.measured_on,
+        "measured_samples": answer.outcome.samples,
     }

@@ -21,6 +21,7 @@ from lockstep.report.output import check_output_file
 from lockstep.report.table import Column, table_text
 from lockstep.store.written_calls import statistics_of
 from lockstep.wings.deploy import options
+from lockstep.wings.deploy.free_axes import check_extents, extents_to_draw
 from lockstep.wings.deploy.inputs import read_inputs
 from lockstep.wings.deploy.model_file import MOST_BYTES, ModelFile, open_model
 from lockstep.wings.deploy.runtime import Level, Measured, Session, Settings, checked_sizes, measure
@@ -82,7 +83,8 @@ def run(
     if train:
         training = training_of(file, Settings(Level(level), disable, threads, entries))
         return _train(file, training, inputs, seed, Course(steps, checkpoint, resume, as_json))
-    arrays = read_inputs(inputs, file.inputs, seed=seed)
+    arrays = read_inputs(inputs, file.inputs, seed=seed, free=extents_to_draw(file.facts))
+    check_extents(file.facts, file.inputs, arrays)
     checked_sizes(file, arrays, MOST_BYTES)
     settings = Settings(Level(level), disable, threads, entries)
     returned = Session(file.proto, settings, name=str(model)).run(arrays)

@@ -26,22 +26,24 @@ class Trial:
 
     Parameters
     ----------
-    switch, state
-        Which.
+    state
+        Which, by its name.
     outcome
         What `compare` says; noise is no difference.
     words
         Its headline, or why it cannot say.
+    notes
+        What the run told for a finer search: the modules that it called, or what a part of inductor was applied to.
     """
 
-    switch: str
     state: str
     outcome: Outcome
     words: str
+    notes: tuple[str, ...] = ()
 
 
-Judge = Callable[[State], tuple[Outcome, str]]
-"""Runs the command in a state and compares it."""
+Judge = Callable[[State], tuple[Outcome, str, tuple[str, ...]]]
+"""Runs the command in a state and compares it: the outcome, words and notes of a `Trial`."""
 
 
 class TrialLog:
@@ -74,7 +76,7 @@ class TrialLog:
         told: Callable[[Trial, bool], None] = lambda trial, known: None,
     ) -> None:
         self._file, self._judge, self._told = file, judge, told
-        self._known: dict[tuple[str, str], Trial] = {}
+        self._known: dict[str, Trial] = {}
         self.trials: list[Trial] = []
         if file is None:
             return
@@ -83,12 +85,12 @@ class TrialLog:
         else:
             _append(file, {"subject": list(subject)})
 
-    def run(self, switch: str, state: State) -> Trial:
+    def run(self, state: State) -> Trial:
         """The outcome of a state: known, or by a run."""
-        known = self._known.get((switch, state.name))
+        known = self._known.get(state.name)
         if known is None:
-            known = Trial(switch, state.name, *self._judge(state))
-            self._known[switch, state.name] = known
+            known = Trial(state.name, *self._judge(state))
+            self._known[state.name] = known
             if self._file is not None:
                 _append(self._file, _values(known))
             self._told(known, False)
@@ -106,7 +108,12 @@ class TrialLog:
             whole = [line for line in lines if line.endswith("}")]
             trials = [json.loads(line) for line in whole]
             found = [
-                Trial(one["switch"], one["state"], Outcome(one["outcome"]), one["words"])
+                Trial(
+                    one["state"],
+                    Outcome(one["outcome"]),
+                    one["words"],
+                    tuple(one["notes"]),
+                )
                 for one in trials
             ]
         except (ValueError, KeyError, TypeError) as error:
@@ -117,7 +124,7 @@ class TrialLog:
             raise OutputExistsError(
                 f"{file} is the log of another search ({' '.join(map(str, kept))[:120]}); give another name"
             )
-        self._known = {(one.switch, one.state): one for one in found}
+        self._known = {one.state: one for one in found}
 
 
 def _append(file: Path, values: dict[str, object]) -> None:
@@ -132,10 +139,10 @@ def _append(file: Path, values: dict[str, object]) -> None:
 
 def _values(trial: Trial) -> dict[str, object]:
     return {
-        "switch": trial.switch,
         "state": trial.state,
         "outcome": trial.outcome.value,
         "words": trial.words,
+        "notes": trial.notes,
     }
 
 
@@ -155,6 +162,10 @@ class Found:
         States between the two that could not be told.
     agrees_throughout
         Whether the command agrees as it is.
+    untold
+        The state at an end that could not be told, where there is nothing to search for it.
+    at
+        Where in the ladder the first state that differs is.
     """
 
     ladder: Ladder
@@ -163,6 +174,7 @@ class Found:
     between: tuple[Trial, ...] = ()
     agrees_throughout: bool = False
     untold: Trial | None = None
+    at: int = 0
 
 
 def first_that_differs(ladder: Ladder, log: TrialLog) -> Found:
@@ -170,13 +182,13 @@ def first_that_differs(ladder: Ladder, log: TrialLog) -> Found:
 
     The last state is run first, then the first one: only where they part is there something to search.
     """
-    last = log.run(ladder.name, ladder.states[-1])
+    last = log.run(ladder.states[-1])
     if last.outcome is not Outcome.DIFFERS:
         told = last.outcome is Outcome.AGREES
         return Found(ladder, agrees_throughout=told, untold=None if told else last)
-    first = log.run(ladder.name, ladder.states[0])
+    first = log.run(ladder.states[0])
     if first.outcome is not Outcome.AGREES:
-        return Found(ladder, first=None, untold=first if first.outcome is Outcome.UNTOLD else None)
+        return Found(ladder, untold=first if first.outcome is Outcome.UNTOLD else None)
     low, high = 0, len(ladder.states) - 1
     agreeing, differing = first, last
     untold: dict[int, Trial] = {}
@@ -184,9 +196,9 @@ def first_that_differs(ladder: Ladder, log: TrialLog) -> Found:
         inner = [at for at in range(low + 1, high) if at not in untold]
         if not inner:
             between = tuple(trial for at, trial in sorted(untold.items()) if low < at < high)
-            return Found(ladder, differing, agreeing, between)
+            return Found(ladder, differing, agreeing, between, at=high)
         at = inner[len(inner) // 2]
-        trial = log.run(ladder.name, ladder.states[at])
+        trial = log.run(ladder.states[at])
         if trial.outcome is Outcome.AGREES:
             low, agreeing = at, trial
         elif trial.outcome is Outcome.DIFFERS:

@@ -10,7 +10,7 @@ from enum import Enum
 
 from lockstep.core.operators import Family, operator_of
 from lockstep.report.paragraphs import counted
-from lockstep.wings.tune.profile import Compile, Operator, Phase, Profile
+from lockstep.wings.tune.profile import Compile, Operator, Phase, Profile, time_text
 
 LEAST_SHARE = 0.03
 """Advice that gains less of a step is not given."""
@@ -107,7 +107,7 @@ def _data_loading(profile: Profile) -> Iterator[_Found]:
         how = "loads in its own process" if alone else "waits for its worker processes"
         yield _Found(
             "the training waits for data", place, waits_us,
-            f"{_ms(waits_us)} of each step go by in the DataLoader, which {how}", advice,
+            f"{time_text(waits_us)} of each step go by in the DataLoader, which {how}", advice,
         )  # fmt: skip
 
 
@@ -116,11 +116,11 @@ def _python(profile: Profile) -> Iterator[_Found]:
     usual_us = _usual_python_us(profile)
     rows = [one for one in profile.operators if one.outermost and one.phase is not Phase.DATA]
     for place, found in _by_source(rows):
-        more_us = sum(max(one.python_us - usual_us * one.calls, 0.0) for one in found)
-        before = max(found, key=lambda one: one.python_us)
+        more_us = sum(max(one.least_python_us - usual_us * one.calls, 0.0) for one in found)
+        before = max(found, key=lambda one: one.least_python_us)
         yield _Found(
             "Python works while torch waits", place, more_us,
-            f"{_ms(more_us)} of Python before {before.name}, beyond the {usual_us:.0f} us that a call takes elsewhere",
+            f"{time_text(more_us)} of Python before {before.name}, beyond the usual {usual_us:.0f} us",
             "move that work out of the loop, into the loader's workers or into tensors",
         )  # fmt: skip
 
@@ -142,7 +142,7 @@ def _threads(profile: Profile) -> Iterator[_Found]:
         gain_us = heavy_us * (1 - cores / threads)
         what, evidence = "threads wait for each other", f"{threads} threads share {cores} cores"
     yield _Found(
-        what, "OMP_NUM_THREADS", gain_us, f"{evidence}; {_ms(heavy_us)} of each step can be shared by threads",
+        what, "OMP_NUM_THREADS", gain_us, f"{evidence}; {time_text(heavy_us)} of each step can be shared by threads",
         f"set OMP_NUM_THREADS={cores}, or call torch.set_num_threads({cores}) in the script",
     )  # fmt: skip
 
@@ -167,7 +167,7 @@ def _syncs(profile: Profile) -> Iterator[_Found]:
         took_us = sum(one.host_us + one.python_us for one in found if one.calls >= 1)
         yield _Found(
             "numbers are read off tensors one by one", place, took_us,
-            f"{calls:.0f} reads (.item(), int(), if tensor) in each step take {_ms(took_us)}",
+            f"{calls:.0f} reads (.item(), int(), if tensor) in each step take {time_text(took_us)}",
             "keep them as tensors, and read them together once in many steps: .tolist() or torch.stack(...)",
         )  # fmt: skip
 
@@ -207,7 +207,7 @@ def _optimizer(profile: Profile) -> Iterator[_Found]:
     name = steps[0].name.partition("#")[2].removesuffix(".step")
     yield _Found(
         f"{name} updates one parameter after the other", steps[0].source or "the optimizer", cost_us,
-        f"{calls:.0f} calls in each step, and {_ms(own_us)} of Python between them",
+        f"{calls:.0f} calls in each step, and {time_text(own_us)} of Python between them",
         f"{name}(..., fused=True), or foreach=True where it has no fused kernel",
     )  # fmt: skip
 
@@ -224,7 +224,7 @@ def _casts(profile: Profile) -> Iterator[_Found]:
         kinds = ", ".join(sorted({one.cast for one in found}))
         yield _Found(
             "tensors change their dtype back and forth", place, took_us,
-            f"{sum(one.calls for one in found):.0f} casts in each step ({kinds}) take {_ms(took_us)}",
+            f"{sum(one.calls for one in found):.0f} casts in each step ({kinds}) take {time_text(took_us)}",
             "keep the tensor in the dtype that it is used in; cast a constant once, before the loop",
         )  # fmt: skip
 
@@ -244,7 +244,7 @@ def _copies(profile: Profile) -> Iterator[_Found]:
         why = "their order in memory changes" if strided else "their order stays"
         yield _Found(
             "tensors are copied", place, took_us,
-            f"{sum(one.calls for one in found):.0f} copies in each step take {_ms(took_us)}; {why}",
+            f"{sum(one.calls for one in found):.0f} copies in each step take {time_text(took_us)}; {why}",
             "leave out .contiguous() and .clone(), or keep one layout throughout (channels_last for convolutions)",
         )  # fmt: skip
 
@@ -267,7 +267,7 @@ def _attention(profile: Profile) -> Iterator[_Found]:
     for place, times in found.items():
         yield _Found(
             "attention writes its scores to memory", place, sum(times),
-            f"{counted(len(times), 'module')} spend {_ms(sum(times))} of each step on softmax, masks and copies",
+            f"{counted(len(times), 'module')} spend {time_text(sum(times))} of each step on softmax, masks and copies",
             "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...) never writes them",
         )  # fmt: skip
 
@@ -285,7 +285,7 @@ def _double(profile: Profile) -> Iterator[_Found]:
         slowest = max(found, key=lambda one: one.self_host_us + one.self_device_us)
         yield _Found(
             "computed in float64", place, took_us / 2,
-            f"{slowest.name} and others work on float64 for {_ms(took_us)} of each step",
+            f"{slowest.name} and others work on float64 for {time_text(took_us)} of each step",
             "use float32: half the bytes, twice as many numbers at once",
         )  # fmt: skip
 
@@ -307,7 +307,7 @@ def _elementwise(profile: Profile) -> Iterator[_Found]:
         yield _Found(
             "elementwise operators one after the other", slowest.source or module,
             took_us * (1 - 1 / calls),
-            f"{calls:.0f} of them ({names}) read and write the same tensor for {_ms(took_us)} of each step",
+            f"{calls:.0f} of them ({names}) read and write the same tensor for {time_text(took_us)} of each step",
             "compile the function that has them (torch.compile), or use a built-in operator that does all of it",
         )  # fmt: skip
 
@@ -374,7 +374,7 @@ def _communication(profile: Profile) -> Iterator[_Found]:
         took_us = sum(one.host_us for one in found)
         yield _Found(
             "ranks wait for each other", place, took_us,
-            f"{sum(one.calls for one in found):.0f} collectives in each step, {_ms(took_us)} that nothing overlaps",
+            f"{sum(one.calls for one in found):.0f} collectives in each step, {time_text(took_us)} without overlap",
             "reduce gradients in buckets while backward runs (DistributedDataParallel), and not between"
             " accumulated batches (no_sync)",
         )  # fmt: skip
@@ -427,7 +427,11 @@ def _call_us(profile: Profile) -> float:
 def _usual_python_us(profile: Profile) -> float:
     """Python between two calls: the median of all calls of this profile."""
     return _quantile(
-        ((one.python_us / one.calls, one.calls) for one in profile.operators if _is_called(one)),
+        (
+            (one.least_python_us / one.calls, one.calls)
+            for one in profile.operators
+            if _is_called(one)
+        ),
         share=0.5,
     )
 
@@ -440,7 +444,3 @@ def _quantile(weighted: Iterable[tuple[float, float]], share: float = 0.1) -> fl
         if left <= 0:
             return value
     return 0.0
-
-
-def _ms(microseconds: float) -> str:
-    return f"{microseconds / 1000:.3g} ms" if microseconds >= 1000 else f"{microseconds:.0f} us"

@@ -32,8 +32,8 @@ from lockstep.report.page import (
 from lockstep.report.page.page import Block, Column
 from lockstep.wings.tune.bottlenecks import Bottleneck, bottlenecks
 from lockstep.wings.tune.module_tree import module_tree, own_us, place_of
-from lockstep.wings.tune.profile import Operator, Phase, Profile
-from lockstep.wings.tune.profile_screen import headline, short_place, time_text
+from lockstep.wings.tune.profile import Operator, Phase, Profile, time_text
+from lockstep.wings.tune.profile_screen import headline, short_place
 
 KINDS = (
     Kind("advice", "origin", "fault", 5),
@@ -49,7 +49,7 @@ _TABLE = (
     TableColumn("kind", "kind", "kind"),
     TableColumn("module / operator", "module", "site"),
     TableColumn("own us", "own_us", "number"),
-    TableColumn("share", "share", "bar"),
+    TableColumn("share, %", "share", "number"),
     TableColumn("total us", "total_us", "number"),
     TableColumn("calls", "calls", "number"),
     TableColumn("at", "source"),
@@ -177,7 +177,7 @@ def _rows(profile: Profile, found: Sequence[Bottleneck]) -> Rows:
 def _number(one: Operator, name: str, step_us: float) -> float:
     return {
         "own_us": own_us(one),
-        "share": own_us(one) / step_us,
+        "share": 100 * own_us(one) / step_us,
         "total_us": one.total_us,
         "python_us": one.python_us,
         "device_us": one.device_us,

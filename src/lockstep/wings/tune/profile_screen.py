@@ -13,15 +13,7 @@ from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, t
 from lockstep.report.table import Column, add_table
 from lockstep.wings.tune.bottlenecks import LEAST_SHARE, Bottleneck, bottlenecks
 from lockstep.wings.tune.module_tree import ModuleTime, module_tree, own_us
-from lockstep.wings.tune.profile import Operator, Phase, Profile
-
-
-def time_text(microseconds: float) -> str:
-    """Microseconds as they are read: in us, ms or s."""
-    for factor, unit in ((1e6, "s"), (1e3, "ms")):
-        if microseconds >= factor:
-            return f"{microseconds / factor:.3g} {unit}"
-    return f"{microseconds:.3g} us"
+from lockstep.wings.tune.profile import Operator, Phase, Profile, time_text
 
 
 def headline(profile: Profile, found: Sequence[Bottleneck]) -> str:

@@ -7,14 +7,14 @@ runs through all of them: to start a second one while a range of the first is op
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from functools import cache
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,39 @@ def _marking() -> ExitStack:
     if not _metrics():
         marks.enter_context(_Lines())
         _Modules(marks)
+        for owner, name in _UNSEEN:
+            marks.enter_context(_marked(owner, name))
     return marks
+
+
+@contextmanager
+def _marked(owner: Any, name: str) -> Iterator[None]:
+    """Mark the calls of a function with the line of the script that makes them."""
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def marked(*arguments: Any, **keywords: Any) -> Any:
+        with _Fast(f"{LINE}{_line_of_the_user()}"):
+            return function(*arguments, **keywords)
+
+    setattr(owner, name, marked)
+    yield
+    setattr(owner, name, function)
+
+
+_COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "broadcast",
+    "reduce_scatter_tensor",
+    "barrier",
+)
+_UNSEEN = (
+    (torch.utils.data.dataloader._BaseDataLoaderIter, "__next__"),
+    *((torch.distributed, name) for name in _COLLECTIVES if hasattr(torch.distributed, name)),
+)
+"""What a script calls that is not seen by `_Lines`: it takes no tensor, or hands it on below Python."""
 
 
 class _Lines(TorchFunctionMode):
@@ -164,7 +196,7 @@ class _Modules:
     """Marks each call of a module with its path."""
 
     def __init__(self, marks: ExitStack) -> None:
-        self._paths = _module_paths()
+        self._paths = module_paths()
         self._open: list[Any] = []
         before = register_module_forward_pre_hook(self._enter)
         after = register_module_forward_hook(self._leave, always_call=True)
@@ -189,12 +221,12 @@ def _line_of_the_user() -> str:
     return f"{frame.f_lineno}:{Path(frame.f_code.co_filename).absolute()}"
 
 
-@cache
+@functools.cache
 def _is_of_the_user(file: str) -> bool:
     return not file.startswith("<") and is_of_the_user(str(Path(file).absolute()))
 
 
-def _module_paths() -> dict[int, str]:
+def module_paths() -> dict[int, str]:
     """The path of each module by its `id`; those of the largest model are plain."""
     modules = {id(one): one for one in map(without_wrappers, living(torch.nn.Module))}
     children = (child for one in modules.values() for child in one.children())

@@ -51,7 +51,8 @@ class Extent:
     def __floordiv__(self, other: Extent) -> Extent:
         """The quotient; a symbol where it is no product."""
         whole = self.divided_by(other)
-        if whole is None and not self.symbols and not other.symbols and other.number > 0:
+        plain = not self.symbols and not other.symbols and self.number >= 0
+        if whole is None and plain and other.number > 0:
             return Extent(self.number // other.number)
         return symbol("({}//{})", self, other) if whole is None else whole
 

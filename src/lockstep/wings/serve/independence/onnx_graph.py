@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
 
 from lockstep.wings.serve.independence import onnx_numbers, rules
 from lockstep.wings.serve.independence.extents import INSTANCES, Extent, dependent, named, symbol
@@ -70,6 +69,8 @@ class _Graph:
         self._types: dict[str, int] = {}
         for one in self._graph.initializer:
             self._holds(one.name, one, folder)
+        for one in self._graph.sparse_initializer:
+            self._values[one.values.name] = Value(tuple(map(Extent, one.dims)))
         self._begin(without)
 
     def _holds(self, name: str, tensor: Any, folder: Path) -> None:
@@ -124,7 +125,13 @@ class _Graph:
         attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
         if node.op_type == "Constant":
             return [self._constant(node.output[0], attributes)]
-        inputs = [self._values.get(one) if one else None for one in node.input]
+        unknown = [one for one in node.input if one and one not in self._values]
+        if unknown:
+            mixed = (
+                f"{label} may mix the batch: it reads {unknown[0]}, which no node before it gives"
+            )
+            return [Value(None, mixed=mixed) for _ in node.output]
+        inputs = [self._values[one] if one else None for one in node.input]
         if any(one.type in (one.GRAPH, one.GRAPHS) for one in node.attribute):
             mixed = (
                 f"{label} may mix the batch: it runs a graph of its own, which is not looked into"
@@ -174,6 +181,8 @@ class _Graph:
             return False
         if any(one is None for one in held) or node.domain not in ("", "ai.onnx"):
             return False
+        from onnx.reference import ReferenceEvaluator  # loads all operators, which few models need
+
         try:
             run = ReferenceEvaluator(node, opsets={"": self._opset})
             (found,) = run.run(None, dict(zip(node.input, held, strict=True)))
@@ -227,11 +236,10 @@ class _Graph:
         for name, value in zip(node.input, inputs, strict=True):
             if value is None:
                 continue
-            dims = value.shape and [_dim(one, symbols) for one in value.shape]
+            shape = value.shape
+            dims = None if shape is None else [_dim(one, symbols) for one in shape]
             kind = self._types.get(name, onnx.TensorProto.FLOAT)
-            kinds[name] = onnx.helper.make_tensor_type_proto(
-                kind, dims if value.shape is not None else None
-            )
+            kinds[name] = onnx.helper.make_tensor_type_proto(kind, dims)
             known = self._known(name)
             if known is not None:
                 data[name] = numpy_helper.from_array(known, name)
@@ -295,8 +303,9 @@ def _range(label: str, inputs: Sequence[Value | None], shape: Shape | None) -> V
     start, limit, step = parts
     if start is None or limit is None or step is None:
         return Value(shape, mixed=mixed)
-    if not any(one.of_instances for one in parts):
-        length = limit if start == Extent(0) and step.is_one else symbol("({}..{}/{})", *parts)
+    if not any(one.of_instances for one in (start, limit, step)):
+        counted = symbol("({}..{}/{})", start, limit, step)
+        length = limit if start == Extent(0) and step.is_one else counted
         below = limit if start == Extent(0) else None
         return Value(shape if not limit.symbols else (length,), below=below, mixed=mixed)
     if start == Extent(0) and limit.divided_by(step) == INSTANCES:

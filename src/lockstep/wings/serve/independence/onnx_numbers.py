@@ -67,10 +67,9 @@ def folded(kind: str, inputs: Inputs, attributes: Attributes) -> Array | None:
         return None
     if found is None:
         return None
-    array = np.empty((), object)
-    array[()] = found
-    array = found if isinstance(found, np.ndarray) else array
-    return array if array.size <= _MOST else None
+    if isinstance(found, Extent):  # numpy unpacks a single element
+        found = _array([found]).reshape(())
+    return found if found.size <= _MOST else None
 
 
 class _UnknownError(Exception):
@@ -89,7 +88,7 @@ def _ints(array: Array | None) -> list[int]:
     return [one.number for one in array.ravel()]
 
 
-def _each(compute: Callable[..., Extent]) -> Callable[[Sequence[Any], Attributes], Array]:
+def _each(compute: Callable[..., Extent]) -> Callable[[Sequence[Any], Attributes], Any]:
     return lambda arrays, _: np.frompyfunc(compute, len(arrays), 1)(*arrays)
 
 
@@ -107,11 +106,11 @@ def _where(chosen: Extent, one: Extent, other: Extent) -> Extent:
     return one if chosen.number else other
 
 
-def _cast(arrays: Sequence[Any], attributes: Attributes) -> Array | None:
+def _cast(arrays: Sequence[Any], attributes: Attributes) -> Any:
     return arrays[0] if attributes["to"] in (6, 7) else None
 
 
-def _slice(arrays: Sequence[Any], attributes: Attributes) -> Array:
+def _slice(arrays: Sequence[Any], attributes: Attributes) -> Any:
     data, *rest = arrays
     if "starts" in attributes:
         starts, ends = attributes["starts"], attributes["ends"]
@@ -126,12 +125,12 @@ def _slice(arrays: Sequence[Any], attributes: Attributes) -> Array:
     return data[tuple(cuts)]
 
 
-def _squeezed(arrays: Sequence[Any], attributes: Attributes) -> Array:
+def _squeezed(arrays: Sequence[Any], attributes: Attributes) -> Any:
     axes = _ints(arrays[1]) if len(arrays) > 1 and arrays[1] is not None else attributes.get("axes")
     return np.squeeze(arrays[0], None if axes is None else tuple(axes))
 
 
-def _unsqueezed(arrays: Sequence[Any], attributes: Attributes) -> Array:
+def _unsqueezed(arrays: Sequence[Any], attributes: Attributes) -> Any:
     axes = _ints(arrays[1]) if len(arrays) > 1 else attributes["axes"]
     return np.expand_dims(arrays[0], tuple(axes))
 
@@ -151,7 +150,7 @@ def _range(arrays: Sequence[Any], attributes: Attributes) -> Array:
     return _extents(np.arange(*(_ints(one)[0] for one in arrays)))
 
 
-_FOLDS: dict[str, Callable[[Sequence[Any], Attributes], Array | None]] = {
+_FOLDS: dict[str, Callable[[Sequence[Any], Attributes], Array | Extent | None]] = {
     "Add": _each(operator.add), "Sub": _each(operator.sub), "Mul": _each(operator.mul),
     "Div": _each(operator.floordiv), "Mod": _each(operator.mod), "Neg": _each(operator.neg),
     "Equal": _each(_equal), "Where": _each(_where), "Cast": _cast, "Identity": lambda arrays, _: arrays[0],

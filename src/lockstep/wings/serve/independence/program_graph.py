@@ -46,7 +46,8 @@ def mixing(program: Any, without: Collection[str] = ()) -> str:
         Inputs that have no batch axis.
     """
     found = ""
-    for decompositions in (None, {}, torch.export.default_decompositions()):
+    tables: list[Any] = [None, {}, torch.export.default_decompositions()]
+    for decompositions in tables:
         try:
             if decompositions is not None:
                 program = program.run_decompositions(decompositions)
@@ -185,7 +186,7 @@ class _Flow:
         if getattr(getattr(node.target, "_schema", None), "is_mutable", False):
             self.in_place = f"{label} {NotListed('writes in place').told()}"
             row = None
-        found = applied(label, call, row and row.rule, len(shapes))
+        found = applied(label, call, None if row is None else row.rule, len(shapes))
         if row is None:
             self.not_listed.update(one.mixed for one in found if one.mixed.startswith(label))
         return found if isinstance(value, (tuple, list)) else found[0]
@@ -193,10 +194,8 @@ class _Flow:
     def _size(self, node: fx.Node, value: Any) -> Value:
         """A number that a shape gives; of a number that elements give, `item` say, nothing is known."""
         if _kind(node) not in SIZES:
-            return Value(
-                (),
-                mixed=f"node {node.name} ({_kind(node)}) mixes the batch: it makes one number of what instances hold",
-            )
+            label = f"node {node.name} ({_kind(node)})"
+            return Value((), mixed=f"{label} {Mixes('makes a size of what instances hold').told()}")
         numbers = np.empty((), object)
         numbers[()] = self._program.extent(value)
         given = [self._values[one.name] for one in node.all_input_nodes]
@@ -208,10 +207,9 @@ class _Flow:
         return Value((), numbers=numbers, mixed=mixed)
 
     def _inline(self, node: fx.Node) -> Any:
-        at = next(at for at, one in enumerate(node.args) if isinstance(one, fx.Node))
-        module = self._values[node.args[at].name]  # type: ignore[union-attr]
+        held, *given = [self._values[one.name] for one in node.args if isinstance(one, fx.Node)]
+        module: Any = held
         names = [one.name for one in module.graph.nodes if one.op == "placeholder"]
-        given = [self._values[one.name] for one in node.args[at + 1 :]]  # type: ignore[union-attr]
         inner = _Flow(self._program, module, dict(zip(names, given, strict=True)))
         found = [one for _, one in inner.results()]
         self.not_listed |= inner.not_listed
@@ -225,6 +223,7 @@ class _Flow:
         schema = getattr(node.target, "_schema", None)
         names = [one.name for one in schema.arguments] if schema is not None else []
         told = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        told = {name: told[name] for name in names if name in told}
         if schema is None:
             told = {str(at): one for at, one in enumerate(node.args)}
         for name, value in told.items():

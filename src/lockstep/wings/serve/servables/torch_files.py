@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from lockstep.wings.serve.servable import Array, Arrays, Signature, TensorSpec, 
 
 SIGNATURE = "signature.json"
 """Beside a module of TorchScript, which does not tell what it takes: lists of `{"name", "dtype", "shape"}`, by
-"inputs" and "outputs"."""
+"inputs" and "outputs". Beside a program it gives names to what it calls by its nodes."""
 
 
 class TorchServable:
@@ -118,6 +119,7 @@ def open_exported(path: Path, device: str) -> TorchServable:
             _spec(path, name, values[name]) for name in program.graph_signature.user_outputs if name
         ]
         signature = Signature(tuple(inputs), tuple(outputs), most=_most(program))
+        signature = _renamed(signature, path.parent / SIGNATURE)
         return ProgramServable(program, signature, device)
     except UsageError:
         raise
@@ -125,6 +127,30 @@ def open_exported(path: Path, device: str) -> TorchServable:
         raise UsageError(
             f"{path}: is no program of torch.export ({message(str(error))})"
         ) from error
+
+
+def _renamed(signature: Signature, beside: Path) -> Signature:
+    """The same with the names that `signature.json` gives, where it lies there: a program calls its results by nodes.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError
+        If it lists other tensors than the program's.
+    """
+    if not beside.is_file():
+        return signature
+    told = json.loads(beside.read_text())
+    sides = []
+    for what, own in (("inputs", signature.inputs), ("outputs", signature.outputs)):
+        named = _told(told[what])
+        if [(one.dtype, len(one.shape)) for one in named] != [
+            (one.dtype, len(one.shape)) for one in own
+        ]:
+            raise ValueError(f"{beside.name} lists {what} that are not the program's")
+        sides.append(
+            tuple(replace(one, name=other.name) for one, other in zip(own, named, strict=True))
+        )
+    return replace(signature, inputs=sides[0], outputs=sides[1])
 
 
 def _most(program: Any) -> int | None:
