@@ -96,6 +96,12 @@ def _crossed(bottom: nn.Module, table: nn.Module, x: Tensor, kinds: Tensor) -> T
     return torch.bmm(every, every.transpose(1, 2)).flatten(1)
 
 
+def _biased(x: Tensor) -> Tensor:
+    y = torch.baddbmm(x, x, x.transpose(1, 2))
+    gate = torch.where(y > 0, y, 0.0).type_as(x).amax(2, keepdim=True).expand_as(y)
+    return torch.addmm(gate.flatten(1), y.flatten(1), torch.eye(25)).view_as(y)
+
+
 def _encoder() -> nn.Module:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
@@ -157,6 +163,7 @@ APART: dict[str, Callable[[], tuple[nn.Module, Inputs]]] = {
         Net(lambda table, x: (F.normalize(x, dim=1) @ table.weight.T).argmax(1), a=nn.Embedding(5, 8)), (rows(8),)),
     "grid": lambda: (
         Net(lambda x, at: F.grid_sample(x, at.tanh(), align_corners=False)), (rows(3, 4, 4), rows(5, 5, 2))),
+    "products with a bias": lambda: (Net(_biased), (rows(5, 5),)),
     "sorted scores": lambda: (Net(lambda x: x.sort(1, descending=True)), (rows(6),)),
 }  # fmt: skip
 """Each instance by itself."""

@@ -30,7 +30,7 @@ pytestmark = [
 ]
 QUICK = (
     "perceptron", "convolution, batch norm", "instance norm", "U-Net", "pixel shuffle", "masked mean", "last word",
-    "experts by top two", "sorted scores",
+    "experts by top two", "sorted scores", "products with a bias",
 )  # fmt: skip
 """Programs that torch exports in a moment."""
 
@@ -247,6 +247,18 @@ def test_inputs_and_outputs_have_to_carry_the_batch(
 ) -> None:
     path = parsed(f"({inputs}) => (float y) {{ {nodes} }}", tmp_path / "model.onnx")
     assert words in onnx_graph.mixing(path)
+
+
+def test_a_graph_that_is_not_in_order_is_refused(tmp_path: Path) -> None:
+    # Given a node that reads what a later one gives, which a runtime may sort
+    text = "(float[n,4] x) => (float[n,4] y) { m = ReduceMax(x)  y = Sub(x, m) }"
+    path = parsed(text, tmp_path / "model.onnx")
+    model = onnx.load(path)
+    first, second = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([second, first])
+    onnx.save(model, path)
+    assert "it reads m, which no node before it gives" in onnx_graph.mixing(path)
 
 
 def test_an_input_without_batch_axis_is_a_constant(tmp_path: Path) -> None:

@@ -176,7 +176,9 @@ def surroundings_of(target: MigrationTarget) -> Surroundings:
         "indexes": target.package_index,
         "paths": target.folder,
     }
-    tables = {table: {**getattr(known, table), name: said} for table, said in own.items() if said}
+    tables: dict[str, Any] = {
+        table: {**getattr(known, table), name: said} for table, said in own.items() if said
+    }
     return replace(known, variables=variables, **tables)
 
 
