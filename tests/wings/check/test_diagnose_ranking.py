@@ -61,7 +61,7 @@ def answers(log: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> list[
 @pytest.mark.parametrize(
     ("log", "first", "echoes"),
     [
-        (ASCEND, "cann-kernel-fault", {"pta-code", "cann-code", "acl-code"}),
+        (ASCEND, "cann-core-code", {"pta-code", "cann-code", "acl-code"}),
         (TIMEOUTS, "python-exception", {"nccl-watchdog-timeout", "torchrun-child-failed"}),
         (ENGINE, "cann-code", {"hccl-socket-timeout", "pta-code"}),
         (KILLED, "out-of-memory-killer", {"loader-killed", "exit-status"}),

@@ -72,6 +72,9 @@ def test_a_run_seen_to_be_quick_is_made_in_place_and_one_that_is_not_is_stopped(
         with pytest.raises(TooSlowError):
             await infer(given(5, 1 << 60))
         assert (in_place.runs, in_place.stopped) == (2, 1)
+        # And what such shapes take counts double from now on
+        in_place.took(given(5, 3), QUICK_S)
+        assert not in_place.within(QUICK_S, given(5, 3))
         # And the next is answered as ever
         answer = None
         while answer is None:

@@ -106,7 +106,7 @@ def _small_calls() -> Step:
 
     def step() -> None:
         hidden = training.x[0, 0].detach()
-        for _ in range(800):
+        for _ in range(400):
             hidden = torch.add(hidden, 1)  # SLOW
         training.step(hidden)
 

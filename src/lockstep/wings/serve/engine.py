@@ -87,7 +87,7 @@ class EmbeddedEngine:
         """Nothing is left."""
 
     async def _in_threads(self, sources: Sequence[Source]) -> Sequence[OpenedRunner]:
-        """One after the other: what a trial of the first shows of batching holds for the rest."""
+        """One after the other: what is decided of the first about batches holds for the rest."""
         threads: list[ThreadRunner] = []
         for source in sources:
             known = source.like(threads[0].signature) if threads else source

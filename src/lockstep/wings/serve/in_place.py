@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -57,6 +58,9 @@ class InPlace:
     def __init__(self, make: Callable[[Arrays, Any], dict[str, Array]], switch: Switch) -> None:
         self._make, self._switch = make, switch
         self._seconds: dict[Shapes, float] = {}
+        self._stops: Counter[Shapes] = (
+            Counter()
+        )  # each counts double: what waits for a disk takes no thread's time
         self._began_s: float | None = None
         self._awake, self._ended = threading.Event(), False
         self.runs = self.stopped = 0
@@ -68,9 +72,11 @@ class InPlace:
 
     def took(self, inputs: Arrays, seconds: float) -> None:
         """Keep what a run took, wherever it was made: its thread's time, as a wait for a core tells nothing of it."""
+        shapes = _shapes(inputs)
         if len(self._seconds) >= _MOST_SHAPES:
             self._seconds.clear()
-        self._seconds[_shapes(inputs)] = seconds
+            self._stops.clear()
+        self._seconds[shapes] = seconds * 2 ** self._stops[shapes]
 
     def run(self, inputs: Arrays) -> dict[str, Array] | None:
         """Make a run; None where it was stopped.
@@ -91,6 +97,7 @@ class InPlace:
             if not self._switch.terminate:
                 raise
             self.stopped += 1
+            self._stops[_shapes(inputs)] += 1
             return None
         finally:
             self._began_s = None

@@ -138,9 +138,10 @@ def _give_up(called: asyncio.Future[Any]) -> None:
 
 def _in_place(servable: Servable) -> InPlace | None:
     """Where a run can be ended from another thread, quick ones may be made on the thread that answers."""
-    if not hasattr(servable, "switch"):
+    switch = servable.switch() if hasattr(servable, "switch") else None
+    if switch is None:
         return None
-    return InPlace(lambda inputs, switch: _apart(servable, inputs, switch), servable.switch())
+    return InPlace(lambda inputs, switch: _apart(servable, inputs, switch), switch)
 
 
 def _timed(servable: Servable, inputs: Arrays, switch: Any) -> tuple[float, dict[str, Array]]:

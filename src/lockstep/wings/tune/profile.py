@@ -54,6 +54,8 @@ class Operator:
         From which dtype to which it copies, "" where it changes none.
     order
         Which one it is in order of time, by its first call.
+    steps_us
+        What it adds to each timed step: microseconds of the device, or of the host with the Python before it.
     least_python_us
         As `python_us`, in the step in which that was least: other processes can take time from the others.
     """
@@ -77,6 +79,7 @@ class Operator:
     parent: str = ""
     cast: str = ""
     order: int = 0
+    steps_us: tuple[float, ...] = ()
     least_python_us: float = 0.0
 
     @property
@@ -102,16 +105,6 @@ class Compile:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """What the training's thread does for a while: microseconds since the step began."""
-
-    name: str
-    phase: Phase
-    start_us: float
-    took_us: float
-
-
-@dataclass(frozen=True, slots=True)
 class Profile:
     """What was profiled of one rank.
 
@@ -131,8 +124,6 @@ class Profile:
         Those that torch computes with, and those that the process may use; 0 where not known.
     compiles
         What was compiled.
-    timeline
-        The outermost operators of one step in order of time.
     missing
         What the trace does not hold, a sentence each.
     steps_seen
@@ -147,7 +138,6 @@ class Profile:
     threads: int = 0
     cores: int = 0
     compiles: tuple[Compile, ...] = ()
-    timeline: tuple[Span, ...] = ()
     missing: tuple[str, ...] = ()
     steps_seen: int = 0
 

@@ -9,13 +9,14 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError
+from lockstep.wings.tune.ascend import read_summary
 from lockstep.wings.tune.marks import BESIDE, LINE, MODULE, STEP, TRACE
-from lockstep.wings.tune.profile import Compile, Operator, Phase, Profile, Span
+from lockstep.wings.tune.profile import Compile, Operator, Phase, Profile
 
 _HOST = frozenset({"cpu_op", "user_annotation", "python_function"})
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -47,7 +48,6 @@ class _Event:
     source: str = ""
     phase: Phase = Phase.FORWARD
     sequence: int = -1
-    ranges: list[_Event] = field(default_factory=list)
 
     @property
     def took(self) -> float:
@@ -59,13 +59,17 @@ class _Event:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read one rank's profile: a folder that `lockstep profile` left, or a trace file of torch.profiler.
+    """Read one rank's profile: a folder of `lockstep profile -o` (rank 0 of several), a trace of torch.profiler, a CSV.
 
     Raises
     ------
     RecordingError
         If there is no such file, or it is cut or no trace.
     """
+    if path.suffix == ".csv":
+        return read_summary(path)
+    if path.is_dir() and not (path / TRACE).exists():
+        path = path / "rank0"
     file = path / TRACE if path.is_dir() else path
     events = trace_events(file)
     beside = _beside(path / BESIDE) if path.is_dir() else {}
@@ -167,7 +171,6 @@ class _Reading:
             noted.get("threads", 0),
             noted.get("cores", 0),
             tuple(_compiles(noted)),
-            self._timeline(timed),
             tuple(self._missing()),
             max((int(step) for step in noted.get("compiled_before", ())), default=0),
         )
@@ -186,17 +189,6 @@ class _Reading:
             return None
         middle = sorted(marks)[len(marks) // 2]
         return next((one for one in self._steps if one.start <= middle < one.end), None)
-
-    def _timeline(self, timed: list[_Event]) -> tuple[Span, ...]:
-        if not timed:
-            return ()
-        step = sorted(timed, key=lambda one: one.took)[len(timed) // 2]
-        spans = [
-            Span(one.name, one.phase, one.start - step.start, one.took)
-            for one in self._by_thread[self._main]
-            if one.is_operator and self._outermost(one) and step.start <= one.start < step.end
-        ]
-        return tuple(sorted(spans, key=lambda one: one.start_us))
 
     # --- from where ----------------------------------------------------------------------------------
 
@@ -311,8 +303,17 @@ class _Reading:
             sum(self._flops.get(int(number), 0) for number in numbers if number is not None) / count,
             sum(one.allocated for one in found) / count,
             _strided(first.arguments), self._outermost(first), parent,
-            _cast(name, first.arguments), at, self._least_python(found),
+            _cast(name, first.arguments), at, self._by_step(found), self._least_python(found),
         )  # fmt: skip
+
+    def _by_step(self, found: list[_Event]) -> tuple[float, ...]:
+        """What these add to each timed step."""
+        by_step = {id(step): 0.0 for step in self._timed_steps()}
+        for one in found:
+            own = one.device or max(one.took - one.inner, 0.0) + one.python
+            at = id(_step_of(one, self._steps))
+            by_step[at] = by_step.get(at, 0.0) + own
+        return tuple(by_step.values())
 
     def _least_python(self, found: list[_Event]) -> float:
         """Microseconds of Python before these, of the step in which that was least."""
@@ -486,18 +487,3 @@ def _compiles(noted: Mapping[str, Any]) -> Iterable[Compile]:
             one["function"], one["file"], one["line"], one["took_s"], one["again_because"],
             tuple(one["breaks"]), one["number"] >= settled,
         )  # fmt: skip
-
-
-def merged(operators: Iterable[Operator]) -> Operator:
-    """Several rows as one, which has the names of the first and the sums of all."""
-    rows = list(operators)
-    return replace(
-        rows[0],
-        **{
-            name: sum(getattr(one, name) for one in rows)
-            for name in (
-                "calls", "self_host_us", "host_us", "python_us", "self_device_us", "device_us", "flops",
-                "allocated_bytes",
-            )
-        },
-    )  # fmt: skip

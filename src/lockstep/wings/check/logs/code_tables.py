@@ -41,7 +41,7 @@ class CodeTable:
             row = next((one for key in keys if (one := self._family_of(key)) is not None), None)
         if row is None:
             return None
-        return {**row, **{name: text for name, text in groups.items() if text}}
+        return {**groups, **row, **{name: text for name, text in groups.items() if text}}
 
     def _family_of(self, key: str) -> Mapping[str, str] | None:
         return next((row for begin, row in self.families if key.startswith(begin)), None)

@@ -93,7 +93,7 @@ def _add_found(text: Page, told: Told) -> None:
 
 
 def _title(one: Found) -> str:
-    return printable(filled(one.message.title, one.groups))
+    return printable(filled(one.message.title, one.groups)).rstrip(" :")
 
 
 def _line(one: Found) -> str:

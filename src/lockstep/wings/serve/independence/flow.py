@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockstep.wings.serve.independence import rules
+from lockstep.wings.serve.independence import layer_rules, rules
 from lockstep.wings.serve.independence.extents import INSTANCES
 from lockstep.wings.serve.independence.values import (
     ONE,
@@ -21,7 +21,7 @@ from lockstep.wings.serve.independence.values import (
     placed,
 )
 
-_PICKS_BY_ROW_NUMBERS = (rules.picked, rules.indexed, rules.picked_by_tuples, rules.bags)
+_PICKS_BY_ROW_NUMBERS = (rules.picked, rules.indexed, rules.picked_by_tuples, layer_rules.bags)
 _MOVES = (rules.reshaped, rules.permuted, rules.expanded, rules.copied)
 _SIZED = (rules.reshaped, rules.expanded, rules.tiled, rules.filled)
 _SIZES = ("shape", "size", "sizes", "repeats")
@@ -129,6 +129,7 @@ def _with_content(call: Call, rule: Rule, value: Value) -> Value:
         last = call.whole("axis", 0) in (-1, first.rank - 1) and first.extents[-1].is_one
         if (
             not last
+            or call.options.get("new")
             or first.stride != ONE
             or any(one.content is not Content.NUMBERS for one in others)
         ):

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
 
 from lockstep.wings.serve.independence import onnx_numbers, rules
 from lockstep.wings.serve.independence.extents import INSTANCES, Extent, dependent, named, symbol
@@ -70,6 +69,8 @@ class _Graph:
         self._types: dict[str, int] = {}
         for one in self._graph.initializer:
             self._holds(one.name, one, folder)
+        for one in self._graph.sparse_initializer:
+            self._values[one.values.name] = Value(tuple(map(Extent, one.dims)))
         self._begin(without)
 
     def _holds(self, name: str, tensor: Any, folder: Path) -> None:
@@ -124,7 +125,13 @@ class _Graph:
         attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
         if node.op_type == "Constant":
             return [self._constant(node.output[0], attributes)]
-        inputs = [self._values.get(one) if one else None for one in node.input]
+        unknown = [one for one in node.input if one and one not in self._values]
+        if unknown:
+            mixed = (
+                f"{label} may mix the batch: it reads {unknown[0]}, which no node before it gives"
+            )
+            return [Value(None, mixed=mixed) for _ in node.output]
+        inputs = [self._values[one] if one else None for one in node.input]
         if any(one.type in (one.GRAPH, one.GRAPHS) for one in node.attribute):
             mixed = (
                 f"{label} may mix the batch: it runs a graph of its own, which is not looked into"
@@ -174,6 +181,8 @@ class _Graph:
             return False
         if any(one is None for one in held) or node.domain not in ("", "ai.onnx"):
             return False
+        from onnx.reference import ReferenceEvaluator  # loads all operators, which few models need
+
         try:
             run = ReferenceEvaluator(node, opsets={"": self._opset})
             (found,) = run.run(None, dict(zip(node.input, held, strict=True)))

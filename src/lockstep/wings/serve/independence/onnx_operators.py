@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lockstep.wings.serve.independence import rules
+from lockstep.wings.serve.independence import layer_rules, rules
 from lockstep.wings.serve.independence.extents import Extent
 from lockstep.wings.serve.independence.values import Call, Mixes, NotListed, Rule, Value
 
@@ -98,7 +98,7 @@ OPERATORS = _table(
     ("QLinearMatMul", Operator(rules.product_of_matrices, only=(0, 3))),
     ("MatMulNBits", Operator(rules.linear)),
     ("Gemm", Operator(rules.gemm, {"transA": ("transA", 0), "transB": ("transB", 0)})),
-    ("Einsum", Operator(rules.einsum, {"equation": ("equation", b"")})),
+    ("Einsum", Operator(layer_rules.einsum, {"equation": ("equation", b"")})),
     ("Transpose", Operator(rules.permuted, {"perm": ("order", None)})),
     ("Reshape Flatten Squeeze Unsqueeze", Operator(rules.reshaped, options={1: "shape"})),
     ("Expand", Operator(rules.expanded, options={1: "shape"})),
@@ -112,7 +112,7 @@ OPERATORS = _table(
     ("GatherElements ScatterElements", Operator(rules.picked_elements, {"axis": ("axis", 0)})),
     ("GatherND", Operator(rules.picked_by_tuples, {"batch_dims": ("batch_dims", 0)})),
     ("OneHot", Operator(rules.one_hot, {"axis": ("axis", -1)}, {1: "depth"})),
-    ("LSTM GRU RNN", Operator(rules.recurrent)),
+    ("LSTM GRU RNN", Operator(layer_rules.recurrent)),
     ("Bernoulli RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial",
      Operator(rules.random)),
 )  # fmt: skip
@@ -232,8 +232,8 @@ _PREPARED = {
     rules.rows_alone: _rows,
     rules.pointwise: _dropout,
     rules.cut: _cut,
-    rules.recurrent: _recurrent,
-    rules.einsum: _einsum,
+    layer_rules.recurrent: _recurrent,
+    layer_rules.einsum: _einsum,
 }
 
 SAME_SHAPE = frozenset(

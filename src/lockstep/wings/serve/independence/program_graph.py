@@ -223,6 +223,7 @@ class _Flow:
         schema = getattr(node.target, "_schema", None)
         names = [one.name for one in schema.arguments] if schema is not None else []
         told = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        told = {name: told[name] for name in names if name in told}
         if schema is None:
             told = {str(at): one for at, one in enumerate(node.args)}
         for name, value in told.items():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lockstep.wings.serve.independence import rules
+from lockstep.wings.serve.independence import layer_rules, rules
 from lockstep.wings.serve.independence.extents import INSTANCES, Extent
 from lockstep.wings.serve.independence.values import (
     Call,
@@ -45,11 +45,19 @@ def _with(**options: Any) -> Callable[[Call], Call]:
 
 
 def _renamed(**names: str) -> Callable[[Call], Call]:
-    """Options by a rule's names; one that the schema leaves out stays out."""
-    return lambda call: replace(
-        call,
-        options={new: call.options[old] for new, old in names.items() if call.options.get(old) is not None},
-    )  # fmt: skip
+    """Options by a rule's names too; one that the schema leaves out stays out."""
+
+    def prepare(call: Call) -> Call:
+        told = call.options
+        more = {new: told[old] for new, old in names.items() if told.get(old) is not None}
+        return replace(call, options={**told, **more})
+
+    return prepare
+
+
+def _first(call: Call) -> Call:
+    """Without the operands that only lend their type or shape."""
+    return replace(call, tensors=call.tensors[:1])
 
 
 def _normalised(call: Call) -> Call:
@@ -83,7 +91,7 @@ def _rolled(call: Call) -> Call:
 
 def _multiplied(call: Call) -> Call:
     added, left, right = call.given
-    return replace(call, tensors=[left, right, added], options={})
+    return replace(call, tensors=[left, right, added])
 
 
 def _trained(call: Call) -> Call:
@@ -128,14 +136,19 @@ def _table(*rows: tuple[str, Operator]) -> dict[str, Operator]:
 _ALONG = _renamed(axes="dim")
 
 OPERATORS = _table(
-    ("__and__ __or__ __xor__", Operator(rules.pointwise)),
+    ("""__and__ __or__ __xor__ where.ScalarSelf where.ScalarOther where.Scalar multiply subtract divide greater
+        greater_equal less less_equal not_equal hardswish log_sigmoid isclose prelu _prelu_kernel""",
+     Operator(rules.pointwise)),
+    ("type_as", Operator(rules.copied, _first)),
+    ("view_as reshape_as", Operator(rules.reshaped, _first)),
+    ("expand_as", Operator(rules.expanded, _first)),
     ("to _to_copy clone contiguous alias detach lift_fresh_copy", Operator(rules.copied, _with())),
     ("dropout", Operator(rules.pointwise, _dropped)),
     ("softmax log_softmax _softmax _log_softmax cumsum cumprod sort topk", Operator(rules.along, _ALONG)),
     ("layer_norm native_layer_norm rms_norm", Operator(rules.along, _normalised)),
     ("tril triu", Operator(rules.along, _with(axes=[-1, -2]))),
-    ("""mean sum amax amin max min argmax argmin prod any all var std var_mean logsumexp norm linalg_vector_norm
-        median""", Operator(rules.reduced, _renamed(axes="dim", keep="keepdim"))),
+    ("""mean sum amax amin max min argmax argmin prod any all var std var_mean std_mean aminmax logsumexp norm
+        linalg_vector_norm median""", Operator(rules.reduced, _renamed(axes="dim", keep="keepdim"))),
     ("select unbind", Operator(rules.reduced, _renamed(axes="dim", index="index"))),
     ("""conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool2d
         max_pool3d max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d
@@ -145,20 +158,21 @@ OPERATORS = _table(
         group_norm instance_norm pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
         reflection_pad3d replication_pad1d replication_pad2d replication_pad3d im2col channel_shuffle""",
      Operator(rules.rows)),
-    ("native_group_norm", Operator(rules.rows, _renamed())),
+    ("native_group_norm", Operator(rules.rows, lambda call: replace(call, options={}))),
     ("batch_norm _native_batch_norm_legit_no_training", Operator(rules.rows, _trained)),
     ("grid_sampler_2d grid_sampler_3d grid_sampler", Operator(rules.rows, _with(paired=(0, 1)))),
     ("linear", Operator(rules.linear)),
     ("matmul mm bmm mv dot", Operator(rules.product_of_matrices)),
     ("addmm", Operator(rules.gemm, _multiplied)),
-    ("einsum", Operator(rules.einsum)),
+    ("baddbmm", Operator(rules.product_and_sum)),
+    ("einsum", Operator(layer_rules.einsum)),
     ("permute", Operator(rules.permuted, _renamed(order="dims"))),
     ("transpose", Operator(rules.permuted, _transposed)),
     ("t", Operator(rules.permuted)),
     ("view reshape _unsafe_view flatten unflatten squeeze unsqueeze", Operator(rules.reshaped)),
     ("expand", Operator(rules.expanded)),
     ("repeat", Operator(rules.tiled)),
-    ("zeros ones full new_zeros new_ones new_full zeros_like ones_like full_like", Operator(rules.filled)),
+    ("zeros ones full new_zeros new_ones new_full zeros_like ones_like full_like fill", Operator(rules.filled)),
     ("cat", Operator(rules.joined, _renamed(axis="dim"))),
     ("stack", Operator(rules.joined, lambda call: _with(new=True)(_renamed(axis="dim")(call)))),
     ("split split_with_sizes chunk glu narrow",
@@ -171,15 +185,19 @@ OPERATORS = _table(
     ("embedding", Operator(rules.picked, _with(axis=0))),
     ("index_select", Operator(rules.picked, _renamed(axis="dim"))),
     ("gather scatter scatter_add", Operator(rules.picked_elements, _renamed(axis="dim"))),
+    ("select_scatter", Operator(rules.stored, _renamed(axis="dim"))),
+    ("copy", Operator(rules.expanded, lambda call: replace(call, tensors=call.tensors[1:]))),
+    ("slice_scatter", Operator(rules.picked_elements, _renamed(axis="dim"))),
     ("index", Operator(rules.indexed, _indexed)),
     ("one_hot", Operator(rules.one_hot)),
-    ("scaled_dot_product_attention", Operator(rules.attention, _attended)),
-    ("lstm gru rnn_tanh rnn_relu", Operator(rules.recurrent, _recurrent)),
-    ("embedding_bag _embedding_bag", Operator(rules.bags)),
+    ("scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu",
+     Operator(layer_rules.attention, _attended)),
+    ("lstm gru rnn_tanh rnn_relu", Operator(layer_rules.recurrent, _recurrent)),
+    ("embedding_bag _embedding_bag", Operator(layer_rules.bags)),
 )  # fmt: skip
 """By the operator's name without its overload."""
 
-OPERATORS["aten._native_batch_norm_legit.no_stats"] = Operator(rules.batch_statistics)
+OPERATORS["aten._native_batch_norm_legit.no_stats"] = Operator(layer_rules.batch_statistics)
 OPERATORS["aten.lstm.data"] = Operator(rules.refused("packs sequences of several instances"))
 OPERATORS |= {
     f"quantized_decomposed.{name}_per_tensor": Operator(rules.pointwise)

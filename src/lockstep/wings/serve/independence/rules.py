@@ -15,7 +15,6 @@ from lockstep.wings.serve.independence.values import (
     Call,
     Content,
     Mixes,
-    NotListed,
     Place,
     Rule,
     Value,
@@ -31,7 +30,7 @@ def normal(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
-def aligned(values: Iterable[Value], *, least: int = 0) -> tuple[int, Place] | None:
+def shared(values: Iterable[Value], *, least: int = 0) -> tuple[int, Place] | None:
     """The batch axis of values that are broadcast, counted from the last axis (-1), with its blocks; None without one.
 
     Of those that lack one none may have more than one element there. `least` is how many of the last axes are others'.
@@ -62,10 +61,17 @@ def aligned(values: Iterable[Value], *, least: int = 0) -> tuple[int, Place] | N
     return found
 
 
+def aligned(values: Iterable[Value], *, least: int = 0) -> tuple[int, Place]:
+    """As `shared`, of values of which one has a batch axis."""
+    found = shared(values, least=least)
+    if found is None:
+        raise Mixes("has operands without the batch axis")
+    return found
+
+
 def pointwise(call: Call) -> Places:
     """Element by element, with broadcasting."""
     found = aligned(call.given)
-    assert found is not None
     rank = max(one.rank for one in call.given)
     return [found[1].at(rank + found[0])]
 
@@ -189,8 +195,18 @@ def product_of_matrices(call: Call) -> Places:
                 raise Mixes("brings the instances of one operand together with those of another")
             return [value.place.at(at)]
     found = aligned([left, right], least=2)
-    assert found is not None
     return [found[1].at(max(left.rank, right.rank) + found[0])]
+
+
+def product_and_sum(call: Call) -> Places:
+    """A first operand, and the product of the second and the third."""
+    added, left, right = call.given
+    pair = [left, right]
+    if all(one.place is None for one in pair):
+        return pointwise(replace(call, tensors=[added, Value(call.result)]))
+    (place,) = product_of_matrices(replace(call, tensors=pair))
+    assert isinstance(place, Place)
+    return pointwise(replace(call, tensors=[added, Value(call.result, place)]))
 
 
 def linear(call: Call) -> Places:
@@ -219,7 +235,6 @@ def gemm(call: Call) -> Places:
         raise Mixes("brings the instances of one operand together with those of another")
     results = [Value((ONE, ONE), place.at(axis)) for axis, place in where]
     found = aligned([*results, *added])
-    assert found is not None
     return [found[1].at(2 + found[0])]
 
 
@@ -296,7 +311,6 @@ def joined(call: Call) -> Places:
     new = bool(call.options.get("new"))
     axis = normal(call.whole("axis", 0), rank + new)
     found = aligned(call.given)
-    assert found is not None
     own = found[0] + rank
     if any(one.rank != rank or one.place is None for one in call.given):
         raise Mixes("has an operand without the batch axis")
@@ -333,13 +347,13 @@ def picked(call: Call) -> Places:
     """Elements of the first operand by whole numbers of the second, along `axis`: an embedding."""
     data, index = call.given[:2]
     axis = normal(call.whole("axis", 0), data.rank)
-    if data.place is None:
-        assert index.place is not None
-        _numbers(index)
-        return [index.place.at(axis + index.place.axis)]
-    if data.place.axis == axis:
-        _own_rows(data.place, index)
-        assert index.place is not None
+    if data.place is None or data.place.axis == axis:
+        if data.place is None:
+            _numbers(index)
+        else:
+            _own_rows(data.place, index)
+        if index.place is None:
+            raise Mixes("has operands without the batch axis")
         return [index.place.at(axis + index.place.axis)]
     if index.place is not None:
         raise Mixes("picks for each instance from all of them")
@@ -350,7 +364,6 @@ def picked_elements(call: Call) -> Places:
     """Elements along `axis` at the places of operands of the same rank: GatherElements, scatter."""
     axis = normal(call.whole("axis", 0), call.first.rank)
     found = aligned(call.given)
-    assert found is not None
     own = found[0] + call.first.rank
     if own == axis:
         raise Mixes(_OVER)
@@ -359,29 +372,41 @@ def picked_elements(call: Call) -> Places:
     return [found[1].at(own)]
 
 
+def stored(call: Call) -> Places:
+    """The first operand with the second in one place along `axis`, which the second lacks."""
+    whole, part = call.given
+    axis = normal(call.whole("axis", 0), whole.rank)
+    if whole.place is None or part.place is None:
+        raise Mixes("has an operand without the batch axis")
+    if axis == whole.place.axis or part.place.at(whole.place.axis) != whole.place:
+        raise Mixes("stores along the batch axis")
+    if part.place.axis != whole.place.axis - (axis < whole.place.axis):
+        raise Mixes("brings the instances of one operand together with those of another")
+    return [whole.place]
+
+
 def indexed(call: Call) -> Places:
     """Torch's indexing by arrays: `at` is the axis of each index, with as many in `tensors` after the data."""
     data, *indices = call.given
     axes: list[int] = call.options["at"]
-    found = aligned(indices)
+    found = shared(indices)
     rank = max(one.rank for one in indices)
     together = axes == [*range(axes[0], axes[0] + len(axes))]
     start = axes[0] if together else 0
     if data.place is None:
-        assert found is not None
         _numbers(*indices)
-        return [found[1].at(start + rank + found[0])]
-    if data.place.axis in axes:
+    elif data.place.axis in axes:
         _numbers(*(one for one, at in zip(indices, axes, strict=True) if at != data.place.axis))
-        own = indices[axes.index(data.place.axis)]
-        _own_rows(data.place, own)
-        assert found is not None
-        return [found[1].at(start + rank + found[0])]
-    if found is not None:
+        _own_rows(data.place, indices[axes.index(data.place.axis)])
+    elif found is not None:
         raise Mixes("picks for each instance from all of them")
-    gone = sum(one < data.place.axis for one in axes)
-    before = rank if not together or start < data.place.axis else 0
-    return [data.place.at(data.place.axis - gone + before)]
+    else:
+        gone = sum(one < data.place.axis for one in axes)
+        before = rank if not together or start < data.place.axis else 0
+        return [data.place.at(data.place.axis - gone + before)]
+    if found is None:
+        raise Mixes("has operands without the batch axis")
+    return [found[1].at(start + rank + found[0])]
 
 
 def picked_by_tuples(call: Call) -> Places:
@@ -407,89 +432,3 @@ def one_hot(call: Call) -> Places:
     assert value.place is not None
     new = normal(call.whole("axis", -1), value.rank + 1)
     return [value.place.at(value.place.axis + (new <= value.place.axis))]
-
-
-def recurrent(call: Call) -> Places:
-    """LSTM, GRU, RNN: the batch axis is `axis` of the sequence, 1 of the `states`, and of results where `results` says.
-
-    `states` are operands by their places, and so are `lengths`, which hold the length of each sequence.
-    """
-    value = call.first
-    axis, states = call.options["axis"], call.options["states"]
-    wanted = [(0, axis), *((at, 1) for at in states), *((at, 0) for at in call.options["lengths"])]
-    for at, own in wanted:
-        one = call.tensors[at] if at < len(call.tensors) else None
-        if one is None:
-            continue
-        place = one.place
-        if place is None or place.axis != own or (place.outer, place.inner) not in (
-            (ONE, ONE), (None, ONE)
-        ):  # fmt: skip
-            raise Mixes("has an operand whose batch axis is not where it counts instances")
-    held = {at for at, _ in wanted}
-    if any(one is not None and one.place for at, one in enumerate(call.tensors) if at not in held):
-        raise Mixes("takes as a parameter what depends on the instances")
-    assert value.place is not None
-    return [Place(one) for one in call.options["results"]]
-
-
-def attention(call: Call) -> Places:
-    """Scaled dot products of queries, keys, values, with a mask that is added to the scores or chooses among them."""
-    query, key, value, *mask = call.given
-    found = aligned([query, key, value], least=2)
-    assert found is not None
-    if any(one.place is None for one in (query, key, value)):
-        raise Mixes("has an operand without the batch axis")
-    aligned([query, *mask], least=2)
-    return [found[1].at(query.rank + found[0])]
-
-
-def einsum(call: Call) -> Places:
-    """A sum of products by an `equation` of letters."""
-    equation = call.options["equation"].replace(" ", "")
-    terms, arrow, result = equation.partition("->")
-    places: list[tuple[str, Place]] = []
-    if not arrow or "." in equation:
-        raise NotListed("has an equation without a result, or with dots")
-    for term, value in zip(terms.split(","), call.given, strict=True):
-        if value.place is not None:
-            letter = term[value.place.axis]
-            if term.count(letter) > 1:
-                raise Mixes("takes the diagonal of the batch axis")
-            places.append((letter, value.place))
-    letter, place = places[0]
-    for term, value in zip(terms.split(","), call.given, strict=True):
-        if value.place is None and letter in term:
-            raise Mixes("has an operand of a fixed extent along the batch axis")
-    for other, own in places:
-        if other != letter or own.at(place.axis) != place:
-            raise Mixes("brings the instances of one operand together with those of another")
-    if result.count(letter) != 1:
-        raise Mixes("sums over the batch axis")
-    return [place.at(result.index(letter))]
-
-
-def bags(call: Call) -> Places:
-    """Torch's embedding_bag: bag i begins where instance i does, and is as long."""
-    weight, indices, offsets, *weights = call.given
-    own = indices.place
-    if own is None or offsets.place is None or weight.place is not None or own.outer != ONE:
-        raise Mixes("has bags that are no instances")
-    if offsets.content is not Content.ROW_NUMBERS or offsets.stride != own.inner:
-        raise Mixes("has bags that are no instances")
-    if call.options.get("include_last_offset") or any(one.place != own for one in weights):
-        raise Mixes("has bags that are no instances")
-    rest = Mixes("has a result of which nothing is known")
-    return [Place(0), rest, rest, rest]
-
-
-def batch_statistics(call: Call) -> Places:
-    """A norm over all axes but the second, which may hold the instances beside their channels."""
-    value = call.first
-    found = value.place
-    if found is None or found.axis != 1:
-        raise Mixes("normalises by the whole batch")
-    for one in call.given[1:]:
-        if one.place is None or one.place != found.at(0):
-            raise Mixes("has an operand of a fixed extent along the batch axis")
-    return [found, found.at(0), found.at(0)]

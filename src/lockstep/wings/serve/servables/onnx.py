@@ -93,10 +93,10 @@ class OnnxServable:
         self._texts = [one.name for one in self.signature.outputs if one.dtype == BYTES]
 
     def switch(self) -> Any:
-        """What ends a run that it is given to, from another thread: its `terminate`."""
+        """What ends a run that it is given to, from another thread: its `terminate`; None of an accelerator."""
         import onnxruntime
 
-        return onnxruntime.RunOptions()
+        return onnxruntime.RunOptions() if self._device == "cpu" else None
 
     def infer(self, inputs: Arrays, switch: Any = None) -> dict[str, Array]:
         """Run the session; see `Servable`."""
