@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import lockstep
-from lockstep.core.finding import Origin
+from lockstep.core.finding import Origin, Verdict
 from lockstep.core.site import Role
 
 
@@ -84,8 +85,63 @@ def test_a_factor_in_between_is_no_other_tensor(tmp_path: Path) -> None:
     assert "takes the result" not in origin.reason
 
 
+def test_a_batch_that_is_taken_for_the_other_calls_nothing(tmp_path: Path) -> None:
+    # Given a step of two batches, of which the candidate takes the second for the first
+    torch.manual_seed(0)
+    batches, model = torch.randn(2, 4, 8), nn.Linear(8, 8)
+    for name, taken in (("sound", 0), ("wrong", 1)):
+        with lockstep.record(tmp_path / name, model=model, steps="0:1"), torch.no_grad():
+            nn.functional.mse_loss(model(batches[taken] * 2), batches[1] * 2)
+    found = lockstep.compare_recordings(tmp_path / "sound", tmp_path / "wrong")
+
+    # Then no sentence speaks of calls where nothing is called
+    assert found.origins
+    assert not any("calls ;" in one.reason or "calls batch" in one.reason for one in found.origins)
+
+
 def test_a_tensor_that_one_run_alone_makes_is_no_other_tensor_of_the_run(tmp_path: Path) -> None:
     origin = origin_of(tmp_path, "made anew")
 
     assert "torch.relu" in origin.reason
     assert "takes the result" not in origin.reason
+
+
+Join = Callable[[Tensor, Tensor], Tensor]
+
+
+class Joined(nn.Module):
+    """Two branches, and what is made of them."""
+
+    def __init__(self, join: Join) -> None:
+        super().__init__()
+        self.enter, self.join = nn.Linear(8, 8), join
+
+    def forward(self, x: Tensor) -> Tensor:
+        value = self.enter(x)
+        return self.join(torch.sigmoid(value), torch.tanh(value))
+
+
+JOINS: dict[str, Join] = {
+    "turned": lambda one, two: (two + one) * torch.mul(two, one),
+    "wrong": lambda one, two: (one + one) * torch.mul(two, one),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_operands_that_stand_the_other_way_round_are_the_same(tmp_path: Path, name: str) -> None:
+    # given a training, and one whose sums and products have their operands the other way round, or a wrong one
+    paths = []
+    for join in (lambda one, two: (one + two) * torch.mul(one, two), JOINS[name]):
+        torch.manual_seed(0)
+        model = Joined(join)
+        paths.append(tmp_path / f"{len(paths)}")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with lockstep.record(paths[-1], model=model, steps="0:1"):
+            model(torch.randn(16, 8)).square().mean().backward()
+            optimizer.step()
+
+    found = lockstep.compare_recordings(*paths)
+
+    # then the order is no difference, and the wrong operand is
+    assert found.verdict is (Verdict.DIVERGED if name == "wrong" else Verdict.AGREE)
+    assert bool(found.origins) is (name == "wrong")

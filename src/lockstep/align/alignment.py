@@ -360,7 +360,7 @@ def pair_records(pair: CallPair, names: NameMap = SAME_NAMES) -> list[Pair]:
         return [
             Pair(left, right, pair.method)
             if left.content.shape == right.content.shape and not names.layouts
-            else _described(Pair(left, right), pair.method, names)
+            else described(Pair(left, right), pair.method, names)
             for left, right in zip(pair.reference.records, pair.candidate.records, strict=True)
         ]
     waiting = list(pair.candidate.records)
@@ -378,7 +378,7 @@ def pair_records(pair: CallPair, names: NameMap = SAME_NAMES) -> list[Pair]:
             break
     pairs = [Pair(record, chosen.get(at)) for at, record in enumerate(pair.reference.records)]
     pairs += [Pair(None, record) for record in waiting]
-    return [_described(one, pair.method, names) for one in pairs]
+    return [described(one, pair.method, names) for one in pairs]
 
 
 def _records_alike(reference: Call, candidate: Call, names: NameMap) -> bool:
@@ -397,7 +397,7 @@ def _records_alike(reference: Call, candidate: Call, names: NameMap) -> bool:
     return True
 
 
-def _described(pair: Pair, method: str, names: NameMap) -> Pair:
+def described(pair: Pair, method: str, names: NameMap) -> Pair:
     """The pair with how it was found and, where contents or shapes say so, in which layout."""
     if pair.reference is None or pair.candidate is None:
         return pair
@@ -448,7 +448,7 @@ def _pair_results(reference: Call, candidate: Call, method: str) -> list[Pair]:
         pairs.append(Pair(record, same.pop() if same else None))
     unpaired = [record for same in partners.values() for record in same]
     pairs += [Pair(None, record) for record in (*reversed(others), *unpaired)]
-    return [_described(one, method, SAME_NAMES) for one in pairs]
+    return [described(one, method, SAME_NAMES) for one in pairs]
 
 
 _RESULTS = frozenset({Role.OUTPUT, Role.GRAD_OUTPUT})

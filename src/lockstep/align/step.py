@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lockstep.align.alignment import align_calls, layout_of, pair_records
+from lockstep.align.commuted import commuted
 from lockstep.align.dataflow import Flow
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.core.finding import Axes, CallPair, Pair
@@ -79,7 +80,25 @@ class AlignedStep:
             pair for pair in self.pairs if pair.reference is None or pair.candidate is None
         )
         self._by_reference = {item.reference.id: item for item in self.aligned}
+        self.aligned = tuple(
+            item if pairs is item.pairs else replace(item, pairs=pairs)
+            for item in self.aligned
+            for pairs in (commuted(item.calls, item.pairs, self._is_same),)
+        )
+        self._by_reference = {item.reference.id: item for item in self.aligned}
         self._by_candidate = {item.candidate.id: item for item in self.aligned}
+
+    def _is_same(self, left: TensorRecord, right: TensorRecord) -> bool:
+        """Whether aligned calls made two tensors; of those that none made, whether they are equal or have one name."""
+        makers = (
+            self.reference.producer(left.content.id, left.sequence),
+            self.candidate.producer(right.content.id, right.sequence),
+        )
+        if makers[0] is None or makers[1] is None:
+            named = bool(left.name) and left.name == self.name_of(right, is_candidate=True)
+            return makers == (None, None) and (named or left.digest == right.digest)
+        item = self._by_reference.get(makers[0].id)
+        return item is not None and item.candidate is makers[1]
 
     def of_reference(self, call: Call) -> Aligned | None:
         """The aligned pair that a reference call belongs to."""

@@ -119,6 +119,7 @@ class Trait(Enum):
     MAY_BE_IDLE = "the data of a run decide whether it changes anything"
     CLAMPS = "leaves what is within bounds alone"
     SCALES = "multiplies by a factor"
+    COMMUTES = "gives the same whichever of its two tensors stands first"
     ADDS_AT_INDEX = "adds up what goes to one index"
     READS_AT_INDEX = "its backward adds up what goes to one index"
     ELEMENTWISE = "of no family, with the extents that its tensors share"
@@ -148,6 +149,10 @@ _TRAITS: dict[Trait, str] = {
     """,
     Trait.CLAMPS: "clamp clip clampmin clampmax maximum minimum fmax fmin",
     Trait.SCALES: "mul multiply div divide",
+    Trait.COMMUTES: """
+        add mul multiply maximum minimum fmax fmin eq ne logaddexp hypot dot logicaland logicalor
+        logicalxor bitwiseand bitwiseor bitwisexor and or xor
+    """,
     Trait.ADDS_AT_INDEX: "indexadd scatteradd scatterreduce",
     Trait.READS_AT_INDEX: "embedding indexselect gather",
     Trait.ELEMENTWISE: """

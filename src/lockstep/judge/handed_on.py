@@ -9,7 +9,8 @@ of bounded random variables, JASA 58, 1963, theorem 2)
     | |y + d|**2 - |y|**2 |  ~  2 |sum y_i d_i|  <=  2 t u sqrt(sum y_i**4)  <=  2 t u max|y| |y|
 
 but once in `exp(t**2 / 2) / 2` times, with `t` `BIAS_DEVIATIONS`. The sum of two equal gradients is rounded once, as it
-is in the other run: there the two runs' sums are compared in the same way. A gradient of few elements may be off more.
+is in the other run: there the two runs' 16-bit sums are compared in the same way. A gradient of few elements may be
+off more. In single precision `KERNEL_ROUNDINGS` are allowed: the noise of 16-bit calls hides a factor there too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.affine_regions import keeps_elements
 from lockstep.judge.protocol import Judgement, Region, is_gradient
-from lockstep.judge.tolerances import BIAS_DEVIATIONS, SINGLE
+from lockstep.judge.tolerances import BIAS_DEVIATIONS, KERNEL_ROUNDINGS, SINGLE
 from lockstep.measure.measured_pair import Measured
 
 
@@ -39,17 +40,23 @@ def altered_by_one(
         How far all gradients of the step are off, relative: a clipping that one of them sets off changes as much.
     """
     calls = (*region.reference_calls, *region.candidate_calls)
-    if not is_gradient(target) or region.unseen or target.unit <= SINGLE:
+    if not is_gradient(target) or region.unseen or not target.floating:
         return None
     if target.equal or not target.norm > 0 or not all(map(_hands_on, calls)):
         return None
-    chance = 2.0 * BIAS_DEVIATIONS * target.unit * target.peak / target.norm + 2.0 * noise
+    roundings = KERNEL_ROUNDINGS if target.unit <= SINGLE else 1.0
+    chance = 2.0 * BIAS_DEVIATIONS * roundings * target.unit * target.peak / target.norm
+    chance += 2.0 * noise
     for source in sources:
         if all(one.equal for one in sources if one is not source) and _fits(source, target):
             found = _altered(source, target, chance)
             if found is not None:
                 return found
-    if len(sources) == 2 and all(one.equal and _fits(one, target) for one in sources):
+    if (
+        target.unit > SINGLE
+        and len(sources) == 2
+        and all(one.equal and _fits(one, target) for one in sources)
+    ):
         left, right = target.pair.reference, target.pair.candidate
         return _beyond(chance, _longer(left, right), "as the sum of two equal ones")
     return None

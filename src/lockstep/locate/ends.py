@@ -21,6 +21,7 @@ from lockstep.locate.training_sides import (
     States,
     absolute,
     beside,
+    further_apart,
     is_equal,
     norm,
     relative,
@@ -91,6 +92,8 @@ def _with_held(held: HeldOutside) -> RankEnds:
     """What the scripts hold beside, where all else is equal."""
     if held.words:
         return RankEnds(Course.APART, held.words, held.certain, is_outside=True, notes=held.notes)
+    if held.rounded:
+        return RankEnds(Course.NOISE, "", notes=held.notes)
     return RankEnds(Course.EQUAL, held.unseen, notes=held.notes)
 
 
@@ -214,10 +217,6 @@ def _equal_or_not(sides: tuple[Side, Side], rounding_alone: RoundingAlone) -> Ra
     return RankEnds(Course.EQUAL, "")
 
 
-_LEAST_SIZE = 1e-300
-"""Norm that a tensor of zeros is taken to have."""
-
-
 def _is_of_rounding(
     key: tuple[Role, str], sides: tuple[Side, Side], rounding_alone: RoundingAlone
 ) -> bool:
@@ -248,10 +247,7 @@ def _is_beyond(left: Content, right: Content, roundings: float) -> bool:
     """Whether two contents are further apart than so many roundings make them."""
     if left.dtype != right.dtype or not is_floating(left.dtype):
         return True
-    apart = relative(left, right)
-    if math.isnan(apart):  # statistics alone tell how far they are apart at least
-        apart = abs(norm(left) - norm(right)) / max(norm(left), norm(right), _LEAST_SIZE)
-    return math.isnan(apart) or apart > roundings * unit_roundoff(left.dtype)
+    return further_apart(left, right) > roundings * unit_roundoff(left.dtype)
 
 
 def _other_course(sides: tuple[Side, Side]) -> str:

@@ -19,7 +19,7 @@ from lockstep.core.site import Role
 from lockstep.core.states import Standing, StateRecord
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import END_ROUNDINGS, FOLLOWING_NOISE
-from lockstep.locate.training_sides import SIDES, Side, is_equal, relative
+from lockstep.locate.training_sides import SIDES, Side, further_apart, is_equal, relative
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,15 @@ class HeldOutside:
         What was not looked at, "" where all was.
     notes
         What else is to be known, a sentence each.
+    rounded
+        Whether anything differs by no more than rounding.
     """
 
     words: str = ""
     certain: bool = False
     unseen: str = ""
     notes: tuple[str, ...] = ()
+    rounded: bool = False
 
 
 def held_outside(reference: Side, candidate: Side) -> HeldOutside:
@@ -58,19 +61,26 @@ def held_outside(reference: Side, candidate: Side) -> HeldOutside:
     beyond = [
         name for name in others if _is_beyond(reference.held[name], candidate.held[name], roundings)
     ]
-    if others:  # the ones that tell most come first
-        names = _named_once(
-            [*beyond, *(name for name in others if name not in beyond)], reference, candidate
-        )
+    untold = [
+        name for name in others if name not in beyond and _is_untold(name, reference, candidate)
+    ]
+    if beyond or untold:  # the ones that tell most come first
+        names = _named_once([*beyond, *untold], reference, candidate)
         words.insert(0, f"{listed(names)} {'differ' if len(names) > 1 else 'differs'} at the end")
+    rounded = [name for name in others if name not in (*beyond, *untold)]
     notes = (
         *settings.notes,
+        *_rounded(_named_once(rounded, reference, candidate)),
         *_logged([name for name in found if name not in others]),
         *_alone(reference, candidate),
         *_unread(reference, candidate),
     )
     return HeldOutside(
-        "; ".join(words[:_SHOWN]), bool(beyond or settings.certain or lost), unseen, notes
+        "; ".join(words[:_SHOWN]),
+        bool(beyond or settings.certain or lost),
+        unseen,
+        notes,
+        bool(rounded),
     )
 
 
@@ -126,6 +136,17 @@ def _logged(names: Sequence[str]) -> Iterator[str]:
         yield f"{listed(names)} {verb} at the end: single numbers, which may be logged alone, are not judged"
 
 
+def _rounded(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        verb = "differ" if len(names) > 1 else "differs"
+        yield f"{listed(names)} {verb} at the end by no more than rounding"
+
+
+def _is_untold(name: str, *sides: Side) -> bool:
+    """Whether nothing tells how far apart two tensors are."""
+    return math.isnan(relative(*(side.held[name].content for side in sides)))
+
+
 def _named_once(names: Iterable[str], *sides: Side) -> list[str]:
     """Paths without longer ones to the same, as of a function that another one has called."""
     found: dict[tuple[str | None, ...], str] = {}
@@ -143,8 +164,7 @@ def _is_beyond(left: StateRecord, right: StateRecord, roundings: float) -> bool:
     one, two = left.content, right.content
     if (one.dtype, one.shape) != (two.dtype, two.shape) or not is_floating(one.dtype):
         return True
-    apart = relative(one, two)
-    return math.isnan(apart) or apart > roundings * unit_roundoff(one.dtype)
+    return further_apart(one, two) > roundings * unit_roundoff(one.dtype)
 
 
 def _is_beyond_noise(left: Content, right: Content, noise: float) -> bool:

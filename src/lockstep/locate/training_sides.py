@@ -146,6 +146,15 @@ def relative(left: Content, right: Content) -> float:
     return apart / size if size > 0 else apart
 
 
+def further_apart(left: Content, right: Content) -> float:
+    """As `relative`; by statistics alone how far apart the norms are, which is less; `inf` without these."""
+    apart = relative(left, right)
+    if math.isnan(apart):
+        size = max(norm(left), norm(right))
+        apart = abs(norm(left) - norm(right)) / size if size > 0 else 0.0
+    return math.inf if math.isnan(apart) else apart
+
+
 def absolute(left: Content, right: Content) -> float:
     """`|c - r|` by sketches; NaN where it is not known."""
     if left.numel != right.numel or left.sketch is None or right.sketch is None:

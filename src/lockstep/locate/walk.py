@@ -12,19 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
-from itertools import chain
+from functools import partial
 from operator import itemgetter
 
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Evidence, Kind, Outcome, Pair
-from lockstep.core.operators import Family, family_of
+from lockstep.core.operators import Family, family_of, operator_of
 from lockstep.core.progress import CountedProgress
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.judge.affine_regions import keeps_elements
 from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import AGREES, OPEN, Judge, Judgement, Operation, Region, as_open
 from lockstep.judge.stray_elements import with_stray_elements
-from lockstep.judge.tolerances import LINEAR_REGIME, SAME_TENSOR, SECOND_ORIGIN
+from lockstep.judge.tolerances import LINEAR_REGIME, SAME_TENSOR, SECOND_ORIGIN, USUAL_GAIN
 from lockstep.locate.accumulation import Accumulations, Event
 from lockstep.locate.arrivals import Arrivals, follows_from_the_run
 from lockstep.locate.boundary import Boundary, Tracer
@@ -45,6 +45,7 @@ from lockstep.locate.ledger import (
 )
 from lockstep.locate.operations import Operations
 from lockstep.locate.origins import Origins, Place, without_partner
+from lockstep.locate.outweighed import OUTWEIGHED, Outweighing
 from lockstep.locate.places import Places
 from lockstep.locate.scopes import Scopes
 from lockstep.locate.words import FIRST_BY_NAME, SETTING_UNTESTED, origin_reason, what_enters
@@ -58,14 +59,6 @@ _ONE_UNSEEN = Region(unseen=1)
 
 
 _RESULTS = frozenset({Role.OUTPUT, Role.BUFFER, Role.LOSS})
-
-_OUTWEIGHED = Judgement(
-    0.0,
-    0.0,
-    beyond_floor=False,
-    unexplained=False,
-    words="not the same tensor in both runs: the loss and every gradient of the step follow without it",
-)
 
 
 class StepWalk:
@@ -112,7 +105,7 @@ class StepWalk:
         self._extents = Extents(step, ledger)
         self._sees_operators = any(True for _ in step.of_kind(CallKind.OPERATOR))
         self._sees_inputs = sees_every_call or step.sees_inputs
-        self._sound_outside: dict[tuple[int, bool], bool] = {}
+        self._outweighing = Outweighing(step, ledger, self._operations, judge)
         self._accumulations = Accumulations(step, self._operations, self._places, judge)
         self._cut: set[Key] = set()
         self._left: dict[int, Pair | None] = {}
@@ -454,6 +447,8 @@ class StepWalk:
                 for gradient in item.complete(Role.GRAD_OUTPUT):
                     boundary.add(self._ledger.measure(gradient))
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
+        if forward is not None and _computes(boundary.region):
+            judgement = _following(judgement, measured, self._ledger.measure(forward))
         if not (boundary.sources or self._sees_every_call) and self._ledger.any_tainted:
             judgement = as_open(judgement)
         if forward is not None and self._is_made_more_often(item, forward):
@@ -547,6 +542,10 @@ class StepWalk:
         if not entering:
             judgement = self._judge.passage([], measured, region=_UNSEEN)
             return entering, as_open(judgement) if backward else judgement
+        if backward and self._judge.looks_at_set_up:
+            altered = altered_by_one(entering, measured, region)
+            if altered is not None:
+                return entering, altered
         gross = (
             item.reference.kind is CallKind.OPERATOR
             and (boundary.region.operators > 0 or item.calls.only_results)
@@ -555,65 +554,9 @@ class StepWalk:
         by_chance = self._step.is_rebuilt_around(item) and measured.relative > SAME_TENSOR
         # The other run may change it within the call.
         in_place = not backward and self._is_changed_by_lone_calls(measured.pair)
-        if (gross or by_chance or in_place) and self._is_outweighed(item, backward=backward):
-            return entering, AGREES if backward else _OUTWEIGHED
-        judgement = self._judge.passage(entering, measured, region=region)
-        if backward and self._judge.looks_at_set_up and not judgement.unexplained:
-            judgement = altered_by_one(entering, measured, region) or judgement
-        return entering, judgement
-
-    def _is_outweighed(self, item: Aligned, *, backward: bool) -> bool:
-        """Whether all that leaves the module around is near, and follows from what enters it.
-
-        Then a gross difference behind calls without partner means that two other tensors were
-        aligned, as may happen in a module that is rebuilt inside.
-        """
-        around = self._step.module_around(item)
-        if around is None:  # kernels of a backward pass, which two builds cut differently
-            kernel = item.reference.site.op.startswith("aten.")
-            kernel = kernel and item.reference.site.phase is Phase.BACKWARD
-            return kernel or (self._is_before_backward(item) and self._whole_step_follows)
-        key = (around.reference.id, backward)
-        if key not in self._sound_outside:
-            leaving = Role.GRAD_INPUT if backward else Role.OUTPUT
-            entering = [*self._operations.of(around, backward=backward).entering]
-            outputs = [self._ledger.measure(pair) for pair in around.complete(leaving)]
-            self._sound_outside[key] = bool(outputs) and not any(
-                output.relative > LINEAR_REGIME
-                or self._judge.passage(entering, output, region=_UNSEEN).unexplained
-                for output in outputs
-            )
-        return self._sound_outside[key]
-
-    def _is_before_backward(self, item: Aligned) -> bool:
-        """Whether a call comes before any gradient, so that what it does to the training shows in these."""
-        gradients = self._step.of_kind(CallKind.GRADIENT)
-        first = min((one.reference.sequence for one in gradients), default=-1)
-        return item.reference.sequence < first
-
-    @cached_property
-    def _whole_step_follows(self) -> bool:
-        """Whether every loss, gradient and buffer of the step follows from its batches and parameters.
-
-        What a script calls itself has no module around that could tell it.
-        """
-        arrived = (item.complete(Role.OUTPUT) for item in self._step.of_kind(CallKind.DATA))
-        entering = [*self._step.parameters_below.get("", ()), *chain.from_iterable(arrived)]
-        losses, gradients = (
-            [item.complete(role) for item in self._step.of_kind(kind)]
-            for kind, role in ((CallKind.LOSS, Role.LOSS), (CallKind.GRADIENT, Role.PARAM_GRAD))
-        )
-        alone = {pair.present.kind for pair in self._step.lone}
-        if not (losses and gradients) or alone & {CallKind.LOSS, CallKind.GRADIENT}:
-            return False
-        buffers = (item.complete(Role.BUFFER) for item in self._step.aligned)
-        leaving = (*losses, *gradients, *filter(None, buffers))
-        sources = [self._ledger.measure(pair) for pair in entering]
-        return all(leaving) and not any(
-            one.relative > LINEAR_REGIME
-            or self._judge.passage(sources, one, region=_UNSEEN).unexplained
-            for one in map(self._ledger.measure, chain.from_iterable(leaving))
-        )
+        if (gross or by_chance or in_place) and self._outweighing.holds(item, backward=backward):
+            return entering, AGREES if backward else OUTWEIGHED
+        return entering, self._judge.passage(entering, measured, region=region)
 
     def _decide(self, judged: JudgedPair) -> None:
         """Origin, inherited or agreeing."""
@@ -622,8 +565,8 @@ class StepWalk:
         if known is not None and known.tainted:
             self._settle(judged.item, known.at(measured))
             return
-        if judgement is _OUTWEIGHED:
-            self._set_aside(agreeing(measured), _OUTWEIGHED.words, judged.place())
+        if judgement is OUTWEIGHED:
+            self._set_aside(agreeing(measured), OUTWEIGHED.words, judged.place())
             return
         tainting = [source for source in judged.behind if self._ledger.tainted(source)]
         if self._is_origin(judged, tainting):
@@ -723,6 +666,20 @@ def by_setting(judgement: Judgement) -> Judgement:
 
 
 _HANDLED = frozenset({CallKind.MODULE, CallKind.OPERATOR, CallKind.LOSS, CallKind.GRADIENT})
+
+
+def _computes(region: Region) -> bool:
+    """Whether calls without partner do more than hand elements on: then derivatives follow from what enters."""
+    calls = (*region.reference_calls, *region.candidate_calls)
+    return any(not keeps_elements(operator_of(call.site.op)) for call in calls)
+
+
+def _following(judgement: Judgement, gradient: Measured, forward: Measured) -> Judgement:
+    """The judgement on a gradient whose derivatives follow from a tensor that differs too."""
+    tolerance = judgement.tolerance + USUAL_GAIN * forward.relative
+    if judgement.local or not judgement.unexplained or gradient.difference > tolerance:
+        return judgement
+    return replace(judgement, tolerance=tolerance, unexplained=False)
 
 
 def _masks_differ(operation: Operation, output: Measured) -> bool:
