@@ -120,6 +120,15 @@ def test_a_command_that_crashes_could_not_be_told(bench: Bench) -> None:
     assert found["headline"].startswith("NOT TOLD: as it is could not be compared")
 
 
+def test_a_search_that_is_interrupted_logs_no_trial_for_it(bench: Bench, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    ended = bench.run(
+        "bisect", "ref", "-o", str(log), "--env", "A=1,2", "--", "sh", "-c", "kill -INT $$"
+    )
+    assert ended.returncode == 130
+    assert len(log.read_text().splitlines()) == 1  # what is searched
+
+
 def test_the_value_of_a_variable_is_found(bench: Bench) -> None:
     found = bench.bisect("--env", "SCALE=1,1.0,1.00,2,2.0")
     searched = found["searched"][-1]
