@@ -89,6 +89,7 @@ def test_one_switch_of_all_is_found_in_few_trials(bench: Bench) -> None:
     assert alone["outcome"] == "agrees"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("switch", ["onednn", "optimizer"])
 def test_a_switch_that_is_asked_for_is_found(bench: Bench, switch: str) -> None:
     found = bench.bisect("--switch", switch, planted=switch)
